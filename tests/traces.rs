@@ -1,12 +1,10 @@
 //! Traces: the context of a request goes on into the tool, stands in the log and the record, and becomes spans.
 
 use crate::harness::{Playground, Server, Who, finish, wait_for, within};
-use crate::http::Web;
+use crate::http::{Receiver, Web};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -32,40 +30,20 @@ fn tools(playground: &Playground) {
 /// A collector: keeps what it is sent.
 struct Collector {
     address: String,
-    heard: Arc<Mutex<Vec<(String, String)>>>,
+    receiver: Receiver,
 }
 
 impl Collector {
     fn start() -> Collector {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}/v1/traces", listener.local_addr().unwrap());
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let told = heard.clone();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().map_while(Result::ok) {
-                let (mut text, mut piece) = (String::new(), [0; 4096]);
-                let whole = |text: &str| {
-                    let (head, body) = text.split_once("\r\n\r\n")?;
-                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
-                    (body.len() >= length.parse().unwrap()).then(|| (head.to_owned(), body.to_owned()))
-                };
-                while whole(&text).is_none() {
-                    let Ok(length @ 1..) = stream.read(&mut piece) else { break };
-                    text += &String::from_utf8_lossy(&piece[..length]);
-                }
-                told.lock().unwrap().extend(whole(&text));
-                let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-                let _ = stream.write_all(answer.as_bytes());
-            }
-        });
-        Collector { address, heard }
+        let receiver = Receiver::new(&["200 OK"]);
+        Collector { address: format!("http://127.0.0.1:{}/v1/traces", receiver.port), receiver }
     }
 
     /// All spans so far, each with its name, its parent and itself.
     fn spans(&self) -> Vec<Value> {
         let mut found = Vec::new();
-        for (_, body) in self.heard.lock().unwrap().iter() {
-            let body: Value = serde_json::from_str(body).unwrap();
+        for (_, body) in self.receiver.heard() {
+            let body: Value = serde_json::from_str(&body).unwrap();
             for resource in body["resourceSpans"].as_array().unwrap() {
                 for scope in resource["scopeSpans"].as_array().unwrap() {
                     found.extend(scope["spans"].as_array().unwrap().iter().cloned());
@@ -101,9 +79,7 @@ fn the_context_of_each_face_goes_on_into_tool_log_and_record() {
     let given = json!([parent("01"), STATE]);
     let headers = [format!("traceparent: {}", parent("01")), format!("tracestate: {STATE}")];
     let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-    let mut command = playground.host();
-    command.args(["--log", "info,json", "serve", "--http", "127.0.0.1:0"]);
-    let web = Web::run(command, playground.who.uid()).unwrap();
+    let web = Web::start(&playground, &["--log", "info,json"]);
     let call = |tool: &str, headers: &[&str]| web.call(tool, &json!({}), headers).json()["outputData"].clone();
     let traced = |what: &str, log: &str| {
         let (record, lines) = left(&playground, log);
@@ -156,9 +132,7 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     let config = playground.path("state/config.toml");
     fs::write(&config, format!("[traces]\nendpoint = \"{}\"\n", collector.address)).unwrap();
     playground.settle();
-    let mut command = playground.host();
-    command.args(["--config", &config.display().to_string(), "serve", "--http", "127.0.0.1:0"]);
-    let mut web = Web::run(command, playground.who.uid()).unwrap();
+    let mut web = Web::start(&playground, &["--config", &config.display().to_string()]);
     let header = format!("traceparent: {}", parent("01"));
     let told = web.call("esc:traced", &json!({"word": "an-argument"}), &[&header]).json();
     let own = told["outputData"][0].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
@@ -205,7 +179,7 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     web.signal(nix::sys::signal::Signal::SIGTERM);
     web.ended(Duration::from_secs(30));
     assert_eq!(collector.named("execute_tool esc:blind").len(), 1);
-    let all = format!("{:?}", collector.heard.lock().unwrap());
+    let all = format!("{:?}", collector.receiver.heard());
     assert!(all.contains("toolhost") && !all.contains("an-argument") && !all.contains("user_scripts"), "{all}");
     assert!(!all.contains(&playground.base.display().to_string()), "{all}");
 }
@@ -225,7 +199,7 @@ fn one_call_from_the_command_line_is_told_too() {
     let span = collector.named("execute_tool esc:traced");
     assert_eq!(span.len(), 1, "{ended:?}");
     assert_eq!(playground.records().pop().unwrap()["trace"], span[0]["traceId"]);
-    let heard = collector.heard.lock().unwrap();
+    let heard = collector.receiver.heard();
     assert!(heard[0].0.contains("authorization: Bearer abc") && heard[0].1.contains("\"ours\""), "{heard:?}");
 }
 
@@ -236,7 +210,7 @@ fn a_dead_or_slow_collector_holds_up_no_call_and_what_is_lost_is_counted() {
     // Takes connections, and never answers.
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for (address, what) in [(free, "dead"), (slow.local_addr().unwrap(), "slow")] {
+    let judge = |address: std::net::SocketAddr, what: &str| {
         let mut command = playground.host();
         command.args(["serve", "--http", "127.0.0.1:0"]);
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{address}/v1/traces"));
@@ -254,5 +228,9 @@ fn a_dead_or_slow_collector_holds_up_no_call_and_what_is_lost_is_counted() {
         web.call("esc:traced", &json!({}), &[]);
         web.signal(nix::sys::signal::Signal::SIGTERM);
         assert_eq!(web.ended(Duration::from_secs(30)), Some(143), "{what}");
-    }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| judge(free, "dead"));
+        scope.spawn(|| judge(slow.local_addr().unwrap(), "slow"));
+    });
 }

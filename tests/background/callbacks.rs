@@ -2,77 +2,18 @@
 
 use super::{SOON, Scene, begin, place, state};
 use crate::harness::{Who, within};
-use crate::http::{Web, private};
+use crate::http::{Receiver, Web, private};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::Signal;
 use ring::hmac;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
-
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
-
-/// Somebody who is told of ends: answers with these statuses in turn, the last one for ever.
-struct Receiver {
-    port: u16,
-    heard: Arc<Mutex<Vec<(String, String)>>>,
-}
-
-impl Receiver {
-    fn new(answers: &'static [&'static str]) -> Receiver {
-        Receiver::by(answers, |stream| Box::new(stream))
-    }
-
-    fn by(answers: &'static [&'static str], speak: impl Fn(TcpStream) -> Box<dyn Stream> + Send + 'static) -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let told = heard.clone();
-        std::thread::spawn(move || {
-            let mut answered = 0;
-            for stream in listener.incoming().map_while(Result::ok) {
-                let mut stream = speak(stream);
-                let mut text = String::new();
-                let mut piece = [0; 4096];
-                let whole = |text: &str| {
-                    let (head, body) = text.split_once("\r\n\r\n")?;
-                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
-                    (body.len() >= length.parse().unwrap()).then(|| (head.to_owned(), body.to_owned()))
-                };
-                while let Ok(length @ 1..) = stream.read(&mut piece) {
-                    text += &String::from_utf8_lossy(&piece[..length]);
-                    if let Some(message) = whole(&text) {
-                        told.lock().unwrap().push(message);
-                        let answer = answers[answered.min(answers.len() - 1)];
-                        answered += 1;
-                        let _ = write!(stream, "HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-                        let _ = stream.flush();
-                        break;
-                    }
-                }
-            }
-        });
-        Receiver { port, heard }
-    }
-
-    fn heard(&self) -> Vec<(String, String)> {
-        self.heard.lock().unwrap().clone()
-    }
-
-    /// The messages, once there are so many.
-    fn waited(&self, count: usize) -> Vec<(String, String)> {
-        within(SOON, &format!("{count} messages"), || self.heard().len() >= count);
-        self.heard()
-    }
-}
 
 fn header<'h>(head: &'h str, name: &str) -> &'h str {
     head.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap_or_else(|| panic!("{name}: {head}"))
@@ -102,8 +43,7 @@ fn list(scene: &Scene, entries: &str) {
     let file = scene.playground.path("sandbox-policies/callers.policy.toml");
     let told = format!("callbacks = [{entries}]\ncallback_secret = \"file:{key}\"\n");
     let told = if entries.is_empty() { String::new() } else { told };
-    let text = format!("[[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n{told}{}", super::BOTH);
-    std::fs::write(file, text).unwrap();
+    std::fs::write(file, super::callers(&told)).unwrap();
 }
 
 fn entry(url: &str, ranges: &str) -> String {
@@ -174,11 +114,8 @@ fn what_is_not_listed_or_not_public_is_not_told() {
         format!("http://127.0.0.1:{}/hooks/", port ^ 1),
     ] {
         let refused = call(alice, &url);
-        assert_eq!(
-            (refused.status, refused.json()["error"]["type"].as_str()),
-            (403, Some("AuthorizationError")),
-            "{url}: {refused:?}"
-        );
+        let kind = refused.json()["error"]["type"].clone();
+        assert_eq!((refused.status, kind), (403, json!("AuthorizationError")), "{url}: {refused:?}");
     }
     for url in [
         format!("http://127.0.0.1:{port}/hooks/../other"),
@@ -196,11 +133,7 @@ fn what_is_not_listed_or_not_public_is_not_told() {
     let words = seen["callback"]["error"].as_str().unwrap();
     assert!(words.contains("only addresses that no tool reaches") && !words.contains("127."), "{seen}");
     assert!(web.said().contains("127.0.0.1 is loopback"), "{}", web.said());
-    assert_eq!(
-        (&seen["phase"], &seen["outcome"]),
-        (&json!("ended"), &json!("success")),
-        "the call itself is not touched"
-    );
+    assert_eq!((&seen["phase"], &seen["outcome"]), (&json!("ended"), &json!("success")), "the call is not touched");
     assert!(inside.heard().is_empty());
     // The control: the same receiver, by the entry that may.
     let path = place(&call(alice, &listed));

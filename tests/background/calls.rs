@@ -1,27 +1,25 @@
 //! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
 
-use super::{Scene, begin, ended, place, state};
+use super::{Scene, begin, ended, place, state, waits};
 use crate::harness::{Who, as_everyone, finish, is_root, skipped, wait_for};
-use crate::http::Web;
+use crate::http::{GATE, Reply, Web, exchanged, heard, open_gate};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
     let scene = Scene::new(Who::ours(), "");
     let web = scene.serve();
     let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
-    let began = Instant::now();
-    let receipt = begin(&web, alice, "esc:nap", &json!({"s": 12}), json!({}));
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(11), "{took:?}: it did not wait for the tool");
+    // The tool waits for its gate, and the receipt does not wait for the tool.
+    let receipt = begin(&web, alice, "esc:gate", &json!({"file": "go"}), json!({}));
     let place = place(&receipt);
     let told = receipt.json();
     assert_eq!((&told["mode"], &told["caller"], &told["phase"]), (&json!("async"), &json!("alice"), &json!("waiting")));
-    assert_eq!(told["tool"], "esc:nap@1.0.0");
+    assert_eq!(told["tool"], "esc:gate@1.0.0");
     wait_for("it runs", || state(&web, alice, &place)["phase"] != "waiting");
     // The connection that asked is closed, and the tool runs on.
     assert_eq!(state(&web, alice, &place)["phase"], "running");
@@ -36,9 +34,13 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
     };
     assert_eq!((ids(alice), ids(bob), ids(ops)), (vec![told["id"].clone()], vec![], vec![told["id"].clone()]));
     // Its end is waited for without asking again and again.
-    let waited = web.get(&place, &[alice, "Prefer: wait=50"]).json();
+    let waited = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| web.get(&place, &[alice, "Prefer: wait=50"]).json());
+        open_gate(&scene.playground, "go");
+        waits.join().unwrap()
+    });
     assert_eq!((&waited["phase"], &waited["outcome"]), (&json!("ended"), &json!("success")), "{waited}");
-    assert_eq!(waited["result"]["outputData"], "slept");
+    assert_eq!(waited["result"]["outputData"], "through");
     assert_eq!((&waited["result"]["id"], waited["result"].get("walls")), (&told["id"], None));
     assert_eq!(ids(alice).len(), 1, "it stands there once");
     let record = &scene.playground.records()[0];
@@ -79,10 +81,8 @@ fn a_call_is_cancelled_with_all_its_processes() {
     assert_eq!(verb(&["kill", id]).code, Some(0));
     for place in &places {
         let over = ended(&web, alice, place);
-        assert_eq!(
-            (&over["outcome"], &over["result"]["error"]["type"]),
-            (&json!("CancelledError"), &json!("CancelledError"))
-        );
+        let ends = [&over["outcome"], &over["result"]["error"]["type"]];
+        assert_eq!(ends, ["CancelledError"; 2]);
     }
     scene.playground.runs("user_scripts/sleep/main.py", 0);
     assert!(verb(&["ps"]).text().contains("No call runs.") && verb(&["ps", "--all"]).text().contains(id));
@@ -90,7 +90,10 @@ fn a_call_is_cancelled_with_all_its_processes() {
 
 /// The names of a stream's events, and the data of the last.
 fn told(web: &Web, caller: &str, place: &str) -> (Vec<String>, Value) {
-    let reply = web.get(place, &[caller, "Accept: text/event-stream"]);
+    told_by(&web.get(place, &[caller, "Accept: text/event-stream"]))
+}
+
+fn told_by(reply: &Reply) -> (Vec<String>, Value) {
     assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
     let names = reply.body.lines().filter_map(|line| line.strip_prefix("event: ").map(str::to_owned)).collect();
     let data = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
@@ -102,10 +105,14 @@ fn whoever_waits_is_told_of_the_end_once_with_the_result() {
     let scene = Scene::new(Who::ours(), "");
     let web = scene.serve();
     let (alice, bob) = (scene.alice.as_str(), scene.bob.as_str());
-    let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 3}), json!({})));
+    let nap = waits(&web, alice, "go");
     let other = web.get(&nap, &[bob, "Accept: text/event-stream"]);
     assert_eq!(other.status, 404, "another's: {other:?}");
-    let (names, end) = told(&web, alice, &nap);
+    let mut stream = web.send("GET", &nap, &[alice, "Accept: text/event-stream"], "");
+    let first = heard(&mut stream, "event: state");
+    open_gate(&scene.playground, "go");
+    let whole = [first.as_bytes(), &exchanged(stream, b"")].concat();
+    let (names, end) = told_by(&Reply::of(&whole).unwrap());
     assert_eq!((names[0].as_str(), names.iter().filter(|name| *name == "end").count()), ("state", 1), "{names:?}");
     assert_eq!(names.last().map(String::as_str), Some("end"));
     assert_eq!((&end["phase"], &end["outcome"]), (&json!("ended"), &json!("success")));
@@ -128,17 +135,14 @@ fn a_stream_that_waits_holds_up_no_server_that_stops() {
     let scene = Scene::new(Who::ours(), "");
     let mut web = scene.serve();
     let alice = scene.alice.as_str();
-    let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 4}), json!({})));
-    let mut stream = web.connect();
-    let headers = [alice, "Accept: text/event-stream"];
-    stream.write_all(crate::http::request("GET", &nap, &web.address, &headers, "").as_bytes()).unwrap();
-    let mut told = [0; 4096];
-    let length = stream.read(&mut told).unwrap();
-    assert!(length > 0);
+    let nap = waits(&web, alice, "go");
+    let mut stream = web.send("GET", &nap, &[alice, "Accept: text/event-stream"], "");
+    heard(&mut stream, "event: ");
     web.signal(nix::sys::signal::Signal::SIGTERM);
     let mut rest = String::new();
     let _ = stream.read_to_string(&mut rest);
     assert!(!rest.contains("event: end"), "it says nothing of the end that it did not see: {rest}");
+    open_gate(&scene.playground, "go");
     assert_eq!(web.ended(Duration::from_secs(60)), Some(143));
     let web = scene.serve();
     assert_eq!(ended(&web, alice, &nap)["outcome"], "success", "which is there later");
@@ -209,15 +213,8 @@ fn what_is_refused_leaves_no_receipt() {
     place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
     let many = begin(&web, alice, "esc:add", &json!({}), json!({}));
     assert_eq!((many.status, many.header("retry-after").is_some()), (429, true), "{many:?}");
-    assert_eq!(
-        web.get("/v1/calls", &[alice]).json()["calls"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|call| call["mode"] == "async")
-            .count(),
-        2
-    );
+    let calls = web.get("/v1/calls", &[alice]).json()["calls"].as_array().unwrap().clone();
+    assert_eq!(calls.iter().filter(|call| call["mode"] == "async").count(), 2);
 }
 
 #[test]
@@ -255,11 +252,8 @@ fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
         mode(0o644);
         let web = scene.serve();
         let refused = begin(&web, &scene.alice, "esc:add", &good, json!({}));
-        assert_eq!(
-            (refused.status, refused.json()["error"]["type"].as_str()),
-            (501, Some("CapabilityError")),
-            "{refused:?}"
-        );
+        let kind = refused.json()["error"]["type"].clone();
+        assert_eq!((refused.status, kind), (501, json!("CapabilityError")), "{refused:?}");
         assert!(!refused.body.contains("background.redb"), "no path for an agent: {refused:?}");
         wait_for("the person is told", || web.said().contains("background.redb: others may read it"));
         assert_eq!(web.call("esc:add", &good, &[&scene.alice]).status, 200, "other calls run");
@@ -332,14 +326,17 @@ fn a_store_that_could_not_be_written_is_opened_again() {
 fn a_job_whose_caller_may_not_act_as_another_any_more_is_refused() {
     let scene = Scene::new(Who::ours(), "at_once = 1\nact_as = [\"bob\"]\n");
     let web = scene.serve();
-    let nap = |s: f64| begin(&web, &scene.alice, "esc:nap", &json!({"s": s}), json!({"user": "bob"}));
-    let control = place(&nap(0.0));
+    let nap = |file: &str| begin(&web, &scene.alice, "esc:gate", &json!({ "file": file }), json!({"user": "bob"}));
+    let control = place(&nap("main.py"));
     assert_eq!(ended(&web, &scene.alice, &control)["outcome"], "success", "the control: as long as it may");
-    let (running, waiting) = (place(&nap(6.0)), place(&nap(0.0)));
-    scene.playground.runs("user_scripts/nap/main.py", 1);
+    let (running, waiting) = (place(&nap("go")), place(&nap("main.py")));
+    scene.playground.runs(GATE, 1);
     let file = scene.playground.path("sandbox-policies/callers.policy.toml");
     let text = fs::read_to_string(&file).unwrap().replace("act_as = [\"bob\"]\n", "");
     fs::write(&file, text).unwrap();
+    web.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the policies are read", || web.said().contains("reloaded"));
+    open_gate(&scene.playground, "go");
     assert_eq!(ended(&web, &scene.alice, &running)["outcome"], "success");
     assert_eq!(ended(&web, &scene.alice, &waiting)["outcome"], "AuthorizationError");
 }

@@ -5,8 +5,8 @@ mod calls;
 mod restart;
 mod status;
 
-use crate::harness::{Playground, Who, within};
-use crate::http::{Reply, Web, bearer, private, token};
+use crate::harness::{Playground, Who, manifest, within};
+use crate::http::{Reply, Web, bearer, caller, private, token, write_callers};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -24,8 +24,10 @@ struct Scene {
     token: String,
 }
 
-const BOTH: &str = "[[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n\
-                    [[caller]]\nname = \"ops\"\nwhy = \"w\"\ntools = [\"*\"]\nrole = \"operator\"\n";
+/// The file of callers, with this in alice's entry.
+fn callers(alice: &str) -> String {
+    caller("alice", alice) + "\n" + &caller("bob", "") + &caller("ops", "role = \"operator\"\n")
+}
 
 impl Scene {
     /// `alice`: her entry in the file of callers, below its name and tools.
@@ -35,21 +37,14 @@ impl Scene {
         // A process and its child.
         let script = "import os, sys, time\nos.fork()\ntime.sleep(40)\nprint(1)\n";
         playground.tool("sleep", "python", script, json!({}));
-        let script = "import json, sys, time\ntime.sleep(json.load(sys.stdin)['s'])\nprint('\"slept\"')\n";
-        let seconds = json!({"type": "object", "properties": {"s": {"type": "number", "description": "d"}}});
-        playground.tool("nap", "python", script, json!({"parameters": seconds}));
+        crate::http::gated(&playground);
         playground.tool("large", "python", "print('\"' + 'x' * 1048500 + '\"')\n", json!({}));
-        let own = json!({
-            "toolId": "own:status", "displayName": "Status", "description": "d", "version": "1.0.0",
-            "handler": {"type": "service-method", "serviceName": "BackgroundCallService", "methodName": "status",
-                        "parameterMap": {"call": "id"}},
-            "parameters": {"type": "object", "properties": {"call": {"type": "string", "description": "d"}}}
-        });
-        std::fs::create_dir_all(playground.path("tool-defs/own")).unwrap();
-        std::fs::write(playground.path("tool-defs/own/status.tool.json"), own.to_string()).unwrap();
-        let text = format!("[[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n{alice}\n{BOTH}");
-        std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
-        playground.settle();
+        let method = json!({"type": "service-method", "serviceName": "BackgroundCallService",
+                            "methodName": "status", "parameterMap": {"call": "id"}});
+        let call = json!({"type": "object", "properties": {"call": {"type": "string", "description": "d"}}});
+        let own = manifest("own:status", method, json!({"parameters": call}));
+        std::fs::write(playground.path("tool-defs/status.tool.json"), own.to_string()).unwrap();
+        write_callers(&playground, &callers(alice));
         let made = ["alice", "bob", "ops"].map(|name| token(&playground, name, &[]));
         let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
         let file = private(&playground, "state/tokens", &lines);
@@ -61,6 +56,11 @@ impl Scene {
     fn serve(&self) -> Web {
         Web::start(&self.playground, &["--token-file", &self.file])
     }
+}
+
+/// A call in the background that goes on once the gate of this name is open.
+fn waits(web: &Web, caller: &str, gate: &str) -> String {
+    place(&begin(web, caller, "esc:gate", &json!({ "file": gate }), json!({})))
 }
 
 /// A call in the background.

@@ -1,9 +1,9 @@
 //! The tool by which an agent asks for its calls: their states, their results, their ends after a restart.
 
-use super::{Scene, begin, ended, place, state};
+use super::{Scene, begin, ended, place, state, waits};
 use crate::harness::{Playground, Server, Who, wait_for};
 use crate::http::mcp::Client;
-use crate::http::{Web, adder};
+use crate::http::{Web, adder, open_gate};
 use serde_json::{Value, json};
 
 const TOOL: &str = "core:task-status";
@@ -21,14 +21,15 @@ fn an_agent_asks_for_its_own_calls() {
     let scene = Scene::new(Who::ours(), "");
     let web = scene.serve();
     let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
-    let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 12}), json!({})));
+    let nap = waits(&web, alice, "go");
     wait_for("it runs", || state(&web, alice, &nap)["phase"] == "running");
     let told = &asked(&web, alice, &nap)["outputData"];
-    assert_eq!((&told["status"], &told["tool"]), (&json!("running"), &json!("esc:nap@1.0.0")), "{told}");
+    assert_eq!((&told["status"], &told["tool"]), (&json!("running"), &json!("esc:gate@1.0.0")), "{told}");
     assert_eq!((told.get("ended"), told.get("result")), (None, None), "{told}");
+    open_gate(&scene.playground, "go");
     ended(&web, alice, &nap);
     let told = asked(&web, alice, &nap)["outputData"].clone();
-    assert_eq!((&told["status"], &told["result"]["outputData"]), (&json!("done"), &json!("slept")), "{told}");
+    assert_eq!((&told["status"], &told["result"]["outputData"]), (&json!("done"), &json!("through")), "{told}");
     assert_eq!(told["result"], state(&web, alice, &nap)["result"]);
     // To others it is not there, as if there were no such id.
     let never = asked(&web, alice, "/v1/calls/00000000-0000-7000-8000-000000000000")["error"].clone();
@@ -62,7 +63,6 @@ fn an_agent_asks_for_its_own_calls() {
 fn a_process_that_keeps_no_calls_says_so() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
-    playground.settle();
     let ended = playground.call(TOOL, r#"{"id":"x"}"#);
     assert!(ended.stderr.contains("ServiceError: This process keeps no calls in the background."), "{ended:?}");
     let mut server = Server::start(&playground);

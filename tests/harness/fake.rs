@@ -235,3 +235,9 @@ pub fn request(tool: &str, arguments: Value) -> CallRequest {
 pub fn written(user: &str, tool: &str, arguments: &Value) -> CallRequest {
     CallRequest::new(Caller::named(user), tool, Arguments::Text(arguments.to_string()))
 }
+
+/// A tool of a world: its manifest, in a file of its own.
+pub fn define(root: &Path, id: &str, handler: Value, more: Value) {
+    let file = root.join(format!("tool-defs/{}.tool.json", id.replace(':', "-")));
+    fs::write(file, manifest(id, handler, more).to_string()).unwrap();
+}

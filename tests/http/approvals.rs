@@ -1,10 +1,9 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
-use super::{Reply, Web, bearer, exchanged, private, request, token};
+use super::{Reply, Web, exchanged, token_of};
 use crate::harness::{Playground, Who, finish, wait_for};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::net::TcpStream;
 
 /// A tool that leaves a mark when it runs, and which a policy has a person agree to.
@@ -12,8 +11,9 @@ fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     let script = "import json, sys\nopen('out/ran', 'a').write('x')\nprint(json.dumps(json.load(sys.stdin)))\n";
     let text = json!({"type": "string", "description": "d"});
+    let key = json!({"type": "string", "description": "d", "writeOnly": true});
     let more = json!({
-        "parameters": {"type": "object", "properties": {"to": text, "key": {"type": "string", "description": "d", "writeOnly": true}}},
+        "parameters": {"type": "object", "properties": {"to": text, "key": key}},
         "securityContext": {"fileAccess": {"allowWrite": ["out/"]}},
     });
     let folder = playground.tool("pay", "python", script, more);
@@ -36,10 +36,7 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// A call that waits for its answer.
     fn call(&self, headers: &[&str], body: &Value) -> TcpStream {
-        let mut stream = self.web.connect();
-        let asked = request("POST", "/v1/tools/esc:pay/calls", &self.web.address, headers, &body.to_string());
-        stream.write_all(asked.as_bytes()).unwrap();
-        stream
+        self.web.send("POST", "/v1/tools/esc:pay/calls", headers, &body.to_string())
     }
 
     fn open(&self, headers: &[&str]) -> Vec<Value> {
@@ -69,15 +66,9 @@ const NO: &str = "{\"approve\": false}";
 
 #[test]
 fn an_operator_answers_for_one_call_and_nobody_else_does() {
-    let who = Who::ours();
-    let playground = playground(who);
-    let names = ["alice", "ops", "boss"];
-    let made = names.map(|name| token(&playground, name, if name == "alice" { &[] } else { &["--operator"] }));
-    let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
-    let file = private(&playground, "state/tokens", &lines);
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let [alice, ops, boss] = made.each_ref().map(|(token, _)| bearer(token));
-    let (alice, ops, boss) = ([alice.as_str()], [ops.as_str()], [boss.as_str()]);
+    let playground = playground(Who::ours());
+    let (web, callers) = Web::for_callers(&playground, ["alice", "ops!", "boss!"]);
+    let [alice, ops, boss] = callers.each_ref().map(|header| [header.as_str()]);
     let asked = Asked { web: &web, playground: &playground };
 
     // The question says all that the answer is for, and no secret.
@@ -133,7 +124,7 @@ fn an_operator_answers_for_one_call_and_nobody_else_does() {
     // From the command line, too.
     let verb = |words: &[&str]| {
         let mut command = playground.host();
-        command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", &made[2].0);
+        command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", token_of(boss[0]));
         finish(command, b"")
     };
     let seen = verb(&["approvals"]).text();
@@ -152,8 +143,7 @@ fn an_operator_answers_for_one_call_and_nobody_else_does() {
 
 #[test]
 fn what_changes_while_a_person_is_asked_does_not_run() {
-    let who = Who::ours();
-    let playground = playground(who);
+    let playground = playground(Who::ours());
     let web = Web::start(&playground, &[]);
     let asked = Asked { web: &web, playground: &playground };
     // Without tokens there is one user, who runs the host.

@@ -1,12 +1,10 @@
 //! Batches: several calls in one request, at once, and told one after the other.
 
 use super::calls::events;
-use super::{Reply, Web, adder, bearer, private, request, sleeper, token};
+use super::{Reply, Web, adder, caller, heard, sleeper, write_callers};
 use crate::harness::{Playground, Who, wait_for, within};
 use serde_json::{Value, json};
-use std::fs;
-use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn ask(web: &Web, body: &Value) -> Reply {
     web.ask("POST", "/v1/calls", &[], &body.to_string())
@@ -58,21 +56,18 @@ fn calls_of_a_batch_run_at_once_and_speak_in_turn() {
     playground.settle();
     let web = Web::start(&playground, &[]);
     let chunks = |name: &str| json!({"tool": "esc:chunks", "arguments": {"name": name}});
-    // Warm, and the control: one alone.
-    let alone = |calls: Value| {
-        let began = Instant::now();
-        (pieces(&ask(&web, &json!({ "calls": calls }))), began.elapsed())
-    };
-    alone(json!([chunks("w")]));
-    let (_, one) = alone(json!([chunks("x")]));
-    let ((ids, told), three) = alone(json!([chunks("a"), chunks("b"), chunks("c")]));
+    let three = json!({"calls": [chunks("a"), chunks("b"), chunks("c")]});
+    let (ids, told) = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| pieces(&ask(&web, &three)));
+        playground.runs("user_scripts/chunks/main.py", 3);
+        asked.join().unwrap()
+    });
     for (id, name) in ids.iter().zip(["a", "b", "c"]) {
         let texts: Vec<&Value> = of(&told, id, "chunk").iter().map(|data| &data["text"]).collect();
         let all: Vec<Value> = (0..100).map(|n| json!(format!("{name} {n}"))).collect();
         assert_eq!(texts, all.iter().collect::<Vec<_>>(), "in order, and nothing lost");
         assert_eq!(of(&told, id, "end")[0]["outputData"], json!(all));
     }
-    assert!(three < one * 2, "three take {three:?}, one takes {one:?}");
     // One that dies after its first part, one that is refused, one that is not there, two that are hidden.
     let calls = json!([
         {"tool": "esc:dies"},
@@ -110,18 +105,11 @@ fn a_client_that_leaves_ends_all_calls_of_its_batch() {
     sleeper(&playground);
     let web = Web::start(&playground, &[]);
     let calls = json!({"calls": vec![json!({"tool": "esc:sleep"}); 5], "atOnce": 3});
-    let mut stream = web.connect();
-    let asked = request("POST", "/v1/calls", &web.address, &["Connection: keep-alive"], &calls.to_string());
-    stream.write_all(asked.as_bytes()).unwrap();
+    let mut stream = web.send("POST", "/v1/calls", &["Connection: keep-alive"], &calls.to_string());
     playground.runs("user_scripts/sleep/main.py", 3);
     // One of them is cancelled by its id: it has its end, and the next one begins.
-    let (mut heard, mut piece) = (String::new(), [0; 4096]);
-    while !heard.contains("asleep") {
-        let length = stream.read(&mut piece).unwrap();
-        assert!(length > 0, "{heard}");
-        heard += &String::from_utf8_lossy(&piece[..length]);
-    }
-    let id = heard.split("\"call\":\"").last().unwrap().split('"').next().unwrap().to_owned();
+    let told = heard(&mut stream, "asleep");
+    let id = told.split("\"call\":\"").last().unwrap().split('"').next().unwrap().to_owned();
     assert_eq!(web.ask("DELETE", &format!("/v1/calls/{id}"), &[], "").status, 202);
     wait_for("its end", || playground.records().iter().any(|record| record["call"] == id.as_str()));
     playground.runs("user_scripts/sleep/main.py", 3);
@@ -137,16 +125,9 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     playground.tool("other", "python", "print(1)\n", json!({}));
-    playground.settle();
-    let [(secret, line), (other, another)] = ["alice", "bob"].map(|name| token(&playground, name, &[]));
-    let line = format!("{line}\n{another}\n");
-    let tokens = private(&playground, "tokens", &line);
-    let policy = "[[caller]]\nname = \"bob\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\n[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\nat_once = 1\ncalls_per_minute = 6\n";
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), policy).unwrap();
-    playground.settle();
-    private(&playground, "tokens", &line);
-    let web = Web::start(&playground, &["--token-file", &tokens]);
-    let alice = bearer(&secret);
+    let callers = caller("bob", "") + &caller("alice", "at_once = 1\ncalls_per_minute = 6\n");
+    write_callers(&playground, &callers.replace('*', "esc:add"));
+    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
     let ask = |body: &str, more: &[&str]| web.ask("POST", "/v1/calls", &[&[alice.as_str()], more].concat(), body);
     let add = json!({"tool": "esc:add", "arguments": {"a": 1, "b": 2}});
     let (ids, told) = pieces(&ask(&json!({"calls": [add, {"tool": "esc:other"}, add, add]}).to_string(), &[]));
@@ -160,8 +141,7 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
     assert_eq!(refused, 2, "each counts");
     // A body that cannot be read counts as well, so another asks.
     assert_eq!(ask("[]", &[]).status, 429);
-    let other = bearer(&other);
-    let ask = |body: &str, more: &[&str]| web.ask("POST", "/v1/calls", &[&[other.as_str()], more].concat(), body);
+    let ask = |body: &str, more: &[&str]| web.ask("POST", "/v1/calls", &[&[bob.as_str()], more].concat(), body);
     for (body, more, words) in [
         ("{\"calls\": []}", &[][..], "1 to 64 calls"),
         ("{\"calls\": [{\"tool\": \"esc:add\", \"tool\": \"esc:other\"}]}", &[], "not one JSON document"),
@@ -175,7 +155,7 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
         let reply = ask(body, more);
         assert!(reply.status == 400 && reply.body.contains(words), "{body}: {reply:?}");
     }
-    let act = |body: &str| web.ask("POST", "/v1/actions", &[&other], body).status;
+    let act = |body: &str| web.ask("POST", "/v1/actions", &[&bob], body).status;
     assert_eq!([act("[\"no action\", null]"), act("{\"text\": \"no action\"}")], [400, 200]);
     let reply = web.ask("POST", "/v1/calls", &[], "{}");
     assert_eq!(reply.status, 401);
@@ -208,32 +188,26 @@ fn who_acts_as_another_is_shown_what_that_one_is() {
     playground.tool("quiet", "python", chatty, json!({"presentation": {"hidden": true}}));
     playground.tool("chatty", "python", chatty, json!({}));
     playground.tool("later", "python", chatty, json!({"execution": {"mode": "async"}}));
-    let callers = "[[caller]]\nname = \"gate\"\nwhy = \"w\"\nact_as = [\"alice\"]\n\
-                   [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n";
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
-    playground.settle();
-    let made = ["gate", "alice"].map(|name| token(&playground, name, &[]));
-    let tokens = private(&playground, "tokens", &format!("{}\n{}\n", made[0].1, made[1].1));
-    let web = Web::start(&playground, &["--token-file", &tokens]);
-    let listed = |secret: &str, query: &str| {
-        let reply = web.get(&format!("/v1/tools{query}"), &[&bearer(secret)]);
+    let gate = "[[caller]]\nname = \"gate\"\nwhy = \"w\"\nact_as = [\"alice\"]\n".to_owned();
+    write_callers(&playground, &(gate + &caller("alice", "")));
+    let (web, [gate, alice]) = &Web::for_callers(&playground, ["gate", "alice"]);
+    let listed = |who: &str, query: &str| {
+        let reply = web.get(&format!("/v1/tools{query}"), &[who]);
         (reply.status, reply.json()["tools"].as_array().map_or(0, |tools| tools.len()))
     };
-    let [(gate, _), (alice, _)] = &made;
     assert_eq!((listed(gate, ""), listed(alice, "")), ((200, 0), (200, listed(gate, "?as=alice").1)));
     assert!(listed(gate, "?as=alice").1 > 0, "those of the caller that it may act as");
     assert_eq!([listed(gate, "?as=bob").0, listed(alice, "?as=gate").0, listed(alice, "?as=alice").0], [403, 403, 200]);
-    for (secret, _) in &made {
-        let caller = bearer(secret);
+    for who in [gate, alice] {
         let lines = |tool: &str| {
             let body = json!({"user": "alice", "calls": [{"tool": tool}]}).to_string();
-            let reply = web.ask("POST", "/v1/calls", &[&caller], &body);
+            let reply = web.ask("POST", "/v1/calls", &[who], &body);
             let told = events(&reply.body);
             assert_eq!(told[told.len() - 2].1["success"], true, "{reply:?}");
             told.iter().filter(|(name, _)| name == "log").count()
         };
         assert_eq!((lines("esc:quiet"), lines("esc:chatty")), (0, 1), "and the control");
-        let called = |tool: &str| web.call(tool, &json!({"user": "alice", "arguments": {}}), &[&caller]).status;
+        let called = |tool: &str| web.call(tool, &json!({"user": "alice", "arguments": {}}), &[who]).status;
         assert_eq!([called("esc:later"), called("esc:chatty")], [202, 200]);
     }
 }

@@ -1,10 +1,10 @@
 //! Calls: statuses, events while the tool runs, clients that leave, a server that is told to stop.
 
-use super::{Web, adder, exchanged, request, sleeper};
+use super::{GATE, Web, adder, exchanged, gated, heard, open_gate, request, sleeper};
 use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// The events of a stream: names and data.
@@ -96,15 +96,9 @@ fn a_stream_starts_tells_and_ends_once() {
     playground.tool("tells", "python", script, json!({}));
     playground.settle();
     let web = Web::start(&playground, &[]);
-    let mut stream = web.connect();
-    stream.write_all(request("POST", "/v1/tools/esc:tells/calls", &web.address, &[STREAM], "{}").as_bytes()).unwrap();
-    let (mut heard, mut piece) = (String::new(), [0; 4096]);
-    while !heard.contains("one") {
-        let length = stream.read(&mut piece).unwrap();
-        assert!(length > 0, "{heard}");
-        heard += &String::from_utf8_lossy(&piece[..length]);
-    }
-    assert!(!heard.contains("event: end"), "the line is heard while the tool runs: {heard}");
+    let mut stream = web.send("POST", "/v1/tools/esc:tells/calls", &[STREAM], "{}");
+    let first = heard(&mut stream, "one");
+    assert!(!first.contains("event: end"), "the line is heard while the tool runs: {first}");
     let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
     assert!(!rest.contains(['\u{1b}', '\u{202e}']), "{rest}");
     let reply = web.call("esc:tells", &json!({"user": "bob", "arguments": {}}), &[STREAM]);
@@ -142,16 +136,11 @@ fn a_client_that_leaves_ends_its_call() {
 fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
     for twice in [false, true] {
         let playground = Playground::new(Who::ours(), "/var/tmp");
-        let script = "import sys, time, json\ntime.sleep(json.load(sys.stdin)['s'])\nprint(1)\n";
-        playground.tool("wait", "python", script, json!({}));
+        gated(&playground);
         adder(&playground);
         let mut web = Web::start(&playground, &[]);
-        let path = "/v1/tools/esc:wait/calls";
-        let seconds = if twice { 25 } else { 8 };
-        let asked = request("POST", path, &web.address, &[], &json!({ "s": seconds }).to_string());
-        let mut running = web.connect();
-        running.write_all(asked.as_bytes()).unwrap();
-        playground.runs("user_scripts/wait/main.py", 1);
+        let running = web.send("POST", "/v1/tools/esc:gate/calls", &[], "{\"file\": \"end\"}");
+        playground.runs(GATE, 1);
         assert_eq!(web.get("/readyz", &[]).status, 200);
         web.signal(Signal::SIGTERM);
         wait_for("it drains", || web.get("/readyz", &[]).status == 503);
@@ -159,18 +148,19 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
         let refused = web.call("esc:add", &json!({"a": 1, "b": 2}), &[]);
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
         let began = Instant::now();
-        if twice {
-            web.signal(Signal::SIGTERM);
+        match twice {
+            true => web.signal(Signal::SIGTERM),
+            false => open_gate(&playground, "end"),
         }
         let answer = String::from_utf8(exchanged(running, b"")).unwrap();
-        let wanted = if twice { "CancelledError" } else { "\"outputData\":1" };
+        let wanted = if twice { "CancelledError" } else { "\"outputData\":\"through\"" };
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(wanted), "{answer}");
         assert!(!twice || began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         assert_eq!(web.ended(PATIENCE), Some(143));
         playground.assert_quiet("a stopped server");
         let records = playground.records();
         let outcome = |tool: &str| &records.iter().find(|record| record["tool"] == tool).unwrap()["outcome"];
-        assert_eq!(outcome("esc:wait") == "CancelledError", twice, "{records:?}");
+        assert_eq!(outcome("esc:gate") == "CancelledError", twice, "{records:?}");
         assert_eq!(outcome("POST /v1/tools/esc:add/calls"), "RateLimitError", "the refused one has its own");
     }
 }
@@ -179,7 +169,6 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
 fn a_models_text_is_acted_on() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
-    playground.settle();
     let web = Web::start(&playground, &[]);
     let act = |body: &Value| web.ask("POST", "/v1/actions", &[], &body.to_string());
     let text = "I add. <ACTION><tool_id>esc:add</tool_id><inputs><input name=\"a\">1</input>\

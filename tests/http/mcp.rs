@@ -1,9 +1,8 @@
 //! MCP over HTTP: both eras, sessions and whose they are, what is told while a tool runs, clients that leave.
 
-use super::{Reply, Web, adder, bearer, exchanged, private, request, sleeper, token};
+use super::{Reply, Web, adder, exchanged, heard, sleeper};
 use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 pub const BOTH: &str = "Accept: application/json, text/event-stream";
@@ -29,7 +28,8 @@ impl<'w> Client<'w> {
         let headers = headers.iter().map(|line| (*line).to_owned()).chain([BOTH.to_owned()]).collect();
         let mut client = Client { web, headers, modern, can: can.clone(), next: 0 };
         if !modern {
-            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}});
+            let who = json!({"name": "t", "version": "1"});
+            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": who});
             let welcome = client.ask("initialize", hello);
             assert_eq!(messages(&welcome)[0]["result"]["protocolVersion"], "2025-11-25", "{welcome:?}");
             client.headers.push(format!("Mcp-Session-Id: {}", welcome.header("mcp-session-id").unwrap()));
@@ -51,7 +51,7 @@ impl<'w> Client<'w> {
             params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = self.can.clone();
             headers.push(format!("MCP-Protocol-Version: {NEW}"));
             headers.push(format!("Mcp-Method: {method}"));
-            if let Some(name) = params["name"].as_str() {
+            if let Some(name) = params["name"].as_str().or(params["taskId"].as_str()) {
                 headers.push(format!("Mcp-Name: {name}"));
             }
         }
@@ -84,11 +84,13 @@ impl<'w> Client<'w> {
         let meta = json!({"progressToken": "p"});
         let (headers, message) = self.message("tools/call", json!({"name": name, "arguments": {}, "_meta": meta}));
         let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        let mut stream = self.web.connect();
-        let text = request("POST", "/mcp", &self.web.address, &headers, &message.to_string());
-        stream.write_all(text.as_bytes()).unwrap();
-        stream
+        self.web.send("POST", "/mcp", &headers, &message.to_string())
     }
+}
+
+/// What a client says that knows tasks.
+pub fn tasks() -> Value {
+    json!({"extensions": {"io.modelcontextprotocol/tasks": {}}})
 }
 
 /// The messages of a stream, or of a JSON body.
@@ -218,17 +220,13 @@ fn a_session_is_its_callers_alone() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     sleeper(&playground);
-    let (alice, line) = token(&playground, "alice", &[]);
-    let (bob, other) = token(&playground, "bob", &[]);
-    let file = private(&playground, "tokens", &format!("{line}\n{other}\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let mut own = Client::new(&web, false, &[&bearer(&alice)]);
+    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
+    let mut own = Client::new(&web, false, &[&alice]);
     let session = own.session().to_owned();
     assert_eq!(own.call("esc__add", json!({"a": 1, "b": 1})).0["result"]["structuredContent"], json!({"sum": 2}));
     assert_eq!(playground.records().last().unwrap()["user"], "alice");
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}).to_string();
-    let ask =
-        |method, session: &str, token: &str| web.ask(method, "/mcp", &[BOTH, session, &bearer(token)], &list).status;
+    let ask = |method, session: &str, token: &str| web.ask(method, "/mcp", &[BOTH, session, token], &list).status;
     assert_eq!(ask("POST", &session, &bob), 404, "not bob's");
     assert_eq!(ask("GET", &session, &bob), 404);
     assert_eq!(ask("DELETE", &session, &bob), 404);
@@ -238,7 +236,7 @@ fn a_session_is_its_callers_alone() {
     assert_eq!(web.ask("POST", "/mcp", &[BOTH, &session], &list).status, 401);
     assert_eq!(web.ask("POST", "/mcp", &[BOTH, &session, "Authorization: Bearer th_x"], &list).status, 401);
     // Two open requests under one id.
-    let mut client = Client::new(&web, false, &[&bearer(&alice)]);
+    let mut client = Client::new(&web, false, &[&alice]);
     let stream = client.begin("esc__sleep");
     playground.runs(SLEEPER, 1);
     client.next -= 1;
@@ -254,8 +252,6 @@ fn what_is_no_message_is_refused_and_the_gate_stands_before_it() {
     for (headers, body, status, code) in [
         (vec![], "garbage", 400, json!(-32700)),
         (vec![], "[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]", 400, json!(-32600)),
-        (vec![], "{\"jsonrpc\":\"2.0\",\"id\":1,\"id\":2,\"method\":\"ping\"}", 400, json!(-32700)),
-        (vec![], "{\"jsonrpc\":\"2.0\",\"id\":1.5,\"method\":\"ping\"}", 400, json!(-32600)),
         (vec!["Origin: http://evil.example"], "{}", 403, Value::Null),
         (vec!["Host: evil.example"], "{}", 403, Value::Null),
         (vec!["Content-Type: text/plain"], "{}", 415, Value::Null),
@@ -287,19 +283,9 @@ fn a_reload_is_told_to_those_who_listen() {
     let (headers, message) =
         modern.message("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
     let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-    let mut first = web.connect();
-    first.write_all(request("POST", "/mcp", &web.address, &headers, &message.to_string()).as_bytes()).unwrap();
+    let mut first = web.send("POST", "/mcp", &headers, &message.to_string());
     let older = Client::new(&web, false, &[]);
-    let mut second = web.connect();
-    second.write_all(request("GET", "/mcp", &web.address, &[BOTH, older.session()], "").as_bytes()).unwrap();
-    let heard = |stream: &mut std::net::TcpStream, words: &str| {
-        let (mut all, mut piece) = (String::new(), [0; 4096]);
-        while !all.contains(words) {
-            let length = stream.read(&mut piece).unwrap();
-            assert!(length > 0, "{all}");
-            all += &String::from_utf8_lossy(&piece[..length]);
-        }
-    };
+    let mut second = web.send("GET", "/mcp", &[BOTH, older.session()], "");
     heard(&mut first, "notifications/subscriptions/acknowledged");
     heard(&mut second, "\r\n\r\n");
     web.signal(nix::sys::signal::Signal::SIGHUP);
@@ -332,7 +318,8 @@ fn documents(playground: &Playground) {
         json!({"parameters": words}),
     );
     for name in ["rules", "linked"] {
-        let handler = json!({"type": "resource", "uri": format!("docs://{name}"), "mimeType": "text/markdown", "file": format!("{name}.md")});
+        let (uri, file) = (format!("docs://{name}"), format!("{name}.md"));
+        let handler = json!({"type": "resource", "uri": uri, "mimeType": "text/markdown", "file": file});
         put(&format!("{name}.resource.json"), handler, json!({}));
     }
     put("out.resource.json", json!({"type": "resource", "uri": "docs://out", "file": "../other/main.py"}), json!({}));
@@ -341,8 +328,7 @@ fn documents(playground: &Playground) {
 
 #[test]
 fn prompts_and_resources_are_files_that_answer_to_policy() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     documents(&playground);
     adder(&playground);
     let web = Web::start(&playground, &[]);
@@ -399,7 +385,6 @@ fn asker(playground: &Playground, asks: &Value) {
         json!({"type": "external-script", "scriptPath": "asks/main.py", "language": "python", "entryPoint": "run"});
     let asks = json!({"handler": handler, "securityContext": {"requiredCapabilities": asks}});
     playground.tool("asks", "python", script, asks);
-    playground.settle();
 }
 
 const GRANT: &str = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
@@ -409,18 +394,12 @@ const GRANT: &str = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
 fn a_tool_asks_only_where_policy_says_so_and_its_state_is_sealed() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     asker(&playground, &json!(["ask:elicitation"]));
-    let (alice, line) = token(&playground, "alice", &[]);
-    let (bob, other) = token(&playground, "bob", &[]);
-    let file = private(&playground, "tokens", &format!("{line}\n{other}\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
+    playground.settle();
+    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
     let ask = |who: &str, arguments: &Value, back: &Value, can: &Value| {
-        let mut client = Client::new(&web, true, &[&bearer(who)]);
         let mut params = json!({"name": "esc__asks", "arguments": arguments});
         params.as_object_mut().unwrap().extend(back.as_object().cloned().unwrap_or_default());
-        let (headers, mut message) = client.message("tools/call", params);
-        message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = can.clone();
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        messages(&web.ask("POST", "/mcp", &headers, &message.to_string())).pop().unwrap()
+        messages(&Client::that_can(&web, true, &[who], can).ask("tools/call", params)).pop().unwrap()
     };
     let form = json!({"elicitation": {}});
     let none = json!({});
@@ -450,11 +429,10 @@ fn a_tool_asks_only_where_policy_says_so_and_its_state_is_sealed() {
         (&lacking["error"]["code"], &lacking["error"]["data"]["requiredCapabilities"]["elicitation"]),
         (&json!(-32021), &none)
     );
-    let plain = web.call("esc:asks", &none, &[&bearer(&alice)]);
+    let plain = web.call("esc:asks", &none, &[&alice]);
     assert_eq!(plain.json()["error"]["type"], "CapabilityError", "{plain:?}");
     // A manifest that does not require it.
     asker(&playground, &json!([]));
-    private(&playground, "tokens", &format!("{line}\n{other}\n"));
     web.signal(nix::sys::signal::Signal::SIGHUP);
     wait_for("the manifest", || ask(&alice, &none, &none, &form).to_string().contains("which it may not"));
 }
@@ -499,26 +477,13 @@ fn content_of_every_kind_is_shown_as_it_is_and_no_other() {
 #[test]
 fn a_task_is_its_callers_alone_and_cancelling_it_kills() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
-    playground.tool("sleep", "python", script, json!({"execution": {"task": "required"}}));
+    playground.tool("sleep", "python", "import time\ntime.sleep(25)\n", json!({"execution": {"task": "required"}}));
     playground.tool("quick", "python", "print('{\"n\": 7}')\n", json!({"execution": {"task": "optional"}}));
     playground.settle();
-    let (alice, line) = token(&playground, "alice", &[]);
-    let (bob, other) = token(&playground, "bob", &[]);
-    let file = private(&playground, "tokens", &format!("{line}\n{other}\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
+    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
     let ask = |who: &str, method: &str, params: Value, knows: bool| {
-        let mut client = Client::new(&web, true, &[&bearer(who)]);
-        let (mut headers, mut message) = client.message(method, params.clone());
-        if let Some(task) = params["taskId"].as_str() {
-            headers.push(format!("Mcp-Name: {task}"));
-        }
-        if knows {
-            let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
-            message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = tasks;
-        }
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        messages(&web.ask("POST", "/mcp", &headers, &message.to_string())).pop().unwrap()
+        let can = if knows { tasks() } else { json!({}) };
+        messages(&Client::that_can(&web, true, &[who], &can).ask(method, params)).pop().unwrap()
     };
     let call = |tool: &str| json!({"name": tool, "arguments": {}});
     assert_eq!(ask(&alice, "tools/call", call("esc__sleep"), false)["error"]["code"], -32021);

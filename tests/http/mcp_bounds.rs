@@ -1,10 +1,10 @@
 //! MCP over HTTP: what clients have the server keep for them is bounded.
 
-use super::mcp::{BOTH, Client, messages};
-use super::{Web, bearer, private, request, token};
+use super::mcp::{BOTH, Client, messages, tasks};
+use super::{Web, caller, heard, request, write_callers};
 use crate::harness::{Playground, Who, manifest, wait_for};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Barrier;
 
 #[test]
@@ -33,17 +33,6 @@ fn sessions_are_no_more_than_a_caller_may_have_however_they_begin() {
     // One more is there in place of the one that was used least lately.
     let mut another = Client::new(&web, false, &[]);
     assert!(messages(&another.ask("tools/list", json!({})))[0]["result"]["tools"].is_array());
-}
-
-/// All that comes on a stream until the server is quiet about this.
-pub fn heard(stream: &mut std::net::TcpStream, last: &str) -> String {
-    let (mut all, mut piece) = (String::new(), [0; 4096]);
-    while !all.contains(last) {
-        let length = stream.read(&mut piece).unwrap();
-        assert!(length > 0, "{all}");
-        all += &String::from_utf8_lossy(&piece[..length]);
-    }
-    all
 }
 
 #[test]
@@ -75,8 +64,7 @@ fn a_client_that_says_it_is_ready_again_and_again_is_told_of_a_change_once() {
     assert_eq!(subscribe(&format!("docs://items/{}/x", "y".repeat(2000)))["error"]["code"], -32002);
     assert!(subscribe("docs://items/7/x")["error"].is_null());
     assert!(subscribe("docs://rules")["error"].is_null(), "control");
-    let mut stream = web.connect();
-    stream.write_all(request("GET", "/mcp", &web.address, &[BOTH, client.session()], "").as_bytes()).unwrap();
+    let mut stream = web.send("GET", "/mcp", &[BOTH, client.session()], "");
     heard(&mut stream, "\r\n\r\n");
     web.signal(nix::sys::signal::Signal::SIGHUP);
     let told = heard(&mut stream, "docs://rules");
@@ -88,40 +76,34 @@ fn a_client_that_says_it_is_ready_again_and_again_is_told_of_a_change_once() {
 #[test]
 fn what_a_task_keeps_of_an_answer_is_bounded() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script = "import json, sys\nn = json.load(sys.stdin)['n']\nprint('{\"all\":[' + ','.join(['[]'] * n) + ']}')\n";
+    let script = "import json, sys\nn = json.load(sys.stdin)['n']\nprint('{\"all\":[' + ','.join(['{}'] * n) + ']}')\n";
     let any = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
     playground.tool("many", "python", script, json!({"parameters": any, "execution": {"task": "optional"}}));
     playground.settle();
     let web = Web::start(&playground, &[]);
-    let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
     let ask = |method: &str, params: Value, can: &Value| {
-        let mut client = Client::that_can(&web, true, &[], can);
-        if let Some(task) = params["taskId"].as_str() {
-            client.headers.push(format!("Mcp-Name: {task}"));
-        }
-        messages(&client.ask(method, params)).pop().unwrap()
+        messages(&Client::that_can(&web, true, &[], can).ask(method, params)).pop().unwrap()
     };
     let ended = |n: usize| {
-        let begun = ask("tools/call", json!({"name": "esc__many", "arguments": {"n": n}}), &tasks);
+        let begun = ask("tools/call", json!({"name": "esc__many", "arguments": {"n": n}}), &tasks());
         let task = json!({"taskId": begun["result"]["taskId"]});
-        let now = || ask("tasks/get", task.clone(), &tasks)["result"].clone();
+        let now = || ask("tasks/get", task.clone(), &tasks())["result"].clone();
         wait_for("its end", || now()["status"] == "completed");
         now()["result"].clone()
     };
     let small = ended(1000);
     assert_eq!(small["structuredContent"]["all"].as_array().map(Vec::len), Some(1000), "control");
-    let large = ended(300_000);
+    let large = ended(50_000);
     assert_eq!((&large["isError"], &large["structuredContent"]), (&json!(true), &Value::Null));
     let words = large["content"][0]["text"].as_str().unwrap();
     assert!(words.contains("ResourceLimitError") && words.contains("call it without a task"), "{words}");
-    let whole = ask("tools/call", json!({"name": "esc__many", "arguments": {"n": 300_000}}), &json!({}));
-    assert_eq!(whole["result"]["structuredContent"]["all"].as_array().map(Vec::len), Some(300_000), "control");
+    let whole = ask("tools/call", json!({"name": "esc__many", "arguments": {"n": 50_000}}), &json!({}));
+    assert_eq!(whole["result"]["structuredContent"]["all"].as_array().map(Vec::len), Some(50_000), "control");
 }
 
 /// A tool's task of this client, or the error.
 fn task(web: &Web, headers: &[&str], label: &str) -> Value {
-    let mut client =
-        Client::that_can(web, true, headers, &json!({"extensions": {"io.modelcontextprotocol/tasks": {}}}));
+    let mut client = Client::that_can(web, true, headers, &tasks());
     let call = json!({"name": "esc__quick", "arguments": {}, "_meta": {"dev.toolhost/user": label}});
     messages(&client.ask("tools/call", call)).pop().unwrap()
 }
@@ -130,14 +112,8 @@ fn task(web: &Web, headers: &[&str], label: &str) -> Value {
 fn whoever_brings_many_names_leaves_others_room_for_tasks() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool("quick", "python", "print('{}')\n", json!({"execution": {"task": "optional"}}));
-    let entry = |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
-    let callers = entry("gateway", "act_as = [\"*\"]\n") + &entry("*", "");
-    std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
-    playground.settle();
-    let made = ["gateway", "alice"].map(|name| token(&playground, name, &[]));
-    let file = private(&playground, "tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let [gateway, alice] = made.each_ref().map(|(token, _)| bearer(token));
+    write_callers(&playground, &(caller("gateway", "act_as = [\"*\"]\n") + &caller("*", "")));
+    let (web, [gateway, alice]) = Web::for_callers(&playground, ["gateway", "alice"]);
     let begun: Vec<Value> = (0..30).map(|n| task(&web, &[&gateway], &format!("user-{}", n % 3))).collect();
     let has_begun = |answer: &&Value| answer["result"]["taskId"].is_string();
     assert_eq!(begun.iter().filter(has_begun).count(), 24, "three quarters: {}", begun[29]);

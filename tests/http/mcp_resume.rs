@@ -1,11 +1,10 @@
 //! MCP over HTTP: clients of an older session that come back for what they missed.
 
 use super::mcp::{BOTH, Client, SLEEPER, messages};
-use super::mcp_bounds::heard;
-use super::{Reply, Web, bearer, private, request, sleeper, token};
+use super::{Reply, Web, heard, sleeper};
 use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -88,25 +87,22 @@ fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     steps(&playground);
     playground.settle();
-    let (alice, line) = token(&playground, "alice", &[]);
-    let (bob, other) = token(&playground, "bob", &[]);
-    let file = private(&playground, "tokens", &format!("{line}\n{other}\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let mut own = Client::new(&web, false, &[VERSION, &bearer(&alice)]);
+    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
+    let mut own = Client::new(&web, false, &[VERSION, &alice]);
     let mut stream = own.begin("esc__steps");
     let (_, id) = event(&mut stream, "\"progress\":1");
     drop(stream);
     let last = format!("Last-Event-ID: {id}");
-    let theirs = web.ask("GET", "/mcp", &[BOTH, VERSION, own.session(), &last, &bearer(&bob)], "");
+    let theirs = web.ask("GET", "/mcp", &[BOTH, VERSION, own.session(), &last, &bob], "");
     assert_eq!((theirs.status, theirs.body.contains("progress")), (404, false), "another caller: {theirs:?}");
-    let another = Client::new(&web, false, &[VERSION, &bearer(&alice)]);
+    let another = Client::new(&web, false, &[VERSION, &alice]);
     for (client, id) in [(&another, id.as_str()), (&own, "0/99"), (&own, "x/y"), (&own, "18446744073709551616/0")] {
         let nothing = resumed(&web, client, id);
         assert_eq!((nothing.status, messages(&nothing).len()), (200, 0), "{id}: {nothing:?}");
     }
     assert_eq!(answer(&messages(&resumed(&web, &own, &id))), &json!("done"), "control");
     // Its end ends what it can be told.
-    assert_eq!(web.ask("DELETE", "/mcp", &[VERSION, own.session(), &bearer(&alice)], "").status, 204);
+    assert_eq!(web.ask("DELETE", "/mcp", &[VERSION, own.session(), &alice], "").status, 204);
     assert_eq!(resumed(&web, &own, &id).status, 404);
 }
 
@@ -133,8 +129,7 @@ fn a_client_that_does_not_come_back_has_its_call_killed() {
     let call =
         json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "esc__sleep", "arguments": {}}});
     let headers = [BOTH, &session, &format!("MCP-Protocol-Version: {OLDER}")];
-    let mut stream = web.connect();
-    stream.write_all(request("POST", "/mcp", &web.address, &headers, &call.to_string()).as_bytes()).unwrap();
+    let mut stream = web.send("POST", "/mcp", &headers, &call.to_string());
     assert!(!heard(&mut stream, "\r\n\r\n").contains("retry"));
     playground.runs(SLEEPER, 1);
     drop(stream);

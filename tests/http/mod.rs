@@ -11,11 +11,14 @@ pub mod mcp;
 mod mcp_bounds;
 mod mcp_resume;
 mod odd;
+mod receiver;
 mod refusals;
 mod reset;
 mod running;
 mod soak;
 mod tools;
+
+pub use receiver::Receiver;
 
 use crate::harness::{Hosted, PATIENCE, Playground, wait_for};
 use serde_json::{Value, json};
@@ -67,7 +70,7 @@ impl Reply {
         lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    fn of(bytes: &[u8]) -> Option<Reply> {
+    pub fn of(bytes: &[u8]) -> Option<Reply> {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n")?;
         let status = head.split(' ').nth(1)?.parse().ok()?;
@@ -98,6 +101,17 @@ impl Web {
         command.args(["serve", "--http", address]).args(more);
         let uid = playground.who.uid();
         Web::run(command, uid).unwrap_or_else(|said| panic!("it did not start: {said}"))
+    }
+
+    /// A server for callers with these names, and the header of each. A name that ends with `!` is an operator's.
+    pub fn for_callers<const N: usize>(playground: &Playground, names: [&str; N]) -> (Web, [String; N]) {
+        let made = names.map(|name| match name.strip_suffix('!') {
+            Some(operator) => token(playground, operator, &["--operator"]),
+            None => token(playground, name, &[]),
+        });
+        let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
+        let file = private(playground, "state/tokens", &lines);
+        (Web::start(playground, &["--token-file", &file]), made.map(|(token, _)| bearer(&token)))
     }
 
     /// `Err`: what it said before it ended.
@@ -134,6 +148,13 @@ impl Web {
         exchanged(self.connect(), bytes)
     }
 
+    /// A connection on which this was asked.
+    pub fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(request(method, path, &self.address, headers, body).as_bytes()).unwrap();
+        stream
+    }
+
     pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Reply {
         let answer = self.raw(request(method, path, &self.address, headers, body).as_bytes());
         Reply::of(&answer).unwrap_or_else(|| panic!("no answer to {method} {path}: {answer:?}"))
@@ -157,6 +178,17 @@ pub fn exchanged(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
         answer.extend(&piece[..length]);
     }
     answer
+}
+
+/// All that comes on a connection until these words have come.
+pub fn heard(stream: &mut TcpStream, words: &str) -> String {
+    let (mut all, mut piece) = (String::new(), [0; 4096]);
+    while !all.contains(words) {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "{all}");
+        all += &String::from_utf8_lossy(&piece[..length]);
+    }
+    all
 }
 
 pub fn request(method: &str, path: &str, host: &str, headers: &[&str], body: &str) -> String {
@@ -189,6 +221,13 @@ pub fn private(playground: &Playground, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
+/// The files of a certificate for localhost and of its key.
+pub fn certified(playground: &Playground) -> [String; 2] {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = private(playground, "state/key.pem", &made.signing_key.serialize_pem());
+    [private(playground, "state/cert.pem", &made.cert.pem()), key]
+}
+
 /// A new token, and its line.
 pub fn token(playground: &Playground, name: &str, more: &[&str]) -> (String, String) {
     let made = playground.cli(&[&["token", name], more].concat());
@@ -199,6 +238,21 @@ pub fn token(playground: &Playground, name: &str, more: &[&str]) -> (String, Str
 
 pub fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}")
+}
+
+/// The token of a header.
+pub fn token_of(bearer: &str) -> &str {
+    bearer.rsplit(' ').next().unwrap()
+}
+
+/// An entry of the file of callers, who may call every tool.
+pub fn caller(name: &str, more: &str) -> String {
+    format!("[[caller]]\nname = \"{name}\"\nwhy = \"a test\"\ntools = [\"*\"]\n{more}")
+}
+
+pub fn write_callers(playground: &Playground, text: &str) {
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
+    playground.settle();
 }
 
 /// Adds two numbers.
@@ -216,4 +270,20 @@ pub fn sleeper(playground: &Playground) {
     let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
     playground.tool("sleep", "python", script, json!({}));
     playground.settle();
+}
+
+/// A tool `esc:gate`: answers once the file that its call names lies in its folder.
+pub fn gated(playground: &Playground) {
+    let script = "import json, os, sys, time\nfile = os.path.dirname(__file__) + '/' + json.load(sys.stdin)['file']\n\
+                  while not os.path.exists(file):\n    time.sleep(0.01)\nprint('\"through\"')\n";
+    let file = json!({"type": "object", "properties": {"file": {"type": "string", "description": "d"}}});
+    playground.tool("gate", "python", script, json!({"parameters": file, "execution": {"timeoutMs": 120_000}}));
+    playground.settle();
+}
+
+pub const GATE: &str = "user_scripts/gate/main.py";
+
+/// Lets the calls go on that name this file.
+pub fn open_gate(playground: &Playground, file: &str) {
+    fs::write(playground.path(&format!("user_scripts/gate/{file}")), "").unwrap();
 }

@@ -1,10 +1,9 @@
 //! A refusal of a known caller's request has its own record, whether it leads to a call or not.
 
 use super::mcp::{Client, messages};
-use super::{Web, adder};
+use super::{Web, adder, caller, write_callers};
 use crate::harness::{Playground, Who};
 use serde_json::json;
-use std::fs;
 
 /// Method, path, headers, body, and the status that is answered.
 type Asked = (&'static str, &'static str, &'static [&'static str], &'static str, u16);
@@ -27,9 +26,8 @@ const REFUSED: [Asked; 12] = [
 #[test]
 fn each_refusal_of_a_known_caller_has_one_record() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let all = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n";
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), all).unwrap();
     adder(&playground);
+    write_callers(&playground, &caller("*", ""));
     let web = Web::start(&playground, &[]);
     for (method, path, headers, body, status) in REFUSED {
         let before = playground.records().len();

@@ -1,6 +1,7 @@
 //! What runs: one's own calls, everybody's for operators, the verbs of the command line, metrics.
 
-use super::{Web, adder, bearer, private, request, sleeper, token};
+use super::mcp::SLEEPER;
+use super::{Web, adder, caller, certified, private, sleeper, token, token_of, write_callers};
 use crate::harness::{Playground, Who, finish, is_root, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -13,17 +14,10 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     sleeper(&playground);
-    let names = ["alice", "bob", "ops"];
-    let made = names.map(|name| token(&playground, name, if name == "ops" { &["--operator"] } else { &[] }));
-    let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
-    let file = private(&playground, "state/tokens", &lines);
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let [alice, bob, ops] = made.each_ref().map(|(token, _)| bearer(token));
+    let (web, [alice, bob, ops]) = Web::for_callers(&playground, ["alice", "bob", "ops!"]);
     let asleep = || {
-        let mut stream = web.connect();
-        let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[&alice], "{}");
-        stream.write_all(asked.as_bytes()).unwrap();
-        playground.runs("user_scripts/sleep/main.py", 1);
+        let stream = web.send("POST", "/v1/tools/esc:sleep/calls", &[&alice], "{}");
+        playground.runs(SLEEPER, 1);
         stream
     };
     let open = |caller: &str| -> Vec<Value> {
@@ -57,7 +51,7 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
         command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", token);
         finish(command, b"")
     };
-    let [alices, _, operators] = made.each_ref().map(|(token, _)| token.as_str());
+    let [alices, operators] = [&alice, &ops].map(|header| token_of(header));
     let seen = verb(&["ps"], operators).text();
     assert!(seen.contains(&id) && seen.contains("alice") && seen.contains("running"), "{seen}");
     assert_eq!(verb(&["ps", "--json"], operators).out[0]["id"], json!(id));
@@ -116,9 +110,7 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
         let far = verb(&[words, &["--http", "192.0.2.1:8787"]].concat());
         assert!(far.code == Some(4) && far.stderr.contains("name it as https://NAME:PORT"), "{far:?}");
     }
-    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let certificate = private(&playground, "state/cert.pem", &certified.cert.pem());
-    let key = private(&playground, "state/key.pem", &certified.signing_key.serialize_pem());
+    let [certificate, key] = certified(&playground);
     let file = private(&playground, "state/tokens", &line);
     let web = Web::start(&playground, &["--token-file", &file, "--tls-cert", &certificate, "--tls-key", &key]);
     let port = web.address.rsplit(':').next().unwrap();
@@ -132,21 +124,11 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
 fn who_acts_as_another_sees_and_ends_what_it_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     sleeper(&playground);
-    let names = ["gateway", "eve", "alice"];
-    let entry = |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
-    let callers = entry("gateway", "act_as = [\"*\"]\n") + &entry("*", "");
-    std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
-    playground.settle();
-    let made = names.map(|name| token(&playground, name, &[]));
-    let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
-    let file = private(&playground, "state/tokens", &lines);
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let [gateway, eve, alice] = made.each_ref().map(|(token, _)| bearer(token));
+    write_callers(&playground, &(caller("gateway", "act_as = [\"*\"]\n") + &caller("*", "")));
+    let (web, [gateway, eve, alice]) = Web::for_callers(&playground, ["gateway", "eve", "alice"]);
     let body = json!({"user": "alice", "arguments": {}}).to_string();
-    let mut stream = web.connect();
-    let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[&gateway], &body);
-    stream.write_all(asked.as_bytes()).unwrap();
-    playground.runs("user_scripts/sleep/main.py", 1);
+    let stream = web.send("POST", "/v1/tools/esc:sleep/calls", &[&gateway], &body);
+    playground.runs(SLEEPER, 1);
     let calls = |caller: &str| web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
     wait_for("it runs", || calls(&gateway).iter().any(|call| call["phase"] == "running"));
     let call = calls(&gateway)[0].clone();
@@ -170,16 +152,13 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     adder(&playground);
     sleeper(&playground);
     let file = playground.path("sandbox-policies/callers.policy.toml");
-    let good = "[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\nrole = \"operator\"\n";
-    std::fs::write(&file, good).unwrap();
-    playground.settle();
+    let good = caller("*", "role = \"operator\"\n");
+    write_callers(&playground, &good);
     let web = Web::start(&playground, &["--watch", "off"]);
     let add = || web.call("esc:add", &json!({"a": 1, "b": 2}), &[]).status;
     assert_eq!(add(), 200, "control");
-    let mut stream = web.connect();
-    let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[], "{}");
-    stream.write_all(asked.as_bytes()).unwrap();
-    playground.runs("user_scripts/sleep/main.py", 1);
+    let stream = web.send("POST", "/v1/tools/esc:sleep/calls", &[], "{}");
+    playground.runs(SLEEPER, 1);
     let reload = |ready: bool| {
         web.signal(nix::sys::signal::Signal::SIGHUP);
         let wanted = if ready { 200 } else { 503 };
@@ -189,7 +168,7 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     std::fs::write(&file, "[[callr]]\n").unwrap();
     reload(false);
     assert_eq!(add(), 403);
-    std::fs::write(&file, good).unwrap();
+    std::fs::write(&file, &good).unwrap();
     reload(true);
     assert_eq!(add(), 200, "control: mended");
     std::fs::remove_file(&file).unwrap();
@@ -203,7 +182,7 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     let path = format!("/v1/calls/{}", running["id"].as_str().unwrap());
     assert_eq!(web.ask("DELETE", &path, &[], "").status, 202);
     assert!(String::from_utf8(super::exchanged(stream, b"")).unwrap().contains("CancelledError"));
-    std::fs::write(&file, good).unwrap();
+    std::fs::write(&file, &good).unwrap();
     reload(true);
     assert_eq!(add(), 200);
 }
@@ -302,8 +281,7 @@ fn metrics_say_what_calls_used_and_what_the_host_holds() {
 #[test]
 fn a_key_runs_its_request_once() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let folder = playground.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
-    assert!(folder.is_dir());
+    playground.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
     playground.tool("other", "python", "print(1)\n", json!({}));
     playground.settle();
     let web = Web::start(&playground, &[]);

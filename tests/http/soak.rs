@@ -1,9 +1,10 @@
 //! A soak: good, slow, hostile, cancelled and broken calls of several clients at once, over HTTP and MCP; afterwards
 //! nothing is left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
 
-use super::{Reply, Web, exchanged, request};
-use crate::harness::{PATIENCE, Playground, Who, holds_at_rest, processes_of, wait_for};
-use crate::lifecycle::{groups, names};
+use super::mcp::Client;
+use super::{Reply, Web, caller, exchanged, request, write_callers};
+use crate::harness::{PATIENCE, Playground, Who, holds_at_rest, wait_for};
+use crate::lifecycle::{Before, TOOLS, assert_no_script_runs};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,42 +17,21 @@ use std::time::{Duration, Instant};
 const CALLS: usize = 144;
 const CLIENTS: usize = 6;
 
-const BOMB: &str = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n";
 const FILES: &str = "n = 0\nwhile True:\n    open('/tmp/%d' % n, 'w').write('x' * 4096)\n    n += 1\n";
 
-/// (name, script, what else its manifest says, the types of error that end it).
-fn tools() -> [(&'static str, &'static str, Value, &'static str); 8] {
-    let within = |ms: u64| json!({"timeoutMs": ms});
+/// Those of `lifecycle::TOOLS` are there, too: (name, script, what else its manifest says, the errors that end it).
+fn tools() -> [(&'static str, &'static str, Value, &'static str); 3] {
+    let limits = json!({"limits": {"scratchBytes": 4_194_304}, "execution": {"timeoutMs": 5000}});
     [
-        ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", json!({}), "none"),
         ("slow", "import time\ntime.sleep(0.2)\nprint('{\"n\": 0}')\n", json!({}), "none"),
         ("sleep", "import time\ntime.sleep(60)\n", json!({}), "CancelledError"),
-        ("late", "import time\ntime.sleep(60)\n", json!({"execution": within(300)}), "TimeoutError"),
-        (
-            "bomb",
-            BOMB,
-            json!({"execution": within(400), "limits": {"processes": 30}}),
-            "TimeoutError ResourceLimitError",
-        ),
-        (
-            "memory",
-            "hold = [bytearray(b'x') * (1 << 20) for _ in range(400)]\n",
-            json!({"limits": {"memoryBytes": 67_108_864}}),
-            "ResourceLimitError",
-        ),
-        (
-            "files",
-            FILES,
-            json!({"limits": {"scratchBytes": 4_194_304}, "execution": within(5000)}),
-            "ScriptError ResourceLimitError TimeoutError",
-        ),
-        ("flood", "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n", json!({}), "ResourceLimitError"),
+        ("files", FILES, limits, "ScriptError ResourceLimitError TimeoutError"),
     ]
 }
 
 /// What is done with a call, in turn; `good` is the commonest.
 const TURNS: [&str; 24] = [
-    "good", "late", "good", "cancel", "mcp", "good", "leave", "slow", "good", "memory", "broken", "good", "unknown",
+    "good", "sleeper", "good", "cancel", "mcp", "good", "leave", "slow", "good", "memory", "broken", "good", "unknown",
     "good", "flood", "half", "good", "files", "cancel", "mcp", "good", "leave", "smuggled", "bomb",
 ];
 
@@ -70,8 +50,9 @@ fn call(web: &Web, what: &str, n: usize) -> Result<(), String> {
             fits(reply.json()["outputData"]["n"] == n, reply)
         }
         "mcp" => {
-            let reply = over_mcp(web, n);
-            fits(reply.body.contains(&format!("\"structuredContent\":{{\"n\":{n}}}")), reply)
+            let answer = Client::new(web, true, &[]).call("esc__good", json!({ "n": n })).0;
+            let good = answer["result"]["structuredContent"] == json!({ "n": n });
+            if good { Ok(()) } else { Err(answer.to_string()) }
         }
         "cancel" => cancelled(web),
         "leave" => {
@@ -97,31 +78,17 @@ fn call(web: &Web, what: &str, n: usize) -> Result<(), String> {
         }
         tool => {
             let reply = asked(tool);
-            let wanted = tools().into_iter().find(|(name, ..)| *name == tool).map_or("", |(.., wanted)| wanted);
+            let own = tools().map(|(name, .., wanted)| (name, wanted));
+            let all = TOOLS.iter().map(|(name, _, wanted)| (*name, *wanted)).chain(own);
+            let wanted = all.into_iter().find(|(name, _)| *name == tool).map_or("", |(_, wanted)| wanted);
             fits(wanted.split(' ').any(|wanted| wanted == kind(&reply.json())), reply)
         }
     }
 }
 
-fn over_mcp(web: &Web, n: usize) -> Reply {
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
-    let params = json!({"name": "esc__good", "arguments": {"n": n}, "_meta": meta});
-    let message = json!({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": params});
-    let headers = [
-        "Accept: application/json, text/event-stream",
-        "MCP-Protocol-Version: 2026-07-28",
-        "Mcp-Method: tools/call",
-        "Mcp-Name: esc__good",
-    ];
-    web.ask("POST", "/mcp", &headers, &message.to_string())
-}
-
 /// A connection on which a call that lasts has been asked for.
 fn begun(web: &Web, accept: &str) -> TcpStream {
-    let mut stream = web.connect();
-    let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[accept], "{}");
-    stream.write_all(asked.as_bytes()).unwrap();
-    stream
+    web.send("POST", "/v1/tools/esc:sleep/calls", &[accept], "{}")
 }
 
 fn cancelled(web: &Web) -> Result<(), String> {
@@ -195,15 +162,13 @@ fn state(playground: &Playground) -> BTreeSet<String> {
 }
 
 fn playground(who: Who) -> Playground {
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = crate::lifecycle::playground(who);
     for (name, script, more, _) in tools() {
         playground.tool(name, "python", script, more);
     }
     fs::create_dir(playground.path("state/tmp")).unwrap();
-    let operator = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\nrole = \"operator\"\n\
-                    [breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), operator).unwrap();
-    playground.settle();
+    let breaker = "[breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
+    write_callers(&playground, &(caller("*", "role = \"operator\"\n") + breaker));
     playground
 }
 
@@ -211,15 +176,14 @@ fn playground(who: Who) -> Playground {
 #[ignore = "second stage (.ci/full): needs a soak"]
 fn after_many_calls_of_all_kinds_nothing_is_left() {
     let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
-    let who = Who::ours();
-    let playground = playground(who);
-    let (mounts, temporary) = (playground.mounts(), names("/tmp"));
+    let playground = playground(Who::ours());
+    let before = Before::of(&playground);
     let mut host = playground.host();
     host.args(["serve", "--http", "127.0.0.1:0"]).env("TMPDIR", playground.path("state/tmp"));
-    let mut web = Web::run(host, who.uid()).unwrap();
+    let mut web = Web::run(host, playground.who.uid()).unwrap();
     let id = web.child.id();
     // Whatever the server opens once is open after one round.
-    assert_eq!(soaked(&web, TURNS.len()), [""; 0], "{who:?}");
+    assert_eq!(soaked(&web, TURNS.len()), [""; 0]);
     let rest = || {
         wait_for("no call runs", || {
             let status = web.get("/v1/status", &[]).json();
@@ -236,33 +200,23 @@ fn after_many_calls_of_all_kinds_nothing_is_left() {
     let ((now, kept), after) = (rest(), resident_kib(id));
     if calls.is_some() {
         let words = format!(
-            "{who:?}: {calls:?} calls in {took:?}; {memory} KiB became {after} KiB; {descriptors} descriptors with {launchers} \
+            "{calls:?} calls in {took:?}; {memory} KiB became {after} KiB; {descriptors} descriptors with {launchers} \
              launchers, {now} with {kept}\n"
         );
         let _ = std::io::stderr().write_all(words.as_bytes());
     }
-    assert_eq!(faults, [""; 0], "{who:?}");
+    assert_eq!(faults, [""; 0]);
     // A launcher that ends is gone before its descriptors are.
     wait_for("no descriptor is left", || {
         let (now, kept) = rest();
         now + launchers * each <= descriptors + kept * each
     });
-    let scripts = processes_of(&playground.path("user_scripts").display().to_string());
-    let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
-    assert!(running.is_empty(), "{who:?}: {running:?}");
-    assert_eq!(state(&playground), files, "{who:?}");
-    assert!(after < memory + 64 * 1024, "{who:?}: {memory} KiB became {after} KiB");
+    assert_no_script_runs(&playground);
+    assert_eq!(state(&playground), files);
+    assert!(after < memory + 64 * 1024, "{memory} KiB became {after} KiB");
     web.signal(nix::sys::signal::Signal::SIGTERM);
     web.ended(PATIENCE);
-    playground.assert_quiet("the server");
-    let new: Vec<_> = playground.mounts().into_iter().filter(|mount| !mounts.contains(mount)).collect();
-    assert!(new.is_empty(), "{who:?}: {new:?}");
-    assert_eq!(groups(id), Vec::<String>::new(), "{who:?}");
-    // Other hosts on this machine keep compiled modules there.
-    let ours = |name: &&String| name.starts_with("toolhost") && !name.starts_with("toolhost-wasm-");
-    let mut left: Vec<_> = names("/tmp").difference(&temporary).filter(ours).cloned().collect();
-    left.extend(names(&playground.path("state/tmp").display().to_string()));
-    assert!(left.is_empty(), "{who:?}: {left:?}");
+    before.assert_unchanged(&playground, id);
     // One record for each request.
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     for record in playground.records() {
@@ -272,8 +226,8 @@ fn after_many_calls_of_all_kinds_nothing_is_left() {
         let of = |calls: usize| (0..calls).filter(|n| words.contains(&TURNS[n % TURNS.len()])).count();
         of(TURNS.len()) + of(calls.unwrap_or(CALLS))
     };
-    for (tool, words) in [("late", "late"), ("bomb", "bomb"), ("memory", "memory"), ("none", "unknown")] {
-        assert_eq!(ends[&format!("esc:{tool}")], turns(&[words]), "{who:?}: {tool}: {ends:?}");
+    for (tool, words) in [("sleeper", "sleeper"), ("bomb", "bomb"), ("memory", "memory"), ("none", "unknown")] {
+        assert_eq!(ends[&format!("esc:{tool}")], turns(&[words]), "{tool}: {ends:?}");
     }
     // Of many that cannot be read some are counted in the record of another.
     let counted = |record: &Value| {
@@ -282,5 +236,5 @@ fn after_many_calls_of_all_kinds_nothing_is_left() {
     };
     let unrecorded: usize = playground.records().iter().map(counted).sum();
     let good = ends["esc:good"] + unrecorded + ends.get("").copied().unwrap_or_default();
-    assert_eq!(good, turns(&["good", "mcp", "broken", "smuggled", "half"]), "{who:?}: {ends:?}");
+    assert_eq!(good, turns(&["good", "mcp", "broken", "smuggled", "half"]), "{ends:?}");
 }

@@ -2,7 +2,7 @@
 
 use super::{Web, adder};
 use crate::harness::{Playground, Who};
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[test]
 fn the_same_tools_in_every_shape() {
@@ -21,20 +21,16 @@ fn the_same_tools_in_every_shape() {
     assert_eq!(list["tools"].as_array().unwrap().iter().find(|tool| tool["toolId"] == "esc:add"), Some(&one));
     assert!(!list.to_string().contains(&playground.base.display().to_string()), "{list}");
     let schema = one["parameters"].clone();
+    let (name, text) = ("esc__add", "Tries esc:add.");
+    let chat = json!({"name": name, "description": text, "parameters": schema, "strict": false});
+    let mut responses = chat.clone();
+    responses["type"] = json!("function");
+    let gemini = json!({"name": name, "description": text, "parametersJsonSchema": schema});
     let shapes = [
-        (
-            "openai",
-            json!([{"type": "function", "function": {"name": "esc__add", "description": "Tries esc:add.", "parameters": schema, "strict": false}}]),
-        ),
-        (
-            "openai-responses",
-            json!([{"type": "function", "name": "esc__add", "description": "Tries esc:add.", "parameters": schema, "strict": false}]),
-        ),
-        ("anthropic", json!([{"name": "esc__add", "description": "Tries esc:add.", "input_schema": schema}])),
-        (
-            "gemini",
-            json!([{"functionDeclarations": [{"name": "esc__add", "description": "Tries esc:add.", "parametersJsonSchema": schema}]}]),
-        ),
+        ("openai", json!([{"type": "function", "function": chat}])),
+        ("openai-responses", json!([responses])),
+        ("anthropic", json!([{"name": name, "description": text, "input_schema": schema}])),
+        ("gemini", json!([{"functionDeclarations": [gemini]}])),
     ];
     for (format, wanted) in shapes {
         assert_eq!(get(&format!("/v1/tools/esc:add?format={format}")).json(), wanted, "{format}");
@@ -50,15 +46,12 @@ fn the_same_tools_in_every_shape() {
     let prompt = playground.cli(&["prompt", "--namespace", "esc"]).text();
     assert_eq!(prompt.trim(), text.body.trim());
     assert_eq!(get("/v1/tools?format=xml").status, 400);
-    assert_eq!(
-        get("/v1/tools?namespace=%65sc&format=%70rompt").body,
-        get("/v1/tools?namespace=esc&format=prompt").body
-    );
+    let written = get("/v1/tools?namespace=%65sc&format=%70rompt");
+    assert_eq!(written.body, get("/v1/tools?namespace=esc&format=prompt").body);
     assert_eq!(get("/v1/tools/esc:nothing").status, 404);
     // What the command line reports of a tool is what an operator reads here.
-    let audit: Value = get("/v1/tools/esc:add/audit").json();
+    let mut seen = get("/v1/tools/esc:add/audit").json();
     let mut told = playground.cli(&["audit", "esc:add", "--json"]).out;
-    let mut seen = audit;
     for report in [&mut told, &mut seen] {
         report.as_object_mut().unwrap().remove("lastDenials");
     }

@@ -48,6 +48,14 @@ fn a_request_that_is_sent_twice_runs_once() {
     assert_eq!(text(&call(&mut server, "k1", Some("bob"), json!({}))), "3", "{who:?}: and another caller's");
     let other = text(&call(&mut server, "k1", None, json!({"n": 1})));
     assert!(other.contains("ParameterValidationError") && other.contains("another request"), "{who:?}: {other}");
+    // A key that is not text would run the tool twice, and a user that is not text would be the caller itself.
+    for (key, user) in [(json!(42), json!(null)), (json!("k3"), json!(1234))] {
+        let meta = json!({"dev.toolhost/idempotencyKey": key, "dev.toolhost/user": user});
+        let refused = server.asked("tools/call", json!({"name": "esc__count", "arguments": {}, "_meta": meta}));
+        assert!(refused["error"]["message"].as_str().unwrap().ends_with("must be a string."), "{refused}");
+        let record = playground.records().pop().unwrap();
+        assert_eq!((&record["decision"], &record["tool"]), (&json!("refused"), &json!("esc:count")), "{record}");
+    }
     assert_eq!(fs::read(folder.join("out/n")).unwrap(), b"xxx", "{who:?}");
 }
 

@@ -24,6 +24,9 @@ fn waited(playground: &Playground, server: &mut Server, what: &str, meanwhile: i
     let slow = ask(server, "esc__slow");
     playground.runs("user_scripts/slow/main.py", 1);
     let next = ask(server, "a__one");
+    // What is asked later is answered, so this request was read; it is decided about within moments.
+    server.names();
+    std::thread::sleep(std::time::Duration::from_millis(300));
     meanwhile();
     read_again(playground, server, what);
     fs::write(&go, "").unwrap();

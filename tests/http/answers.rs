@@ -94,12 +94,16 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
         // The sixth waits a moment after its record: few calls come before that.
         let later = (0..5).find_map(waits).expect("a call of hers waits");
         let before = ran();
-        assert_eq!(add(&bob), 3, "others go on");
+        let list = |who: &str| web.get("/v1/tools", &[who]).status;
+        let listed = scope.spawn(|| list(&alice));
+        assert_eq!((add(&bob), list(&bob)), (json!(3), 200), "others go on");
         std::thread::sleep(Duration::from_secs(1));
         // On a busy machine the first is let go before all have asked.
         if first.elapsed() < Duration::from_secs(28) {
             assert_eq!(ran(), before + 1, "no new call of hers starts");
+            assert!(!listed.is_finished(), "any other answer to her waits as well");
         }
+        assert_eq!(listed.join().unwrap(), 200);
         assert_eq!(later.join().unwrap(), 3, "once those who do not read are let go");
     });
     assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());

@@ -95,9 +95,11 @@ impl McpRequest {
     }
 }
 
-/// One of our members of `_meta`. Only a member that is not there means none.
+/// One of our members of `_meta`. Anything but a text would else mean none, and the same request run twice.
 fn member<'c>(context: &'c RequestContext<RoleServer>, name: &str) -> Result<Option<&'c str>, ErrorData> {
-    let Some(value) = context.meta.get(name) else { return Ok(None) };
-    let wrong = || ErrorData::invalid_params(format!("_meta: {name} must be a string."), None);
-    value.as_str().map(Some).ok_or_else(wrong)
+    match context.meta.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(ErrorData::invalid_params(format!("_meta: {name} must be a string."), None)),
+    }
 }

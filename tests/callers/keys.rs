@@ -54,7 +54,7 @@ fn a_request_that_is_sent_twice_runs_once() {
         let refused = server.asked("tools/call", json!({"name": "esc__count", "arguments": {}, "_meta": meta}));
         assert!(refused["error"]["message"].as_str().unwrap().ends_with("must be a string."), "{refused}");
         let record = playground.records().pop().unwrap();
-        assert_eq!((&record["decision"], &record["tool"]), (&json!("refused"), &json!("esc:count")), "{record}");
+        assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("parameters")), "{record}");
     }
     assert_eq!(fs::read(folder.join("out/n")).unwrap(), b"xxx", "{who:?}");
 }

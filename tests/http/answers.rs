@@ -82,6 +82,7 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     wait_for("the records of calls whose answers are not read", || ran() == 6);
     // Five answers of 12 MiB have a quarter of 256 MiB; the sixth waits, a moment after its record.
     let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
+    let list = |who: &str| web.get("/v1/tools", &[who]).status;
     std::thread::scope(|scope| {
         let waits = |()| {
             std::thread::sleep(Duration::from_secs(1));
@@ -95,7 +96,6 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
         let tries = std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
         let later = { tries }.find_map(waits).expect("a call of hers waits");
         let before = ran();
-        let list = |who: &str| web.get("/v1/tools", &[who]).status;
         let listed = scope.spawn(|| list(&alice));
         assert_eq!((add(&bob), list(&bob)), (json!(3), 200), "others go on");
         std::thread::sleep(Duration::from_secs(1));

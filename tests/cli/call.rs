@@ -29,7 +29,9 @@ fn every_failure_before_a_run_is_one_outcome_and_its_exit_code_says_who_must_act
     let host = host();
     let binary = format!("@{}", host.put("binary.json", b"\xff\xfe\x00"));
     let absolute = format!("@{}", host.put("input.json", "{\"scriptPath\": \"/from-a-file.py\"}"));
-    let cases: [(&str, &[&str], (&str, i32), &str); 13] = [
+    /// Tool, words behind it, error type with exit code, and what the text names.
+    type Case<'a> = (&'a str, &'a [&'a str], (&'a str, i32), &'a str);
+    let cases: [Case<'_>; 13] = [
         ("no:such", &[], ("ToolNotFoundError", 2), "no:such"),
         (PYTHON, &["scriptPath=../x.py"], ("SecurityError", 3), ""),
         (PYTHON, &["scriptPath=a.py", "timeoutMs=abc"], (PARAMETERS, 2), "'timeoutMs' must be an integer."),

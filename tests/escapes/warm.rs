@@ -1,6 +1,6 @@
 //! A worker serves one call after another: what one leaves, the next must not find.
 
-#![cfg_attr(not(feature = "wasi"), allow(dead_code, unused_imports))]
+#![cfg_attr(not(feature = "wasi"), allow(dead_code, unused_imports, reason = "its tests need WASI"))]
 
 use super::Attack;
 use crate::harness::{Playground, Server, Who, processes_of};

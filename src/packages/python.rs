@@ -33,11 +33,11 @@ struct Lock {
 
 pub(super) fn find(
     folder: &ScriptFolder<'_>,
-    location: &ScriptLocation<'_>,
+    at: &ScriptLocation<'_>,
 ) -> Result<Option<PackageRequirements>, FileProblem> {
-    let environment = Environment::new(location.python);
-    let name = location.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let (own, is_python) = (own_lock(name), location.language == Language::Python);
+    let environment = Environment::new(at.python);
+    let name = at.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (own, is_python) = (own_lock(name), at.language == Language::Python);
     let pylock = |name: &str| folder.read(name)?.map(|file| Lock::read(file, &environment)).transpose();
     let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
@@ -45,7 +45,7 @@ pub(super) fn find(
         // The script says it itself: what the folder's project requires is for others.
         Some(block) => {
             asks.push(block);
-            if !location.ignore_lock {
+            if !at.ignore_lock {
                 lock = pylock(&own)?;
             }
             if lock.is_none() {
@@ -53,12 +53,12 @@ pub(super) fn find(
             }
             writes = own;
         }
-        None if location.alone => return Ok(None),
+        None if at.alone => return Ok(None),
         None => {
             if is_python {
                 lock = pylock(&own)?;
             }
-            if lock.is_none() && !location.ignore_lock {
+            if lock.is_none() && !at.ignore_lock {
                 lock = pylock(LOCK)?;
             }
             if let Some(file) = folder.read("pyproject.toml")?
@@ -254,15 +254,12 @@ impl Lock {
 }
 
 /// `requirements.txt`: its requirements, and what it locks where its entries have hashes; half of a lock is refused.
-fn entries(
-    file: &TextFile,
-    environment: &Environment,
-) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
+fn entries(file: &TextFile, here: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
     let mut entries = Vec::new();
     for (line, text) in logical_lines(&file.text) {
         let text = text.trim();
         if !text.is_empty() && text != "--require-hashes" {
-            entries.push(entry(text, line, environment).map_err(|why| file.problem(line, why))?);
+            entries.push(entry(text, line, here).map_err(|why| file.problem(line, why))?);
         }
         if entries.len() > MOST {
             return Err(file.problem(line, format!("more than {MOST} requirements")));

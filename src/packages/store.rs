@@ -21,9 +21,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 const ENTRY: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
-const RESOLVED: RecordKind =
-    RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
-static KINDS: [RecordKind; 2] = [ENTRY, RESOLVED];
+const LOCK: RecordKind = RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
+static KINDS: [RecordKind; 2] = [ENTRY, LOCK];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
 /// Most of one entry.
 const MOST: Limits = Limits { files: 100_000, bytes: 4 << 30 };
@@ -225,19 +224,19 @@ impl Store {
 
     /// What was resolved for these requirements before.
     pub fn resolved(&self, key: &str) -> Option<String> {
-        String::from_utf8(self.content.open_record(key, &RESOLVED)?.read()?).ok()
+        String::from_utf8(self.content.open_record(key, &LOCK)?.read()?).ok()
     }
 
     pub fn keep_resolved(&self, key: &str, text: &str) -> io::Result<()> {
-        self.content.put(key, &RESOLVED, text.as_bytes())
+        self.content.put(key, &LOCK, text.as_bytes())
     }
 
     pub fn forget(&self, key: &str) -> io::Result<()> {
-        self.content.remove(key, &RESOLVED, None).map(drop)
+        self.content.remove(key, &LOCK, None).map(drop)
     }
 
     pub fn forget_resolved(&self) -> io::Result<()> {
-        self.content.keys(&RESOLVED)?.iter().try_for_each(|(key, _)| self.forget(key))
+        self.content.keys(&LOCK)?.iter().try_for_each(|(key, _)| self.forget(key))
     }
 }
 

@@ -19,14 +19,8 @@ fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Pac
     }
     let script = root.join(script);
     let language = Language::of_file_name(&script.to_string_lossy())[0];
-    find(&ScriptLocation {
-        script: &script,
-        language,
-        python: Some("3.11.7"),
-        alone,
-        ignore_lock: false,
-        writer: &|_| None,
-    })
+    let python = Some("3.11.7");
+    find(&ScriptLocation { script: &script, language, python, alone, ignore_lock: false, writer: &|_| None })
 }
 
 fn good(script: &str, files: &[(&str, &str)]) -> PackageRequirements {
@@ -198,7 +192,6 @@ mod hostile {
         }
     }
 
-    /// What a cut puts in the place of what it takes out.
     const CUT: &str = "\\PC{0,6}|[\"'{}\\[\\],:@=/.\\\\;#\n -]{1,3}|[0-9]{1,30}";
 
     proptest! {

@@ -186,11 +186,13 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
         };
         for (inside, woken) in [(false, "left"), (true, "woken")] {
             // Only the control is not woken, and waits to the end.
-            let patience = if inside { "60" } else { "3" };
+            let patience = if inside { "60" } else { "5" };
             let mut waiter = run("waiter").arg(patience).stdout(Stdio::piped()).spawn().unwrap();
             let mut out = waiter.stdout.take().unwrap();
             out.read_exact(&mut [0; 6]).unwrap();
-            std::thread::sleep(Duration::from_millis(300));
+            // proc_pid_syscall(5): it is in futex(2).
+            let call = format!("/proc/{}/syscall", waiter.id());
+            wait_for("it waits", || fs::read_to_string(&call).is_ok_and(|call| call.starts_with("202 ")));
             let moved = if inside {
                 let ended = playground.call("esc:mover", &json!({"path": words}).to_string());
                 ended.out["outputData"].as_i64().unwrap_or_else(|| panic!("{who:?}: {}", ended.out))

@@ -30,9 +30,13 @@ const GROWTH: u64 = 32;
 /// Bytes allowed besides, for memory images, which a module can describe in a few bytes.
 const IMAGE_BYTES: u64 = 64 << 20;
 
+/// How many times its processor time a compiler may last.
+const PATIENCE: u32 = 4;
+
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
 /// that takes far more was made for that.
 struct Allowed {
+    /// Of the processor, so that a busy machine refuses no module.
     time: Duration,
     memory: u64,
     /// The tool's `memoryBytes` keeps `memory` below what this module could need.
@@ -145,10 +149,13 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
         let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
         Failure::Refused(ModuleRefusal { why, too_much: true })
     };
-    let failed = match tokio::time::timeout(allowed.time, talk).await {
+    let failed = match tokio::time::timeout(allowed.time * PATIENCE, talk).await {
         Ok(Ok(done)) => return done,
         Ok(Err(failed)) => failed,
-        Err(_) => return Err(over(allowed.time.as_secs(), "s", "")),
+        Err(_) => {
+            let message = "this machine is too busy to compile the tool's module; try again later";
+            return Err(Failure::Failed(Fault::new(Kind::TimeoutError, message).retryable()));
+        }
     };
     // The pipes closed because the child ended: the walls know why.
     Err(match child.limit().await {
@@ -156,7 +163,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
             let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
             over(allowed.memory / MIB, "MiB", more)
         }
-        Some(Limit::CpuMs) => over(allowed.time.as_secs().saturating_mul(cpus()), "s of CPU time", ""),
+        Some(Limit::CpuMs) => over(allowed.time.as_secs(), "s of CPU time", ""),
         _ => {
             let fault = Fault::new(Kind::InternalError, "the wasm compiler gave no answer");
             Failure::Failed(fault.person(format!("wasm compiler: {failed}")))
@@ -197,16 +204,11 @@ async fn receive(
     }
 }
 
-fn cpus() -> u64 {
-    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
-}
-
 /// What a compiler may touch: two pipes, time and memory.
 fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
     let mut limits = policy::Limits::house();
-    let time = crate::base::millis(allowed.time);
-    limits.set(Limit::TimeoutMs, time);
-    limits.set(Limit::CpuMs, time.saturating_mul(cpus()));
+    limits.set(Limit::TimeoutMs, crate::base::millis(allowed.time * PATIENCE));
+    limits.set(Limit::CpuMs, crate::base::millis(allowed.time));
     limits.set(Limit::MemoryBytes, allowed.memory);
     limits.set(Limit::Processes, 1024);
     limits.set(Limit::InputBytes, MAX_MODULE_BYTES);

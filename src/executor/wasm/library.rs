@@ -38,12 +38,12 @@ const QUICK: Duration = Duration::from_secs(2);
 const READERS: usize = 4;
 /// Most modules that are being compiled or wait for a compiler, and as many that are being read.
 const UNDER_WAY: usize = 64;
-/// How long a module that took too much is not tried again: a busy machine may have been the reason.
+/// How long a module that took too much is not tried again.
 const TOO_MUCH_KEPT: Duration = Duration::from_secs(3600);
 /// How often a call looks whether another process is done with a module.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for another process: no compilation takes longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(330);
+const LONGEST_WAIT: Duration = Duration::from_secs(1230);
 
 const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
 pub const CODE: Record = Record { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };

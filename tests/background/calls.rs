@@ -2,10 +2,10 @@
 
 use super::{Scene, begin, ended, place, state, waits};
 use crate::harness::{Who, as_everyone, finish, is_root, skipped, wait_for};
-use crate::http::{GATE, Reply, Web, exchanged, heard, open_gate};
+use crate::http::{GATE, Reply, Web, exchanged, heard, open_gate, private, request};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::time::Duration;
 
@@ -339,4 +339,27 @@ fn a_job_whose_caller_may_not_act_as_another_any_more_is_refused() {
     open_gate(&scene.playground, "go");
     assert_eq!(ended(&web, &scene.alice, &running)["outcome"], "success");
     assert_eq!(ended(&web, &scene.alice, &waiting)["outcome"], "AuthorizationError");
+}
+
+#[test]
+fn a_token_that_is_taken_away_gets_no_result_for_which_it_waits() {
+    let scene = Scene::new(Who::ours(), "");
+    let web = scene.serve();
+    let place = waits(&web, &scene.alice, "go");
+    let waiting = |who: &str| {
+        let mut stream = web.connect();
+        let ask = request("GET", &place, &web.address, &[who, "Accept: text/event-stream"], "");
+        stream.write_all(ask.as_bytes()).unwrap();
+        heard(&mut stream, "event: state");
+        stream
+    };
+    let [kept, lost] = [&scene.alice, &scene.ops].map(|who| waiting(who));
+    let tokens = fs::read_to_string(&scene.file).unwrap();
+    let rest: String = tokens.lines().filter(|line| !line.contains("ops")).map(|line| format!("{line}\n")).collect();
+    private(&scene.playground, "state/tokens", &rest);
+    wait_for("the token is gone", || web.get("/v1/tools", &[&scene.ops]).status == 401);
+    open_gate(&scene.playground, "go");
+    let [kept, lost] = [kept, lost].map(|stream| String::from_utf8_lossy(&exchanged(stream, b"")).into_owned());
+    assert!(kept.contains("event: end") && kept.contains("outputData"), "the control: {kept}");
+    assert!(!lost.contains("event: end") && !lost.contains("outputData"), "{lost}");
 }

@@ -147,16 +147,7 @@ fn floods_do_not_make_the_host_grow() {
         // Into a file: a pipe that nobody reads while we look would hold the host up.
         let path = playground.path(&format!("state/{tool}.json"));
         command.stdout(fs::File::create(&path).unwrap());
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut peak = 0;
-        while child.try_wait().unwrap().is_none() {
-            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-            let kib = status
-                .lines()
-                .find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-            peak = peak.max(kib.unwrap_or(0));
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let peak = peak_kib(command.stdin(Stdio::null()).stderr(Stdio::null()));
         let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         match tool {
             "flood" => assert_eq!(report["error"]["type"], "ResourceLimitError", "{report}"),
@@ -173,6 +164,46 @@ fn floods_do_not_make_the_host_grow() {
     }
     for peak in &peaks[1..] {
         assert!(*peak < peaks[0] + 4 * 1024 + 2 * 1024, "output limit × 4, and some noise: {peaks:?} KiB");
+    }
+}
+
+/// The most memory that a program takes until it ends, KiB.
+fn peak_kib(command: &mut Command) -> u64 {
+    let mut child = command.spawn().unwrap();
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let kib = |line: &str| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok();
+        peak = peak.max(status.lines().find_map(kib).unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    peak
+}
+
+#[test]
+fn a_long_secret_argument_takes_no_more_memory_than_a_plain_one() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (tool, secret) in [("plain", false), ("hides", true)] {
+        let text = json!({"type": "string", "description": "d", "x-secret": secret});
+        let parameters = json!({"parameters": {"type": "object", "properties": {"text": text}}});
+        playground.tool(tool, "python", "import sys\nprint(len(sys.stdin.read()))\n", parameters);
+    }
+    playground.settle();
+    let lines: Vec<String> = (0..100_000).map(|n| format!("{n:08}")).collect();
+    for (what, text) in [("one line", "k".repeat(900 * 1024)), ("lines", lines.join("\n"))] {
+        let input = playground.path("home/input.json");
+        fs::write(&input, json!({ "text": text }).to_string()).unwrap();
+        let [plain, hides] = ["plain", "hides"].map(|tool| {
+            let mut command = playground.host();
+            command.args(["call", &format!("esc:{tool}"), "--json", "--input", &format!("@{}", input.display())]);
+            let said = playground.path("state/said");
+            command.stdout(fs::File::create(&said).unwrap()).stdin(Stdio::null()).stderr(Stdio::null());
+            let peak = peak_kib(&mut command);
+            let report = fs::read_to_string(&said).unwrap();
+            assert!(report.contains("\"success\":true"), "{what}: esc:{tool}: {report:.2000}");
+            peak
+        });
+        assert!(hides < plain + 24 * 1024, "{what}: {hides} KiB and {plain} KiB");
     }
 }
 

@@ -112,6 +112,13 @@ impl Frontend {
         Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)?))
     }
 
+    /// The same for an answer that no call makes. It waits behind answers without room, as calls do, so that few are
+    /// built meanwhile.
+    async fn tool_list(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
+        drop(McpRequest::find(context)?.payer.reserve(1).await);
+        self.offered(context)
+    }
+
     /// A request that leads to no tool leaves its record like every call.
     async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: Fault) {
         let Ok(asked) = McpRequest::find(context) else { return };
@@ -295,7 +302,7 @@ impl ServerHandler for Frontend {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        self.offered(&context)?.page(request)
+        self.tool_list(&context).await?.page(request)
     }
 
     async fn call_tool(
@@ -356,6 +363,7 @@ impl ServerHandler for Frontend {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
+        drop(McpRequest::find(&context)?.payer.reserve(1).await);
         self.tasks(&context, &request.task_id)?.get_task(&request.task_id).map(GetTaskResult::new)
     }
 
@@ -380,7 +388,7 @@ impl ServerHandler for Frontend {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(self.offered(&context)?.documents.prompts())
+        Ok(self.tool_list(&context).await?.documents.prompts())
     }
 
     async fn get_prompt(
@@ -405,7 +413,7 @@ impl ServerHandler for Frontend {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(self.offered(&context)?.documents.resources())
+        Ok(self.tool_list(&context).await?.documents.resources())
     }
 
     async fn list_resource_templates(
@@ -413,7 +421,7 @@ impl ServerHandler for Frontend {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(self.offered(&context)?.documents.templates())
+        Ok(self.tool_list(&context).await?.documents.templates())
     }
 
     async fn read_resource(

@@ -101,10 +101,6 @@ impl Streamable {
         let user = caller.user.clone();
         let own = McpRequest { approver, arguments: arguments.into(), counted, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
-        if id.is_some() {
-            // Behind answers that wait for room, so that few more are built meanwhile.
-            drop(own.payer.reserve(1).await);
-        }
         if !begins {
             return self.answer(own, parts, body, (lease, begun)).await;
         }

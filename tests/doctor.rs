@@ -47,6 +47,7 @@ fn the_doctor_says_what_it_tried() {
         assert_eq!((ended.code, report["tier"].as_str()), (Some(0), Some("A")), "{text:?}");
         assert_eq!(list("walls").len(), toolhost::sandbox::WALLS.len());
         assert!(list("tried").len() >= 16);
+        assert!(text.text().contains("PASS: blocked") && !text.text().contains("FAIL"), "{text:?}");
         let counted = report["facts"]["counted"].as_bool().unwrap();
         let cgroup = list("walls").iter().find(|w| w["name"] == "cgroup").unwrap();
         assert_eq!(cgroup["state"], if counted { "cgroup" } else { "sampled" });

@@ -175,7 +175,7 @@ fn after_fifty_rounds_nothing_is_left() {
 #[test]
 fn of_an_ordinary_user_nothing_is_left_either() {
     if !is_root() {
-        return skipped(1, "fifty rounds as root need root");
+        return skipped(1, "an ordinary user beside root, which only root can play");
     }
     rounds_leave_nothing(Who::User, BAD.len());
 }

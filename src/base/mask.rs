@@ -51,6 +51,7 @@ impl Mask {
     }
 
     pub fn join(&mut self, other: Mask) {
+        self.finder.take();
         self.bytes = if other.is_over() { other.bytes } else { self.bytes };
         other.secrets.iter().for_each(|secret| self.insert(secret));
     }

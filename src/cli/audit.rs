@@ -287,7 +287,7 @@ fn whole(report: &Value) -> String {
     let mut rest = report.clone();
     rest["limits"] = effective_limits(report).cloned().collect();
     for ask in rest["asks"].as_array_mut().into_iter().flatten().filter(|ask| ask["place"] == "house") {
-        // Built in: there is no file to look at.
+        // A built-in tool has no file to examine.
         ask["rule"] = Value::Null;
         ask["place"] = Value::Null;
     }
@@ -426,14 +426,7 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     settle(process::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probe_report(&shape, &examined);
-    let text = || {
-        format!(
-            "{}
-{}",
-            verdict(&examined.tried),
-            words::render(&with_results(&report), &PROBED)
-        )
-    };
+    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&with_results(&report), &PROBED));
     words::answer(&report, json, text);
     Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
 }

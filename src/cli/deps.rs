@@ -141,7 +141,7 @@ async fn lock(
 ) -> Result<VerbOutput, Refusal> {
     let (need, of_policy) = match packages {
         // The lock that is written is not what is locked: requirements may have changed since.
-        [] => (service.need_anew(tool)?.ok_or_else(|| nothing(tool))?, None),
+        [] => (service.need_unlocked(tool)?.ok_or_else(|| nothing(tool))?, None),
         _ => service.need_named(tool, packages).map(|(need, path)| (need, Some(path)))?,
     };
     if need.wanted.locked {

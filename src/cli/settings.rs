@@ -235,7 +235,7 @@ impl Settings {
     }
 
     /// What other hosts may announce to this one.
-    pub fn announced(&self) -> Vec<announced::ListenerSettings> {
+    pub fn announced(&self) -> Vec<announced::AnnouncementSettings> {
         self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
     }
 

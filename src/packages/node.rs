@@ -30,7 +30,7 @@ const REFUSED: [&str; 10] = [
 ];
 /// One package of a lock, as the installer gets it.
 #[derive(Clone, Debug, Serialize)]
-struct LockEntry {
+struct LockedPackage {
     #[serde(flatten)]
     package: Package,
     /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for it.
@@ -42,7 +42,7 @@ struct LockEntry {
 }
 
 /// By place: `node_modules/a/node_modules/b`.
-type Tree = BTreeMap<String, LockEntry>;
+type Tree = BTreeMap<String, LockedPackage>;
 
 /// Versions, and whether a machine may do without, by name.
 type Dependencies = BTreeMap<String, (String, bool)>;
@@ -199,7 +199,7 @@ fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
     Ok(tree)
 }
 
-fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockEntry>, String> {
+fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>, String> {
     let names = names(place).ok_or("packages outside node_modules (workspaces) are not supported")?;
     if said["link"] == true {
         return Err("it is a link to a folder, and packages come from the policy's index alone".to_owned());
@@ -231,7 +231,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockEntry>, St
         .filter(|(_, words)| !words.is_null());
     let only = lists.map(|(field, words)| (field, if words.is_array() { words } else { json!([words]) })).collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
-    Ok(Some(LockEntry { package: Package { name, version, hashes }, bundled, optional, only }))
+    Ok(Some(LockedPackage { package: Package { name, version, hashes }, bundled, optional, only }))
 }
 
 /// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.

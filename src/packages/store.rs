@@ -74,7 +74,7 @@ impl BuiltEnvironment {
 
 /// An entry that stays until this is dropped.
 #[derive(Clone, Debug)]
-pub struct LockedEntry {
+pub struct EnvironmentLease {
     pub entry: Arc<BuiltEnvironment>,
     /// The root of its tree, absolute.
     pub path: PathBuf,
@@ -99,7 +99,7 @@ impl Store {
     }
 
     /// The entry of a key, if it is as it was built. What was changed is removed, and `report` gets its path.
-    pub fn hold(&self, key: &str, report: impl FnOnce(&str)) -> io::Result<Option<LockedEntry>> {
+    pub fn hold(&self, key: &str, report: impl FnOnce(&str)) -> io::Result<Option<EnvironmentLease>> {
         self.content.check_private().map_err(io::Error::other)?;
         let Some(entry) = self.entry(key) else { return Ok(None) };
         let root = self.content.hold_tree(&entry.name)?;
@@ -117,7 +117,7 @@ impl Store {
         // So that its last use is known.
         self.content.open_record(key, &ENTRY);
         let path = self.path().join(&entry.name);
-        Ok(root.map(|root| LockedEntry { path, entry, _root: Arc::new(root) }))
+        Ok(root.map(|root| EnvironmentLease { path, entry, _root: Arc::new(root) }))
     }
 
     /// The entry of a key, as its record has it; one that cannot be read is as none.

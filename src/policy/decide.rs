@@ -5,7 +5,7 @@ use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, 
 use super::decision::Decision;
 use super::file::{Mode, Policy, Selector};
 use super::files::Judge;
-use super::grantable::{LABELS, Layer, as_policy, refused_with};
+use super::grantable::{Layer, as_policy, refused_with};
 use super::load::Policies;
 use super::machine::{self, Machine, Need};
 use super::packages::{self, Ecosystem};
@@ -156,7 +156,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         answer(subject, &layers, policies, machine);
     let require_cgroup = bounds().any(|policy| policy.require_cgroup);
     let uncounted = require_cgroup && !machine.cgroup && runs.is_some();
-    lacks.extend(uncounted.then(|| Need::new("", "exact accounting by a cgroup, which the policy requires")));
+    lacks.extend(uncounted.then(|| Need::by_policy("", "exact accounting by a cgroup, which the policy requires")));
     let source = runs.is_some() && site.script.is_none();
     let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
     for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != RequestKind::Service) {
@@ -236,7 +236,7 @@ fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
     let need = |label: &String| {
         let label = text::printable(label);
         let words = format!("the permission '{label}' declared in metadata.permissions, which policy requires");
-        Need::new(LABELS, words)
+        Need::by_policy("/metadata/permissions", words)
     };
     missing.map(need).collect()
 }

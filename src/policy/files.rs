@@ -140,7 +140,7 @@ impl Judge<'_> {
             if verdict.allowed {
                 return vec![(verdict, grants)];
             }
-            // A tool that names the same script and has less is said, as for every other request.
+            // Where another tool that names this script narrows it, the verdict names that tool.
             verdict.allowed = verdict.narrower != Some(Narrower::Owner);
             answers.extend(verdict.effective.is_some().then_some((verdict, grants)));
         }

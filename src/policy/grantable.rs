@@ -96,13 +96,9 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
     }
 }
 
-/// JSON pointer of the labels of a manifest, which a policy may require.
-pub(super) const LABELS: &str = "/metadata/permissions";
-
 /// Why no call may run the script of a tool that is refused itself.
 pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
-    // A label that policy requires is a refusal by policy, too.
-    let by_policy = owner.lacks.iter().any(|need| need.pointer == LABELS);
+    let by_policy = owner.lacks.iter().any(|need| need.by_policy);
     let fault = owner.shape.as_ref().err().filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
     let why = fault.person.as_deref().unwrap_or_default();
     let message = "this script belongs to a tool that this host refuses; ask the operator";

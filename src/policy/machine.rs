@@ -104,11 +104,17 @@ pub struct Need {
     pub pointer: String,
     /// The manifest is wrong (it names something unknown, say), rather than this machine or version lacking something.
     pub mistake: bool,
+    /// Policy requires it.
+    pub by_policy: bool,
 }
 
 impl Need {
     pub fn new(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need { words: words.into(), pointer: pointer.into(), mistake: false }
+        Need { words: words.into(), pointer: pointer.into(), mistake: false, by_policy: false }
+    }
+
+    pub fn by_policy(pointer: impl Into<String>, words: impl Into<String>) -> Need {
+        Need { by_policy: true, ..Need::new(pointer, words) }
     }
 
     pub fn mistaken(pointer: impl Into<String>, words: impl Into<String>) -> Need {

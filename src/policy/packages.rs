@@ -150,10 +150,7 @@ pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
         let refused = |why| (layer.narrower, why);
         let entry = layer.policy.packages.get(&ecosystem);
         let entry = entry.ok_or_else(|| refused(layer.lacks_entry("[packages]", ecosystem.name())))?;
-        let other = || match (layer.narrower, &entry.grant.rules.index) {
-            (Narrower::Owner, index) => format!("{} names this script, and its index is `{index}`", layer.policy.name),
-            (_, index) => format!("{} names the index `{index}`", layer.policy.origin().called()),
-        };
+        let other = || format!("{} names the index `{}`", layer.policy.origin().called(), entry.grant.rules.index);
         allowed = Some(match allowed {
             Some(allowed) => allowed.intersection(&entry.grant).ok_or_else(|| refused(other()))?,
             None => entry.grant.clone(),

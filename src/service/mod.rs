@@ -221,7 +221,7 @@ impl Service {
     }
 
     /// The right to a record. Where there is none, the refusal is counted for the next one of this principal.
-    fn open_record(&self, principal: &str) -> Result<audit::AuditEntry, Fault> {
+    fn open_record(&self, principal: &str) -> Result<audit::RecordPermit, Fault> {
         self.components.audit.open().inspect_err(|_| self.counts(principal, 1))
     }
 
@@ -235,7 +235,7 @@ impl Service {
     /// Whether it has a record: of refusals of which there may be many some are only counted.
     fn samples(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
-        let has_begun = record.entry.as_ref().is_none_or(audit::AuditEntry::has_begun);
+        let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
         if record.ran || record.kept.is_some() || has_begun || !many {
             return true;
         }

@@ -20,7 +20,7 @@ use crate::base::json::{self, Text};
 use crate::base::mask::{Hidden, TextStream};
 use crate::base::{files, lock};
 use crate::manifest::Manifest;
-use crate::packages::store::LockedEntry;
+use crate::packages::store::EnvironmentLease;
 use crate::quantity::{self, Limit, MIB};
 use crate::{executor, fault, policy, registry};
 use executor::{Call, Ending, Outcome, Progress};
@@ -48,7 +48,7 @@ struct PendingCall {
     /// The first call under its key was waited for.
     followed: bool,
     agreed: bool,
-    environment: Option<LockedEntry>,
+    environment: Option<EnvironmentLease>,
     /// The tools among whose calls a minute it counts.
     counted: Vec<String>,
     changes: usize,
@@ -359,7 +359,7 @@ impl Service {
     async fn confine(
         &self,
         target: &mut Target,
-        environment: Option<&LockedEntry>,
+        environment: Option<&EnvironmentLease>,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
         let found = &target.found;

@@ -23,6 +23,10 @@ pub const WAITING: usize = 1024;
 const FULL: Duration = Duration::from_secs(1);
 /// How long a call waits for room where answers to its principal are not read.
 const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the answers that are open, or \
+                              repeat the request later.";
+/// Answers up to this size are not counted as unread: the number of connections bounds them, bytes.
+const SMALL_ANSWER: usize = 64 * 1024;
 /// So many refusals by policy of one caller in a minute are reported to the person who runs this host.
 const ALERTS_PER_MINUTE: u32 = 10;
 /// Refusals of one principal, for the number of its calls or of requests that lead to no call, recorded in a minute.
@@ -120,6 +124,16 @@ impl Limiter {
         self.answers.enter_as(self.answers.claim_of(principal), bytes.min(self.answers.each)).await
     }
 
+    /// Takes room for an answer that can be asked for again; without room it is not sent. Few bytes are never counted:
+    /// the number of connections bounds them.
+    pub fn try_answer(&self, principal: &str, bytes: usize) -> Result<Option<Place>, Fault> {
+        if bytes <= SMALL_ANSWER {
+            return Ok(None);
+        }
+        let place = self.answers.try_enter(principal, bytes.min(self.answers.each));
+        place.map(Some).ok_or_else(|| full(UNREAD_ANSWERS))
+    }
+
     /// Counts a call against the entries of its callers, without the first `counted`, before anything is looked at.
     pub(super) fn arrives(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
         let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
@@ -130,7 +144,7 @@ impl Limiter {
         self.rate(rates.collect(), |limit| format!("You may make {limit} calls a minute."))
     }
 
-    /// Counts a call that is about to run against its tools: one that cannot run uses up nothing that others may have.
+    /// Counts a call that is about to run against its tools: one that was refused before this uses up nothing.
     pub(super) fn starts(&self, rights: &Rights, tools: &[String]) -> Result<(), Fault> {
         let rate = |tool: &String| Some((format!("tool {tool}"), rights.limit(tool)?.calls_per_minute?, String::new()));
         let rates = tools.iter().filter_map(rate).collect();
@@ -156,7 +170,7 @@ impl Limiter {
             next.push((key, (whole_at, by)));
         }
         for (key, (whole_at, by)) in next {
-            // Whoever brought a name first has brought it.
+            // A rate that exists stays charged to the principal that first used its name.
             if let Some((known, _)) = rates.whole.get_mut(&key) {
                 *known = whole_at;
                 continue;
@@ -214,16 +228,11 @@ impl Limiter {
         // What is larger than a share has all of it.
         let kib = (bytes / 1024).min(self.arguments.each);
         let reserved = self.arguments.try_enter(&rights.principal, kib).ok_or_else(busy)?;
-        request.body = None;
+        request.body_quota = None;
         let running = loop {
-            // Behind the answers that wait for room.
             let answered = || self.answer(&rights.principal, 0);
-            tokio::time::timeout(UNREAD, answered()).await.map_err(|_| {
-                full(
-                    "An earlier answer to you still waits for memory of this host: read the answers that are open, or \
-                     make the call again later.",
-                )
-            })?;
+            // Behind the answers that wait for room.
+            tokio::time::timeout(UNREAD, answered()).await.map_err(|_| full(UNREAD_ANSWERS))?;
             let slot = self.running.enter_as(claim(&self.running, rights, tools, true), 1).await;
             // An answer may have begun to wait meanwhile.
             if answered().now_or_never().is_some() {

@@ -54,7 +54,7 @@ pub(super) struct CallRecord {
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
     /// Its place in the audit log, until its line is written.
-    pub entry: Option<audit::AuditEntry>,
+    pub entry: Option<audit::RecordPermit>,
     /// Its transport could not read it as a call.
     pub unread: bool,
     /// What of the file of callers refused it.
@@ -505,7 +505,7 @@ impl CallRecord {
             report,
         };
         ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
-        // The record comes first: who repeats this call has its outcome, and is recorded, after it.
+        // Before the outcome is released under its key, so that the record of a repeated call comes after this one.
         self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
         self.place.take().filter(|_| self.uses_key).into_iter().for_each(|place| place.keep(&ended.report));
         runlog::call(&ended);

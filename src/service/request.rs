@@ -66,7 +66,7 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Arguments,
     /// The quota of the body that brought the arguments, until they are charged themselves.
-    pub body: Option<Arc<Place>>,
+    pub body_quota: Option<Arc<Place>>,
     pub timeout_ms: Option<u64>,
     /// The same request under the same key of this caller runs once.
     pub idempotency_key: Option<String>,

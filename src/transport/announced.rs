@@ -35,7 +35,7 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// `announced` of a `[[tool_services]]`: whose announcements count, and where they are made.
 #[derive(Clone, Debug)]
-pub struct ListenerSettings {
+pub struct AnnouncementSettings {
     pub terms: Terms,
     pub topic: Topic,
     pub from: Vec<Announcer>,
@@ -80,14 +80,14 @@ struct Standing {
 impl Announcements {
     /// Begins to listen, until the host stops.
     pub async fn open(
-        entries: &[ListenerSettings],
+        entries: &[AnnouncementSettings],
         own: BTreeSet<String>,
         service: &Arc<Service>,
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Result<Arc<Announcements>, String> {
         let mut listeners = Vec::new();
-        for ListenerSettings { terms, topic, from } in entries.iter().cloned() {
+        for AnnouncementSettings { terms, topic, from } in entries.iter().cloned() {
             let mut known = BTreeMap::new();
             for Announcer { name, namespace, key } in from {
                 let key =

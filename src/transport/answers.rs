@@ -31,6 +31,11 @@ impl Payer {
         self.limiter.answer(&self.principal, bytes).await
     }
 
+    /// The room for an answer of so many bytes that can be asked for again.
+    pub fn try_reserve(&self, bytes: usize) -> Result<Option<Place>, Fault> {
+        self.limiter.try_answer(&self.principal, bytes)
+    }
+
     /// Builds what `write` writes. `text`: bytes of the text in it. `None`: it is larger than a response may be.
     pub async fn build(
         &self,
@@ -64,6 +69,12 @@ async fn apart<T: Send + 'static>(text: usize, work: impl FnOnce() -> Option<T> 
 /// Writes JSON without a character that a terminal would obey.
 pub fn visible(value: &impl Serialize, to: &mut dyn io::Write) -> io::Result<()> {
     Ok(value.serialize(&mut Serializer::with_formatter(to, VisibleJson))?)
+}
+
+/// How many bytes a value takes as JSON; `None`: more than a response may have.
+pub fn size(value: &impl Serialize) -> Option<usize> {
+    let mut size = Size(0);
+    visible(value, &mut size).ok().map(|()| size.0)
 }
 
 /// Counts what is written, up to the largest response.

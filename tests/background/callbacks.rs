@@ -131,7 +131,7 @@ fn what_is_not_listed_or_not_public_is_not_told() {
     within(SOON, "it was tried", || state(&web, alice, &path)["callback"]["attempts"].as_u64() > Some(0));
     let seen = state(&web, alice, &path);
     let words = seen["callback"]["error"].as_str().unwrap();
-    assert!(words.contains("only addresses that no tool reaches") && !words.contains("127."), "{seen}");
+    assert!(words.contains("only addresses that are not public") && !words.contains("127."), "{seen}");
     assert!(web.said().contains("127.0.0.1 is loopback"), "{}", web.said());
     assert_eq!((&seen["phase"], &seen["outcome"]), (&json!("ended"), &json!("success")), "the call is not touched");
     assert!(inside.heard().is_empty());

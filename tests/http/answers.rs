@@ -1,6 +1,6 @@
 //! Answers that nobody reads, and answers that are large: what a client gets of them, and what that costs the others.
 
-use super::mcp::Client;
+use super::mcp::{Client, messages};
 use super::{Web, adder, exchanged, request};
 use crate::harness::{Playground, Who, wait_for, within, words};
 use serde_json::{Value, json};
@@ -59,9 +59,14 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     let playground = Playground::new(Who::ours(), "/var/tmp");
     large(&playground);
     adder(&playground);
+    let wide = json!({"type": "object", "properties": {"a": {"type": "integer", "description": "d".repeat(70_000)}}});
+    playground.tool("wide", "python", "print(1)\n", json!({ "parameters": wide }));
+    playground.settle();
     let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
     let ran = || playground.records().len();
-    let asked = json!({"n": 12 * MIB, "object": false}).to_string();
+    // Five of them fill a quarter of 256 MiB to 40 KiB.
+    let each = 64 * MIB / 5 - 8 * 1024;
+    let asked = json!({"n": each, "object": false}).to_string();
     // Established connections to the server that it has open: one that it closed may still have bytes on the way.
     let port = format!(":{:04X}", web.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
     let open = || {
@@ -80,9 +85,14 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     wait_for("the first record", || ran() > 0);
     let first = Instant::now();
     wait_for("the records of calls whose answers are not read", || ran() == 6);
-    // Five answers of 12 MiB have a quarter of 256 MiB; the sixth waits, a moment after its record.
     let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
-    let list = |who: &str| web.get("/v1/tools", &[who]).status;
+    // What is small is answered always; a long list can be asked for again.
+    let lists = |who: &str| {
+        let mcp = messages(&Client::new(&web, true, &[who]).ask("tools/list", json!({}))).pop().unwrap();
+        let refused = mcp["error"]["message"].as_str().map(|words| words.contains("read the answers that are open"));
+        (web.get("/v1/tools", &[who]).status, refused, web.get("/v1/tools/esc:add", &[who]).status)
+    };
+    assert_eq!(lists(&alice), (200, None, 200), "the control");
     std::thread::scope(|scope| {
         let waits = |()| {
             std::thread::sleep(Duration::from_secs(1));
@@ -96,22 +106,21 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
         let tries = std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
         let later = { tries }.find_map(waits).expect("a call of hers waits");
         let before = ran();
-        let listed = scope.spawn(|| list(&alice));
-        assert_eq!((add(&bob), list(&bob)), (json!(3), 200), "others go on");
+        assert_eq!((add(&bob), lists(&bob)), (json!(3), (200, None, 200)), "others go on");
         std::thread::sleep(Duration::from_secs(1));
         // On a busy machine the first is let go before all have asked.
         if first.elapsed() < Duration::from_secs(28) {
             assert_eq!(ran(), before + 1, "no new call of hers starts");
-            assert!(!listed.is_finished(), "any other answer to her waits as well");
+            assert_eq!(lists(&alice), (429, Some(true), 200));
         }
-        assert_eq!(listed.join().unwrap(), 200);
         assert_eq!(later.join().unwrap(), 3, "once those who do not read are let go");
     });
     assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());
     let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
-    assert!(outcomes.len() >= 8 && outcomes.iter().all(|outcome| outcome == "success"), "the records stay");
+    let (calls, refused): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| **outcome == "success");
+    assert!(calls.len() >= 8 && refused.iter().all(|it| **it == "RateLimitError"), "the records stay: {outcomes:?}");
     // The sixth began to be sent once there was room for it, and may be sent still.
     within(Duration::from_secs(45), "five connections are closed", || open() <= 1);
-    let whole = deaf.into_iter().map(|stream| exchanged(stream, b"").len()).filter(|len| *len >= 12 * MIB);
+    let whole = deaf.into_iter().map(|stream| exchanged(stream, b"").len()).filter(|len| *len >= each);
     assert!(whole.count() <= 1, "the connections of who does not read are closed");
 }

@@ -98,7 +98,7 @@ fn unmodified_programs_reach_what_was_granted_and_nothing_else() {
                 let url = format!("{scheme}://api.example.com/x");
                 let ended = world.call(&tool, &json!({"url": url}));
                 fits("ok \"45.20.0.1\"", &ended).unwrap_or_else(|e| panic!("{name} {url}: {e}"));
-                assert_ne!(ended.out["network"]["totals"]["connections"], 0, "{name}");
+                assert!(ended.out["network"]["totals"]["connections"].as_u64() > Some(0), "{name}");
             }
             let (ended, heard) = world.called(&tool, &json!({"url": "http://other.example.com/x"}));
             assert_eq!(ended.kind(), "ScriptError", "{name}");

@@ -53,7 +53,7 @@ const REFUSED: &[(&str, usize, &str)] = &[
     ("[network]\nhosts = [{ host = \"bücher.de\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
     ("[network]\nhosts = [{ host = \"a.*.com\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
     ("[network]\nhosts = [{ host = \"x.com:0\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
-    ("[network]\nhosts = [{ host = \"x.y\", ranges = [\"10.1.2\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
+    ("[network]\nhosts = [{ host = \"x.y\", ranges = [\"1.2.3.4\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
     ("[network]\nhosts = [{ host = \"x.y\", ranges = [\"inner\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
     ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path"),
     ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python"),

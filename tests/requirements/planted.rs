@@ -439,7 +439,7 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             let obeyed = [
                 ".git/hooks/pre-commit",
                 ".vscode/tasks.json",
-                "sub/.git/config",
+                "sub/deep/.git/config",
                 ".husky/pre-push",
                 ".envrc",
                 "bare/hooks/update",
@@ -467,7 +467,8 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             let plain = ["src/a.txt", "src/new.txt", ".gitignore", "new/x", "sub/a", "sub/b", "sub/c"];
             let files: serde_json::Map<_, _> =
                 obeyed.iter().chain(&plain).map(|name| (at(name), json!("changed\n"))).collect();
-            let away: Vec<String> = [".git", "sub/.git", ".envrc", "bare", "sub"].iter().map(|name| at(name)).collect();
+            let away: Vec<String> =
+                [".git", "sub/deep/.git", "sub/deep", ".envrc", "bare", "sub"].iter().map(|name| at(name)).collect();
             let control = at("plain");
             let given = json!({"files": files, "away": away.iter().chain([&control]).collect::<Vec<_>>()}).to_string();
             let ended = playground.expect("mod:editor", &given, "ok");
@@ -496,7 +497,7 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             assert!(outside.as_object().unwrap().values().all(|got| got == "ok"), "{outside}");
             // Such a folder itself, and a link to one, are not granted at all.
             for (ask, wanted) in [
-                (format!("{}/**", at("sub-away/.git-away")), "ok"),
+                (format!("{}/**", at("sub-away/deep-away/.git-away")), "ok"),
                 (format!("{}/**", at(".vscode")), "SecurityError: what lies in `.vscode` other programs run or obey"),
                 (format!("{}/*", at(".git/hooks")), "SecurityError: what lies in `.git` other programs run or obey"),
                 (at(".envrc"), "SecurityError: what lies in `.envrc` other programs run or obey"),

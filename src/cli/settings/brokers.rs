@@ -200,7 +200,7 @@ struct AnnouncerConfig {
 #[derive(Clone, Debug)]
 pub struct BrokerServices {
     pub reached: RemoteServices,
-    pub announced: Option<announced::ListenerSettings>,
+    pub announced: Option<announced::AnnouncementSettings>,
     pub files: Vec<PathBuf>,
 }
 
@@ -225,8 +225,9 @@ pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Resul
         let terms = terms.map_err(at)?;
         let announced = entry.announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
         let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
-        let names =
-            |entry: &announced::ListenerSettings| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
+        let names = |entry: &announced::AnnouncementSettings| {
+            entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>()
+        };
         let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
         if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
             return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
@@ -241,7 +242,7 @@ fn announced_entry(
     terms: &Terms,
     folder: &Path,
     files: &mut Vec<PathBuf>,
-) -> Result<announced::ListenerSettings, String> {
+) -> Result<announced::AnnouncementSettings, String> {
     let topic = announced.topic.as_deref().unwrap_or(announced::TOPIC);
     let topic = Topic::parse(topic).map_err(|why| format!("topic: {why}"))?;
     let mut from: Vec<Announcer> = Vec::new();
@@ -258,7 +259,7 @@ fn announced_entry(
     if from.is_empty() {
         return Err("`from` lists no announcer: { announcer, namespace, key }".to_owned());
     }
-    Ok(announced::ListenerSettings { terms: terms.clone(), topic, from })
+    Ok(announced::AnnouncementSettings { terms: terms.clone(), topic, from })
 }
 
 /// As an announcer or a namespace may be called: without a dot, which ends a namespace.

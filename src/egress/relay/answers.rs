@@ -46,11 +46,10 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
         return Some(Response::from_parts(head, body.boxed_unsync()));
     }
     // Overwritten byte for byte, so that lengths stay true. What comes after the body is left out.
-    let finder = Arc::clone(finder);
-    let mut search = BodySearch { search: Search::new(Arc::clone(&finder), true), at_line_start: false };
+    let mut search = BodySearch::new(finder);
     let pieces = body.into_data_stream().map_ok(Some).chain(stream::iter([Ok(None)]));
     let masked = move |piece: Option<Bytes>| match piece {
-        Some(piece) => Frame::data(search.push(&piece, &finder).into()),
+        Some(piece) => Frame::data(search.push(&piece).into()),
         None => Frame::data(search.search.finish().into()),
     };
     let body = StreamBody::new(pieces.map_ok(masked));
@@ -60,19 +59,24 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
 /// A search of a body, for which an empty line ends a text: no secret of a header holds a line break, and an event of
 /// an event stream (Server-Sent Events) must pass before the next one comes.
 struct BodySearch {
+    finder: Arc<Finder>,
     search: Search,
     /// Since the last line break nothing came, or carriage returns alone.
     at_line_start: bool,
 }
 
 impl BodySearch {
-    fn push(&mut self, piece: &[u8], finder: &Arc<Finder>) -> Vec<u8> {
+    fn new(finder: &Arc<Finder>) -> BodySearch {
+        BodySearch { finder: finder.clone(), search: Search::new(finder.clone(), true), at_line_start: false }
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         let (mut shown, mut next) = (Vec::with_capacity(piece.len()), 0);
         for (at, byte) in piece.iter().enumerate() {
             if self.at_line_start && *byte == b'\n' {
                 shown.extend(self.search.push(&piece[next..=at]));
                 shown.extend(self.search.finish());
-                self.search = Search::new(Arc::clone(finder), true);
+                self.search = Search::new(self.finder.clone(), true);
                 next = at + 1;
             }
             self.at_line_start = *byte == b'\n' || self.at_line_start && *byte == b'\r';
@@ -125,9 +129,9 @@ mod tests {
             ("a\n \nb\r\rc\n\td\\n\\n", ""),
         ] {
             for cut in 0..=text.len() {
-                let mut search = BodySearch { search: Search::new(Arc::clone(&finder), true), at_line_start: false };
+                let mut search = BodySearch::new(&finder);
                 let (first, second) = text.as_bytes().split_at(cut);
-                let shown = [search.push(first, &finder), search.push(second, &finder)].concat();
+                let shown = [search.push(first), search.push(second)].concat();
                 assert_eq!(String::from_utf8_lossy(&shown), passed, "{text:?}, {cut}");
                 let whole = [shown, search.search.finish()].concat();
                 assert_eq!(whole.len(), text.len(), "{text:?}, {cut}");

@@ -145,7 +145,7 @@ impl Call {
     }
 
     /// Has the host connect. `None`: it did not, and says why itself.
-    async fn dial(&self, host: &Host, port: u16, slot: &Slot) -> Option<MeteredStream> {
+    pub async fn dial(&self, host: &Host, port: u16, slot: &Slot) -> Option<MeteredStream> {
         let (answer, answered) = oneshot::channel();
         let id = self.control.next.fetch_add(1, Relaxed);
         self.state().dials.insert(id, (answer, Arc::clone(slot)));
@@ -214,14 +214,9 @@ impl Connection {
     }
 
     pub async fn dial(&self) -> Option<MeteredStream> {
-        let stream = self.dial_at(self.port).await?;
+        let stream = self.call.dial(self.host(), self.port, &self.slot).await?;
         self.call.saw(TrafficKind::Connection, &target(self.host(), self.port), None).await;
         Some(stream)
-    }
-
-    /// At another port, and without a report.
-    pub async fn dial_at(&self, port: u16) -> Option<MeteredStream> {
-        self.call.dial(self.host(), port, &self.slot).await
     }
 
     pub async fn refuse(&self, what: TrafficKind, refusal: RefusalReason) {

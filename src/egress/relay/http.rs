@@ -14,6 +14,7 @@ use super::stream::{BUFFER, MeteredStream, target};
 use crate::base::{lock, text};
 use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::egress::tls;
+use crate::manifest::host::Host;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::SendRequest;
@@ -52,8 +53,6 @@ enum Broken {
 /// One connection of a tool.
 struct Exchange {
     connection: Connection,
-    /// The host gets a secret.
-    guard: Option<Guard>,
     /// The connection to the host of the requests that need none of their own.
     upstream: tokio::sync::Mutex<Option<SendRequest<Incoming>>>,
     /// Drive the connections to the host.
@@ -66,7 +65,6 @@ struct Exchange {
 
 pub async fn serve(connection: Connection, tool: MeteredStream) {
     let exchange = Arc::new(Exchange {
-        guard: Guard::for_host(&connection.call.lease, connection.host()),
         connection,
         upstream: Default::default(),
         drivers: Default::default(),
@@ -112,8 +110,8 @@ impl Exchange {
             Ok(judged) => judged,
             Err(rejection) => return Ok(self.refuse(rejection).await),
         };
-        if let Some(guard) = &self.guard {
-            return self.answer_with_secret(guard, request).await;
+        if let Some(guard) = Guard::for_host(&self.connection.call.lease, host) {
+            return self.answer_with_secret(&guard, host, request).await;
         }
         let tool = switch.then(|| hyper::upgrade::on(&mut request));
         rewrite(&mut request, switch, canonical(host));
@@ -142,8 +140,13 @@ impl Exchange {
     }
 
     /// A request for a host that gets a secret.
-    async fn answer_with_secret(&self, guard: &Guard, mut request: Request<Incoming>) -> Result<Reply, Broken> {
-        let (Connection { call, port, .. }, host) = (&self.connection, self.connection.host());
+    async fn answer_with_secret(
+        &self,
+        guard: &Guard,
+        host: &Host,
+        mut request: Request<Incoming>,
+    ) -> Result<Reply, Broken> {
+        let Connection { call, port, .. } = &self.connection;
         let Admitted { port: tls_port, finder, replaced } = match guard.admit(&mut request, &call.secrets) {
             Ok(admitted) => admitted,
             Err(rejection) => return Ok(self.refuse(rejection).await),
@@ -151,7 +154,7 @@ impl Exchange {
         for header in replaced {
             call.saw(TrafficKind::Replaced, &format!("{} {header}", target(host, *port)), None).await;
         }
-        let stream = match self.open_tls(&guard.name, tls_port).await? {
+        let stream = match self.open_tls(&guard.name, host, tls_port).await? {
             Ok(stream) => stream,
             Err(why) => {
                 let why = format!("no TLS with {}: {why}", guard.name);
@@ -185,9 +188,14 @@ impl Exchange {
     }
 
     /// Speaks TLS with exactly this name, or says why it does not trust who answers.
-    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<MeteredStream>, String>, Broken> {
-        let (call, host) = (&self.connection.call, self.connection.host());
-        let stream = self.connection.dial_at(port).await.ok_or(Broken::Undialled)?;
+    async fn open_tls(
+        &self,
+        name: &str,
+        host: &Host,
+        port: u16,
+    ) -> Result<Result<TlsStream<MeteredStream>, String>, Broken> {
+        let Connection { call, slot, .. } = &self.connection;
+        let stream = call.dial(host, port, slot).await.ok_or(Broken::Undialled)?;
         let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
         match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {
             Ok(Ok(stream)) => {

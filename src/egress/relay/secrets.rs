@@ -143,8 +143,8 @@ impl Guard {
         }
         let by_path = self.rules.iter().any(|(_, rule)| !rule.paths.is_empty());
         if rules.is_empty() && extra.is_none() && by_path && path.is_none() {
-            let why = "a path to a host whose secret has `paths` has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, \
-                       or the like";
+            let why = "the policy limits this secret by `paths`: send a path without `.` or `..` parts, `//`, `\\`, or \
+                       an encoded `/`, `\\`, `?`, `#` or `%`";
             return Err(not_by_rule(why.to_owned()));
         }
         if rules.is_empty() {

@@ -42,8 +42,6 @@ const UNDER_WAY: usize = 64;
 const TOO_MUCH_KEPT: Duration = Duration::from_secs(3600);
 /// How often a call looks whether another process is done with a module.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait for another process: no compilation takes longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(1230);
 
 const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
 pub const CODE: Record = Record { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };
@@ -213,7 +211,7 @@ impl Library {
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
-        let until = Instant::now() + LONGEST_WAIT;
+        let until = Instant::now() + compile::LONGEST;
         let _lock = loop {
             match self.cache.store.lock(&found.key) {
                 Ok(Some(lock)) => break Some(lock),

@@ -71,7 +71,7 @@ struct Begin(Arc<OpenLog>, u64);
 
 /// The right to write one record. A call that began and has not ended counts as running while this host lives.
 #[derive(Debug)]
-pub struct AuditEntry {
+pub struct RecordPermit {
     log: Log,
     begin: Option<Begin>,
 }
@@ -104,11 +104,11 @@ impl Log {
     }
 
     /// Opens the log, unless it is open, and writes what could not be written before. What fails here refuses the call.
-    pub fn open(&self) -> Result<AuditEntry, Fault> {
+    pub fn open(&self) -> Result<RecordPermit, Fault> {
         let mut state = lock(&self.state);
         let ready = self.reopen(&mut state).and_then(|_| self.flush(&mut state));
         ready.map_err(|why| refusal(&self.path, &why))?;
-        Ok(AuditEntry { log: self.clone(), begin: None })
+        Ok(RecordPermit { log: self.clone(), begin: None })
     }
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
@@ -331,7 +331,7 @@ impl executor::Ledger for Log {
     }
 }
 
-impl AuditEntry {
+impl RecordPermit {
     /// Writes the begin record: what the call leaves if this host ends before it does. A second one adds nothing.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let mut state = lock(&self.log.state);

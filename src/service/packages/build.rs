@@ -9,7 +9,7 @@ use crate::base::{lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
 use crate::packages::installed::Vendored;
-use crate::packages::store::{self, BuildInfo, LockedEntry, Store};
+use crate::packages::store::{self, BuildInfo, EnvironmentLease, Store};
 use crate::packages::tree::TreeError;
 use crate::packages::{self, Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, Package};
@@ -92,7 +92,7 @@ pub struct Packages {
 
 /// An environment.
 pub struct Ready {
-    pub held: LockedEntry,
+    pub held: EnvironmentLease,
     /// It was waited for.
     pub built: bool,
 }
@@ -223,7 +223,7 @@ impl Packages {
         let _ = self.progress.send((key.to_owned(), text::printable(line)));
     }
 
-    async fn hold(&self, key: &str) -> Result<Option<LockedEntry>, Fault> {
+    async fn hold(&self, key: &str) -> Result<Option<EnvironmentLease>, Fault> {
         let (store, key) = (self.store()?, key.to_owned());
         let changed = |what: &str| {
             let what = text::printable(what);
@@ -390,7 +390,7 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + 
 }
 
 /// Shows a call its environment, and starts its interpreter in it.
-pub fn furnish(shape: &mut Shape, environment: &LockedEntry) {
+pub fn furnish(shape: &mut Shape, environment: &EnvironmentLease) {
     let path = environment.path.clone();
     let link = match environment.entry.about.ecosystem {
         Ecosystem::Python => {
@@ -438,9 +438,7 @@ pub(super) fn check_allowed(
     let mut details = refused.join("\n");
     if !need.wanted.locked {
         // Other tools with the same requirements get this fault, too: it names none.
-        details.push_str(
-            "\n`toolhost deps clean` and the tool's id forget what was resolved, so that it is resolved again",
-        );
+        details.push_str("\nrun `toolhost deps clean` with the tool's id to have them resolved again");
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))

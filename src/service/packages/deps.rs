@@ -59,7 +59,7 @@ impl Service {
     }
 
     /// The same, as if the lock that would be written were not there.
-    pub fn need_anew(&self, reference: &str) -> Result<Option<Need>, Fault> {
+    pub fn need_unlocked(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let (policies, machine) = (&decisions.policies, &decisions.rules.machine);

@@ -176,9 +176,10 @@ fn parse_request(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
     let mut meant = String::new();
     match ToolServiceRequest::decode(body) {
         Err(why) => BrokerCall::refused(broker, "", wrong(printable(&why))),
-        Ok(request) if request.is_reply => {
-            BrokerCall { is_reply: true, ..BrokerCall::refused(broker, "", wrong("This is a reply, and no request.")) }
-        }
+        Ok(request) if request.is_reply => BrokerCall {
+            is_reply: true,
+            ..BrokerCall::refused(broker, "", wrong("This is a reply; a request is needed here."))
+        },
         Ok(request) => {
             call(broker, request, &mut meant).unwrap_or_else(|fault| BrokerCall::refused(broker, &meant, fault))
         }

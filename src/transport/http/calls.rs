@@ -47,8 +47,8 @@ pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> 
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
     let received = body::read(&start.known, tool, body, |_| true).await?;
-    let (counted, body) = (received.counted, Some(Arc::new(received.charge)));
-    let request = CallRequest { counted, body, ..start.request(tool.to_owned(), Arguments::default()) };
+    let (counted, body_quota) = (received.counted, Some(Arc::new(received.charge)));
+    let request = CallRequest { counted, body_quota, ..start.request(tool.to_owned(), Arguments::default()) };
     let mut body = body::parse(&start.known, received.text, move |text| parse(request, text)).await?;
     body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?;
     Ok(body)
@@ -302,7 +302,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
 }
 
 fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, Place)) -> Speakers {
-    let body = Arc::new(charge);
+    let body_quota = Arc::new(charge);
     let server = &start.known.server;
     let names = tools::ToolNames::new(&start.known);
     let who = server.service.who(&start.known.caller, batch.user.as_deref());
@@ -315,7 +315,7 @@ fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, P
             timeout_ms: one.timeout_ms,
             // The first call was counted with the body.
             counted: std::mem::take(&mut counted),
-            body: Some(body.clone()),
+            body_quota: Some(body_quota.clone()),
             ..start.request(tool, Arguments::Text(arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
@@ -362,6 +362,8 @@ pub async fn act(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
 struct Action {
     reading: action::ParsedText,
     request: CallRequest,
+    /// The quota of the body, while its text is in memory.
+    quota: Place,
 }
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
@@ -376,16 +378,16 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
         idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
-        body: Some(Arc::new(received.charge)),
         ..start.request(String::new(), Arguments::default())
     };
-    Ok(Action { reading, request })
+    Ok(Action { reading, request, quota: received.charge })
 }
 
-async fn run_action(start: Start, Action { reading, request }: Action) -> Response {
+async fn run_action(start: Start, Action { reading, request, quota }: Action) -> Response {
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
     let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
+    drop(quota);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
@@ -430,8 +432,8 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     let Start { known, begun } = start;
     let message = body::parse(&known, received.text, |text| Message::read(text.as_bytes())).await;
     let (recorded, approver) = (message.is_refused(), known.approver());
-    let mut answer = known.server.mcp.post((known.caller, approver, received.counted), parts, message, begun).await;
-    drop(received.charge);
+    let quota = (received.counted, received.charge);
+    let mut answer = known.server.mcp.post((known.caller, approver, quota), parts, message, begun).await;
     if recorded {
         answer.extensions_mut().insert(reply::Recorded);
     }

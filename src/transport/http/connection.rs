@@ -11,7 +11,7 @@ use crate::transport;
 use crate::transport::patience::Patient;
 use axum::Router;
 use axum::response::IntoResponse;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -196,10 +196,6 @@ async fn answer(
     let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
     let answer = match connection.charge_to(&caller) {
         Ok(()) => {
-            if request.method() == Method::GET {
-                // Behind answers that wait for room, so that few more are built meanwhile.
-                drop(server.service.limiter().answer(&caller.user, 1).await);
-            }
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(connection.clone());
             route(router, request).await
@@ -210,8 +206,8 @@ async fn answer(
             answer
         }
     };
-    let answer = reply::record(&server.service, &caller, &asked, answer);
-    Ok(reply::charged(&server.service, &caller, answer).await)
+    let answer = reply::charge(&server.service, &caller, answer).await;
+    Ok(reply::record(&server.service, &caller, &asked, answer))
 }
 
 async fn route(router: &TowerToHyperService<Router>, request: Request<Incoming>) -> Response {

@@ -178,10 +178,14 @@ impl Recipient {
     }
 }
 
-/// An answer with a body that was not paid for yet, once there is room for it.
-pub async fn charged(service: &Service, caller: &Caller, answer: Response) -> Response {
-    let Some(size @ 1..) = answer.body().size_hint().exact() else { return answer };
-    let room = service.limiter().answer(&caller.user, usize::try_from(size).unwrap_or(usize::MAX)).await;
+/// An answer with a body that was not paid for yet: it takes room until it is sent, or is refused.
+pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Response {
+    let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+    let room = match service.limiter().try_answer(&caller.user, size) {
+        Ok(None) => return answer,
+        Ok(Some(room)) => room,
+        Err(fault) => return Refusal::from(fault).into_response(),
+    };
     let (mut head, body) = answer.into_parts();
     let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
     head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));

@@ -112,11 +112,16 @@ impl Frontend {
         Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)?))
     }
 
-    /// The same for an answer that no call makes. It waits behind answers without room, as calls do, so that few are
-    /// built meanwhile.
-    async fn tool_list(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
-        drop(McpRequest::find(context)?.payer.reserve(1).await);
-        self.offered(context)
+    /// The same for a request that leads to a call: one that cannot be read has its record.
+    async fn offered_for_call(
+        &self,
+        context: &RequestContext<RoleServer>,
+        name: &str,
+    ) -> Result<Arc<ToolList>, ErrorData> {
+        match self.offered(context) {
+            Err(error) => Err(self.invalid(context, name, error).await),
+            offered => offered,
+        }
     }
 
     /// A request that leads to no tool leaves its record like every call.
@@ -302,7 +307,7 @@ impl ServerHandler for Frontend {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        self.tool_list(&context).await?.page(request)
+        McpRequest::find(&context)?.charge(self.offered(&context)?.page(request)?)
     }
 
     async fn call_tool(
@@ -317,10 +322,7 @@ impl ServerHandler for Frontend {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
         };
-        let offered = match self.offered(&context) {
-            Ok(offered) => offered,
-            Err(error) => return Err(self.invalid(&context, &request.name, error).await),
-        };
+        let offered = self.offered_for_call(&context, &request.name).await?;
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
             // Who may call what is not known: the call answers so.
@@ -363,8 +365,8 @@ impl ServerHandler for Frontend {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        drop(McpRequest::find(&context)?.payer.reserve(1).await);
-        self.tasks(&context, &request.task_id)?.get_task(&request.task_id).map(GetTaskResult::new)
+        let task = self.tasks(&context, &request.task_id)?.get_task(&request.task_id)?;
+        McpRequest::find(&context)?.charge(GetTaskResult::new(task))
     }
 
     async fn update_task(
@@ -388,7 +390,7 @@ impl ServerHandler for Frontend {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(self.tool_list(&context).await?.documents.prompts())
+        McpRequest::find(&context)?.charge(self.offered(&context)?.documents.prompts())
     }
 
     async fn get_prompt(
@@ -396,7 +398,7 @@ impl ServerHandler for Frontend {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let offered = self.offered(&context)?;
+        let offered = self.offered_for_call(&context, &request.name).await?;
         let id = offered.names.id(&request.name).filter(|_| offered.documents.has_prompt(&request.name));
         let unknown = || ErrorData::invalid_params("Unknown prompt.", None);
         let arguments = Arguments::Value(Value::Object(request.arguments.unwrap_or_default().into_iter().collect()));
@@ -404,7 +406,7 @@ impl ServerHandler for Frontend {
         match self.answer(&context, id.ok_or_else(unknown)?, arguments, again).await? {
             Answered::Asks(result) => Ok(result.into()),
             Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
-            Answered::Report(report) => listed::prompt(&report).map(Into::into),
+            Answered::Report(report) => McpRequest::find(&context)?.charge(listed::prompt(&report)?).map(Into::into),
         }
     }
 
@@ -413,7 +415,7 @@ impl ServerHandler for Frontend {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(self.tool_list(&context).await?.documents.resources())
+        McpRequest::find(&context)?.charge(self.offered(&context)?.documents.resources())
     }
 
     async fn list_resource_templates(
@@ -421,7 +423,7 @@ impl ServerHandler for Frontend {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(self.tool_list(&context).await?.documents.templates())
+        McpRequest::find(&context)?.charge(self.offered(&context)?.documents.templates())
     }
 
     async fn read_resource(
@@ -429,13 +431,15 @@ impl ServerHandler for Frontend {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let offered = self.offered(&context)?;
+        let offered = self.offered_for_call(&context, &request.uri).await?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
             return Err(listed::missing(&request.uri));
         };
         let again = (request.request_state, request.input_responses);
         match self.answer(&context, id, Arguments::Value(arguments), again).await? {
-            Answered::Report(report) if report.error.is_none() => listed::content(&report).map(Into::into),
+            Answered::Report(report) if report.error.is_none() => {
+                McpRequest::find(&context)?.charge(listed::content(&report)?).map(Into::into)
+            }
             Answered::Report(report) => Err(listed::failed(&report)),
             Answered::Asks(result) => Ok(result.into()),
         }

@@ -5,6 +5,7 @@ use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
 use super::sessions::{LeaseError, SessionLease, Sessions};
+use crate::base::places::Place;
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, CallRequest, Caller, Service, Sink};
 use crate::transport::answers::{Payer, visible};
@@ -68,7 +69,7 @@ impl Streamable {
     /// `POST`. `begun` is held until the answer is delivered.
     pub async fn post(
         &self,
-        (caller, approver, counted): (Caller, Approver, usize),
+        (caller, approver, (counted, charge)): (Caller, Approver, (usize, Place)),
         mut parts: Parts,
         Message(received): Message,
         begun: mpsc::Sender<()>,
@@ -99,7 +100,9 @@ impl Streamable {
         let begun = request.is_none_or(|request| request.request.method() != LISTENS).then_some(begun);
         let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let user = caller.user.clone();
-        let own = McpRequest { approver, arguments: arguments.into(), counted, ..self.request(caller) };
+        // What has no arguments of its own is read by now.
+        let body_quota = arguments.is_some().then_some(charge).into();
+        let own = McpRequest { approver, arguments: arguments.into(), counted, body_quota, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
         if !begins {
             return self.answer(own, parts, body, (lease, begun)).await;
@@ -227,24 +230,11 @@ fn handle(
     CALLER.scope(caller, async move { rmcp.handle(request).await })
 }
 
-/// What rmcp sends, with the content of the result in it, which was paid for when it was built; anything else once
-/// there is room for it. `held`: as long as this is read.
+/// What rmcp sends, with the content of the result in it. `held`: as long as this is read.
 fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, held: impl Send + 'static) -> Replies {
-    let paid = body.into_data_stream().then(move |Ok(data)| {
-        let request = request.clone();
-        async move {
-            let room = match request.answer() {
-                None => Some(request.payer.reserve(data.len()).await),
-                Some(_) => None,
-            };
-            (request.parts_of(&data), room)
-        }
-    });
-    let parts = paid.flat_map(|(parts, room)| {
-        stream::iter(parts).map(move |part| {
-            let _room = &room;
-            part
-        })
+    let parts = body.into_data_stream().flat_map(move |data| {
+        let Ok(data) = data;
+        stream::iter(request.parts_of(&data))
     });
     stream_replies(parts, held)
 }

@@ -1,13 +1,15 @@
 //! What one request brings beside its message, and what its answer brings beside rmcp's.
 
 use super::results::ResultContent;
+use crate::base::places::Place;
 use crate::base::{lock, text};
 use crate::service::{self, Approver, CallRequest, Caller, TraceContext};
-use crate::transport::answers::Payer;
+use crate::transport::answers::{self, Payer};
 use bytes::Bytes;
 use http::request::Parts;
 use rmcp::model::ErrorData;
 use rmcp::service::{RequestContext, RoleServer};
+use serde::Serialize;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +29,10 @@ pub struct McpRequest {
     pub arguments: Mutex<Option<String>>,
     /// `CallRequest::counted`.
     pub counted: usize,
+    /// `CallRequest::body_quota`.
+    pub body_quota: Mutex<Option<Place>>,
+    /// What an answer takes that no call made, until that is sent.
+    pub room: Mutex<Option<Place>>,
     pub answer: Mutex<Option<Arc<ResultContent>>>,
     /// Cancelled once the client has cancelled the request, has left, or has its answer.
     pub left: CancellationToken,
@@ -41,6 +47,8 @@ impl McpRequest {
             payer,
             arguments: Mutex::default(),
             counted: 0,
+            body_quota: Mutex::default(),
+            room: Mutex::default(),
             answer: Mutex::default(),
             left: CancellationToken::new(),
         }
@@ -56,6 +64,14 @@ impl McpRequest {
     /// Keeps the content of the answer until that is sent.
     pub fn set_answer(&self, content: ResultContent) {
         *lock(&self.answer) = Some(Arc::new(content));
+    }
+
+    /// An answer that no call made, once it has room: it can be asked for again, so it does not wait.
+    pub fn charge<T: Serialize>(&self, answer: T) -> Result<T, ErrorData> {
+        let size = answers::size(&answer);
+        let room = size.map_or_else(|| Err(answers::too_large()), |size| self.payer.try_reserve(size));
+        *lock(&self.room) = room.map_err(|fault| ErrorData::internal_error(fault.message, None))?;
+        Ok(answer)
     }
 
     pub fn answer(&self) -> Option<Arc<ResultContent>> {
@@ -91,11 +107,12 @@ impl McpRequest {
             None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::of_headers(&parts.headers)),
         };
         let idempotency_key = member(context, KEY)?.map(str::to_owned);
-        Ok(CallRequest { label: self.label(context)?, idempotency_key, trace, counted: self.counted, ..call })
+        let (label, body_quota) = (self.label(context)?, lock(&self.body_quota).take().map(Arc::new));
+        Ok(CallRequest { label, idempotency_key, trace, counted: self.counted, body_quota, ..call })
     }
 }
 
-/// One of our members of `_meta`. Anything but a text would else mean none, and the same request run twice.
+/// One of our members of `_meta`. Anything but a string is an error: without its key the same call would run twice.
 fn member<'c>(context: &'c RequestContext<RoleServer>, name: &str) -> Result<Option<&'c str>, ErrorData> {
     match context.meta.get(name) {
         None | Some(Value::Null) => Ok(None),

@@ -61,6 +61,8 @@ impl Tasks {
                     biased;
                     ended = run(host, call, &payer, &context) => ended,
                     () = context.cancelled() => Err(TaskExit::Cancelled),
+                    // Its client never answers.
+                    () = tokio::time::sleep(longest + KEPT) => Err(TaskExit::Cancelled),
                     () = closing.cancelled() => Err(TaskExit::Cancelled),
                 }
             })

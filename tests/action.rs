@@ -1,9 +1,8 @@
 //! `<ACTION>` and `<OBSERVATION>` through the real binary: every sentence, values, hostile tools, what only may narrow.
 
-use crate::harness::{Ended, Playground, Who, fake, finish, manifest, processes_of, script, service, wait_for};
-use serde_json::{Map, Value, json};
-use std::fs;
-use std::process::{Command, Stdio};
+use crate::harness::fake;
+use crate::prelude::*;
+use serde_json::Map;
 use toolhost::executor::method::Methods;
 use toolhost::service::{Arguments, CallRequest, Caller};
 use toolhost::transport::action::{self, ActionTarget, Resolver};

@@ -1,7 +1,6 @@
 //! Arguments: conversion, unknown names, defaults, all faults at once.
 
-use crate::harness::manifest;
-use serde_json::{Value, json};
+use crate::prelude::*;
 use toolhost::fault::Kind;
 use toolhost::manifest::{self, Manifest, arguments};
 

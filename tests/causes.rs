@@ -1,11 +1,6 @@
 //! What fails for no fault of the tool names its cause: a removed file, a limit of this process, another user's folder.
 
-use crate::harness::{Playground, Server, Who, finish, host, is_root, kind};
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
-
+use crate::prelude::*;
 /// What a call of this tool answers.
 fn answer_of(server: &mut Server, tool: &str) -> String {
     let answer = server.called(tool, json!({}));

@@ -1,13 +1,9 @@
 //! A secret that a tool cuts into several parts of its answer: it shows in none of them, nor in all together.
 
 use crate::dressed_secrets::keyed;
-use crate::harness::{Playground, as_everyone};
 use crate::http::calls::events;
 use crate::http::{Web, exchanged, request};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 const STREAM: &str = "Accept: text/event-stream";
 const KEY: &str = "hunter2-äöü-swordfish";

@@ -1,13 +1,8 @@
 //! `doctor` and `audit --probe`: by doing it, as root and as an ordinary user.
 //! Where this machine cannot raise the walls, what is checked is that it says so and how that is fixed.
 
-use crate::harness::{Playground, Who, finish, is_root, skipped};
+use crate::prelude::*;
 use crate::shipped;
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// What is shipped, a secret beside it, and whether this machine confines calls.
 fn playground(who: Who) -> (Playground, bool) {

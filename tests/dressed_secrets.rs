@@ -1,9 +1,7 @@
 //! Secrets in other dresses: what a tool prints, logs and fails with shows none of them, and another text stays.
 
-use crate::harness::{Ended, Playground, as_everyone};
 use crate::http::private;
-use serde_json::{Value, json};
-use std::fs;
+use crate::prelude::*;
 
 const KEY: &str = "s3cret/Key+with=signs-0123456789&<'\"";
 const DRESSED: &str = include_str!("network/dressed.py");

@@ -1,12 +1,6 @@
 //! What a recorded call tells of refusals: `toolhost call TOOL --explain`, and `observe = true` in a policy.
 
-use crate::harness::{Ended, Playground, Server, Who, found, missing, wait_for};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
-
+use crate::prelude::*;
 /// Asks for files, programs and a system call, each in turn, and says how each ended.
 const ASKS: &str = r#"
 import ctypes, errno, json, os, socket, subprocess, sys, threading

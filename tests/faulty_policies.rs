@@ -1,9 +1,6 @@
 //! A policy with a fault stops the tools that it names and no others; one without `[files] read` leaves the own folder.
 
-use crate::harness::{Playground, Server, as_everyone};
-use serde_json::json;
-use std::fs;
-
+use crate::prelude::*;
 const READER: &str = "import json, os\nprint(json.dumps(sorted(os.listdir('.'))))\n";
 
 fn listed(playground: &Playground, wanted: &str) {

@@ -1,8 +1,7 @@
 //! The audit text of every shipped tool, as a person reads it, against `tests/golden/audit/`.
 //! `UPDATE_GOLDEN=1` writes the files again; read what changed before it is committed.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use crate::prelude::*;
 use toolhost::cli::audit;
 use toolhost::manifest::Language;
 use toolhost::{policy, registry};

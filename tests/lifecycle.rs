@@ -1,12 +1,6 @@
 //! Lifecycle: one server, fifty rounds of bad tools among good ones; afterwards nothing is left.
 
-use crate::harness::{Playground, Server, Who, is_root, kind, processes_of, skipped, within};
-use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
-
+use crate::prelude::*;
 /// (name, script, wanted type). `good` answers with what it was given.
 pub const TOOLS: &[(&str, &str, &str)] = &[
     ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", "none"),

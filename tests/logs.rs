@@ -1,9 +1,7 @@
 //! The run log of a server: one stream of JSON lines with call ids, and never in the way of a call.
 
-use crate::harness::{Playground, Server, Who, finish, wait_for};
 use crate::http::Web;
-use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
+use crate::prelude::*;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 

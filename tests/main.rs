@@ -28,6 +28,7 @@ mod network;
 mod outputs;
 mod packages;
 mod policy;
+mod prelude;
 mod readme;
 mod registry;
 mod requirements;

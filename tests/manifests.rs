@@ -1,7 +1,7 @@
 //! Bad manifests as data: text → exact code, pointer and line. Good ones too.
 
-use serde_json::{Map, Value, json};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
+use serde_json::Map;
 use toolhost::manifest::Code::{Dependency, Schema, Security, Syntax};
 use toolhost::manifest::{self, Code, Problem, Severity, schema};
 

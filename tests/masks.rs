@@ -1,11 +1,10 @@
 //! The masker alone: every mixture of encodings, and texts in pieces.
 
-use crate::harness::processor_time;
+use crate::prelude::*;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
-use std::time::Duration;
 use toolhost::base::mask::{Mask, Search, TextStream};
 
 /// Secrets that themselves hold what begins an encoded character, and others.

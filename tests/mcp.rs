@@ -1,11 +1,7 @@
 //! MCP over stdio, with and without an `initialize` handshake, spoken line by line.
 
 use crate::harness::fake::{World, define, world, world_with};
-use crate::harness::{PATIENCE, script, until};
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio_util::sync::CancellationToken;
 use toolhost::transport::mcp;

@@ -1,11 +1,6 @@
 //! What a module costs the host before it runs: read once, compiled once, within limits, and remembered.
 
-use crate::harness::{Ended, Playground, Server, Who, finish, kind, processes_of, wait_for, words};
-use serde_json::json;
-use std::fs;
-use std::io::Write;
-use std::time::{Duration, Instant};
-
+use crate::prelude::*;
 /// Answers with 1.
 pub const GOOD: &str = r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
   (memory (export "memory") 1) (data (i32.const 16) "1") (data (i32.const 0) "\10\00\00\00\01\00\00\00")

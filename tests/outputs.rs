@@ -1,8 +1,8 @@
 //! Outputs as data: what a script may print or how it may end → the exact type, and a part of the message.
 
-use crate::harness::{Playground, Who, fake, script};
+use crate::harness::fake;
 use crate::http::Web;
-use serde_json::{Value, json};
+use crate::prelude::*;
 
 struct Output {
     name: &'static str,

@@ -1,8 +1,7 @@
 //! Every command of the README runs as written, in a copy of the repository's tools.
 
+use crate::prelude::*;
 use crate::shipped;
-use std::fs;
-use std::process::{Command, Stdio};
 
 #[test]
 fn every_command_runs_as_written() {

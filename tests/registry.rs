@@ -1,12 +1,6 @@
 //! The registry on real folders: hostile files, names, versions, refresh, scripts, and the verbs over it.
 
-use crate::harness::script;
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 use toolhost::fault::Kind;
 use toolhost::manifest::{Code, Handler, Severity};
 use toolhost::registry::{self, DirectToolLoader, Filter, Registry, Status};

@@ -1,7 +1,6 @@
 //! Interpreters: found only where nobody else can put one, and described by exactly what they need.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use crate::prelude::*;
 use toolhost::manifest::Language;
 use toolhost::policy::{Program, Runtime};
 use toolhost::runtimes::{self, OffLimits};

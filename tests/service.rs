@@ -1,13 +1,7 @@
 //! The pipeline of one call: order, reports, records, envelopes, cancellation.
 
 use crate::harness::fake::{caller, define, request, world, world_with, written};
-use crate::harness::{manifest, script, until};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
 use toolhost::service::{CallRequest, Caller, Sink};

@@ -1,10 +1,8 @@
 //! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages that name the fix.
 
+use crate::prelude::*;
 use Expect::{Answer, Fix};
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use toolhost::manifest::Language;
 use toolhost::policy::{Program, Runtime};
 use toolhost::runtimes;

@@ -1,9 +1,6 @@
 //! What this repository ships: tests look at a copy of it, since a clone also holds what its user made in it.
 
-use crate::harness::{Playground, Who};
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use crate::prelude::*;
 /// Every file below `tool-defs`, `user_scripts` and `sandbox-policies` that is ours.
 const FILES: [&str; 30] = [
     "sandbox-policies/core.policy.toml",

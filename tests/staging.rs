@@ -1,13 +1,6 @@
 //! Staged grants, judged from outside: what reaches the tool's folder, what does not, and what is said of it.
 
-use crate::harness::{Ended, Playground, Who};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
+use crate::prelude::*;
 const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout = Path('out')\n";
 const POLICY: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./**\", why = \"t\" }]\n";
 

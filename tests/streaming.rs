@@ -1,10 +1,7 @@
 //! A tool of this process that streams: what its caller hears while it runs.
 
 use crate::harness::fake::{define, request, world_with};
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use crate::prelude::*;
 use toolhost::executor::Events;
 use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::Kind;

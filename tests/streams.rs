@@ -1,12 +1,9 @@
 //! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
 //! stream ends.
 
-use crate::harness::{Playground, Who, as_ours_with, processes_of, wait_for};
 use crate::http::calls::events;
 use crate::http::{Web, exchanged, heard};
-use serde_json::{Value, json};
-use std::fs;
-use std::time::Duration;
+use crate::prelude::*;
 
 const STREAM: &str = "Accept: text/event-stream";
 const LANGUAGES: [&str; 3] = ["python", "nodejs", "bun"];

@@ -1,9 +1,6 @@
 //! The rules of the code that can be checked: imports, homes of outside crates, unsafe, sizes, the tables of walls.
 
-use crate::harness::repository;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use crate::prelude::*;
 use toolhost::{policy, sandbox};
 
 /// Level of each module, the highest first (docs/ARCHITECTURE.md).

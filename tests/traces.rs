@@ -1,11 +1,7 @@
 //! Traces: the context of a request goes on into the tool, stands in the log and the record, and becomes spans.
 
-use crate::harness::{Playground, Server, Who, finish, wait_for, within};
 use crate::http::{Receiver, Web};
-use serde_json::{Value, json};
-use std::fs;
-use std::net::TcpListener;
-use std::time::Duration;
+use crate::prelude::*;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";

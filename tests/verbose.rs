@@ -1,8 +1,6 @@
 //! `call --verbose` and `test --verbose`: what was run, with what, and how long each stage took.
 
-use crate::harness::{Playground, Who};
-use serde_json::json;
-
+use crate::prelude::*;
 const SECRET: &str = "hunter2-very-secret";
 const SCRIPT: &str = "import json, sys\ngiven = json.load(sys.stdin)\nprint('heard \\x1b[31m', given.get('token'), file=sys.stderr)\n\
     print(json.dumps({'n': given['n'], 'token': given.get('token')}))\n";

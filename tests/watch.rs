@@ -1,12 +1,7 @@
 //! A running server sees by itself that its tools and policies changed, and nothing else.
 
-use crate::harness::{Playground, Who, skipped, wait_for};
 use crate::http::Web;
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use crate::prelude::*;
 
 fn listed(web: &Web) -> Vec<String> {
     let tools = web.get("/v1/tools?namespace=esc", &[]).json()["tools"].as_array().cloned().unwrap_or_default();

@@ -1,8 +1,6 @@
 //! A build without the cargo feature `wasi`: its WASI tools load, are told apart, and do not run.
 
-use crate::harness::{Playground, Who};
-use serde_json::json;
-
+use crate::prelude::*;
 #[test]
 fn a_wasi_tool_says_that_this_build_cannot_run_it() {
     let playground = Playground::new(Who::ours(), "/var/tmp");

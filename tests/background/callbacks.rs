@@ -1,15 +1,11 @@
 //! Callbacks: signed, to what the file lists, by the address check of tools, at least once and under one id.
 
 use super::{SOON, Scene, begin, place, state};
-use crate::harness::{Who, within};
 use crate::http::{Receiver, Web, private};
+use crate::prelude::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use nix::sys::signal::Signal;
 use ring::hmac;
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Duration;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 

@@ -1,13 +1,9 @@
 //! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
 
 use super::{Scene, begin, ended, place, state, waits};
-use crate::harness::{Who, as_everyone, finish, is_root, skipped, wait_for};
 use crate::http::{GATE, Reply, Web, exchanged, heard, open_gate, private, request};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::time::Duration;
+use crate::prelude::*;
+use std::os::unix::fs::chown;
 
 #[test]
 fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {

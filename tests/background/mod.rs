@@ -1,14 +1,12 @@
 //! Calls in the background: receipts, results, ends that are told, and what a host that is killed says afterwards.
 
+use crate::prelude::*;
 mod callbacks;
 mod calls;
 mod restart;
 mod status;
 
-use crate::harness::{Playground, Who, manifest, within};
 use crate::http::{Reply, Web, bearer, caller, private, token, write_callers};
-use serde_json::{Value, json};
-use std::time::Duration;
 
 /// How long a call of a tool may take on a busy machine.
 const SOON: Duration = Duration::from_secs(60);

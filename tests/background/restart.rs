@@ -1,11 +1,8 @@
 //! What a host that was stopped or killed says of its calls once it is back.
 
 use super::{Scene, begin, ended, place, state, waits};
-use crate::harness::{Who, wait_for};
 use crate::http::open_gate;
-use nix::sys::signal::Signal;
-use serde_json::json;
-use std::time::Duration;
+use crate::prelude::*;
 
 #[test]
 fn a_killed_host_tells_the_truth_of_each_call() {

@@ -1,10 +1,9 @@
 //! The tool by which an agent asks for its calls: their states, their results, their ends after a restart.
 
 use super::{Scene, begin, ended, place, state, waits};
-use crate::harness::{Playground, Server, Who, wait_for};
 use crate::http::mcp::Client;
 use crate::http::{Web, adder, open_gate};
-use serde_json::{Value, json};
+use crate::prelude::*;
 
 const TOOL: &str = "core:task-status";
 

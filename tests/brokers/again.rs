@@ -2,8 +2,7 @@
 
 use super::held::running;
 use super::{Node, Raw, Served, unique, world, writer};
-use crate::harness::Who;
-use serde_json::json;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]

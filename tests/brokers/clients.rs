@@ -1,9 +1,7 @@
 //! TrustGraph's own clients, unmodified, of the release before its runtime changed and of the newest one.
 
 use super::{Node, Served, unique, world};
-use crate::harness::{Playground, Who, finish, missing, repository};
-use serde_json::{Value, json};
-use std::path::PathBuf;
+use crate::prelude::*;
 
 /// Releases, each with the layers that work there: upstream's own agents cannot call tool services in later ones.
 const RELEASES: [(&str, &[&str]); 2] = [("2.7.13", &["client", "agent"]), ("2.11.1", &["client"])];

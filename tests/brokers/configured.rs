@@ -1,10 +1,7 @@
 //! `[[broker]]` of a config file, and what TrustGraph is told: nothing connects.
 
 use super::world;
-use crate::harness::{Ended, Playground, Who, finish};
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use crate::prelude::*;
 use toolhost::cli::settings::{Flags, Settings};
 
 fn told(playground: &Playground, entry: &str, arguments: &[&str]) -> Ended {

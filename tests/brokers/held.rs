@@ -2,15 +2,8 @@
 //! its own answer, or said to be lost.
 
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{Playground, Who, wait_for};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use crate::prelude::*;
+use std::sync::atomic::AtomicBool;
 
 fn kill(mut host: Served) {
     host.signal(Signal::SIGKILL);

@@ -1,10 +1,8 @@
 //! What comes in a message, and what goes back: each request has one answer of its own, whatever it holds.
 
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{Who, wait_for};
+use crate::prelude::*;
 use lapin::types::AMQPValue;
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 fn text(body: &Value) -> &str {
     assert_eq!(body["error"], Value::Null, "{body}");

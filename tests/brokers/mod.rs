@@ -1,5 +1,6 @@
 //! Tools over real brokers: TrustGraph's own clients, and messages as anybody could send them.
 
+use crate::prelude::*;
 mod again;
 mod clients;
 mod configured;
@@ -20,10 +21,6 @@ pub use node::Node;
 #[cfg(feature = "pulsar")]
 pub use pulsar::Pulsar;
 pub use raw::Raw;
-
-use crate::harness::{Hosted, PATIENCE, Playground, Who};
-use serde_json::{Value, json};
-use std::fs;
 
 /// What the tools of a world do: echo what they get, after so many seconds.
 const ECHO: &str = "import json, sys, time\nread = json.load(sys.stdin)\ntime.sleep(read.get('seconds', 0))\n\

@@ -1,13 +1,7 @@
 //! A RabbitMQ of this machine's own, on loopback, as long as a test needs it.
 
-use crate::harness::{missing, within};
-use nix::sys::signal::Signal;
-use std::fs;
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use crate::prelude::*;
+use std::sync::Weak;
 
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 /// Erlang takes its time on a busy machine.

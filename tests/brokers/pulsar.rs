@@ -5,18 +5,13 @@ use super::clients::{called, served};
 use super::node::free_port;
 use super::secured::{self, private};
 use super::{Served, unique, world};
-use crate::harness::{Server, Who, certificates, missing, skipped, within};
+use crate::prelude::*;
 use crate::tool_services::{self, Peer};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::hmac;
-use serde_json::{Value, json};
-use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::Weak;
 
 /// A JVM takes its time on a busy machine.
 const START: Duration = Duration::from_secs(120);

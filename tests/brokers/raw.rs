@@ -1,6 +1,6 @@
 //! A client of RabbitMQ that can say anything: other headers, other bodies, no id.
 
-use crate::harness::PATIENCE;
+use crate::prelude::*;
 use futures_util::StreamExt;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions,
@@ -8,7 +8,6 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
-use serde_json::{Value, json};
 
 pub struct Raw {
     connection: Connection,

@@ -1,12 +1,8 @@
 //! `docs/scale`: what it tells people to write is what the binary takes.
 
-use crate::harness::{finish, wait_for};
+use crate::prelude::*;
 use crate::shipped;
-use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 fn guide(name: &str) -> String {
     let path = shipped::repository().join("docs").join(name);

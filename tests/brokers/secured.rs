@@ -4,13 +4,8 @@
 use super::held::status;
 use super::node::free_port;
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{PATIENCE, Who, certificates, wait_for, within};
+use crate::prelude::*;
 use crate::tool_services::{self, Peer};
-use serde_json::json;
-use std::fs;
-use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use toolhost::broker::{Secret, Terms};
 
 const PASSWORD: &str = "se:sa/me@";

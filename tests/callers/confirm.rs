@@ -2,14 +2,9 @@
 
 use super::me;
 use crate::harness::fake::{request, world_of};
-use crate::harness::{Playground, Who, finish, until};
+use crate::prelude::*;
 use nix::pty::openpty;
-use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use toolhost::fault::Kind;
 use toolhost::service::{Answer, Approver, Ask, CallRequest, Caller, Question, Settings, Sink};
 

@@ -1,13 +1,10 @@
 //! `confirm` over MCP: the person at the client that calls, asked by a form, where policy says so.
 
 use super::me;
-use crate::harness::{Playground, Who, wait_for};
 use crate::http::mcp::{Client, messages};
 use crate::http::{Web, bearer, private, request, token};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use crate::prelude::*;
+use std::process::{ChildStdin, ChildStdout};
 
 const FILES: &str =
     "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";

@@ -2,8 +2,7 @@
 //! identity unless the file says so.
 
 use super::{me, playground, put};
-use crate::harness::{Ended, Server, Who};
-use serde_json::{Value, json};
+use crate::prelude::*;
 
 const FILE: &str = r#"
 [[caller]]

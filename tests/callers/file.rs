@@ -1,10 +1,7 @@
 //! `callers.policy.toml`: what is wrong, where, and the mend; what is refused on disk; what `check` and `diff` say.
 
 use super::{entry, playground, put};
-use crate::harness::Who;
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use crate::prelude::*;
 use toolhost::policy::{CALLERS_FILE, FileProblem, Policies, callers};
 
 const HEAD: &str = "[[caller]]\nname = \"a\"\nwhy = \"w\"\ntools = [\"x:*\"]\n";

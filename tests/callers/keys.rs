@@ -2,11 +2,7 @@
 
 use super::{entry, playground};
 use crate::harness::fake::{World, request, world, world_of};
-use crate::harness::{Server, Who, until};
-use serde_json::{Value, json};
-use std::fs;
-use std::sync::Arc;
-use std::time::Duration;
+use crate::prelude::*;
 use toolhost::fault::Kind;
 use toolhost::service::{CallRequest, Caller, Phase, Settings, Sink};
 

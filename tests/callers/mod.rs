@@ -1,5 +1,6 @@
 //! Callers: the file that says who may call what, and the door that holds them to it, by every face.
 
+use crate::prelude::*;
 mod confirm;
 mod confirm_mcp;
 mod door;
@@ -8,10 +9,6 @@ mod keys;
 mod often;
 mod secrets;
 mod waits;
-
-use crate::harness::{Playground, Who};
-use serde_json::json;
-use std::fs;
 
 /// The name by which the command line's user authenticates.
 fn me(who: Who) -> String {

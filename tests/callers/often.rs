@@ -1,11 +1,8 @@
 //! How often, how many at once, and the circuit breaker, over one server.
 
 use super::{entry, playground, put};
-use crate::harness::{Playground, Server, Who, processes_of, wait_for, words};
 use crate::http::{Web, bearer, exchanged, private, request, token};
-use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 fn serve(playground: &Playground, label: &str) -> Server {
     let mut host = playground.host();

@@ -1,12 +1,9 @@
 //! A secret of each caller: `from = "file:secrets/{caller}.key"`.
 
 use super::{entry, put};
-use crate::harness::{Ended, Playground, Who, as_everyone, fits};
+use crate::prelude::*;
 use nix::sys::stat::Mode;
 use nix::unistd::{chown, mkfifo};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
 
 const TELLS: &str = "import json, os\nprint(json.dumps({'key': os.environ['KEY'][::-1]}))\n";
 const SECRET: &str =

@@ -1,10 +1,8 @@
 //! A call that waited is decided about again: under the rights, tools and policies of the moment when it goes on.
 
 use super::{me, playground, put};
-use crate::harness::{Playground, Server, as_everyone, wait_for, words};
 use crate::http::Web;
-use serde_json::{Value, json};
-use std::fs;
+use crate::prelude::*;
 
 const BOTH: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\"]\ntools = [\"*\"]\n\
     [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\nat_once = 1\n";

@@ -1,10 +1,6 @@
 //! `audit` as a person meets it: who can reach a path, what would grant what is refused, and what is tried.
 
-use crate::harness::{Host, Playground, Who, host};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-
+use crate::prelude::*;
 const DEFAULT: &str = include_str!("../../sandbox-policies/default.policy.toml");
 
 /// The builtin tools write `.cache` beside the script that a call names: that can be in any folder below a base.

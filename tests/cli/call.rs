@@ -1,12 +1,7 @@
 //! The binary: settings, input, output, exit codes. What needs no script runs through `core:*` refusals.
 
-use crate::harness::{Host, host, within};
+use crate::prelude::*;
 use assert_cmd::Command;
-use serde_json::Value;
-use std::fs;
-use std::io::{Read, Write};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 const PYTHON: &str = "core:execute-python-script";
 const PARAMETERS: &str = "ParameterValidationError";

@@ -1,10 +1,6 @@
 //! `check` and `list`, before any call: what no call could do, what no policy could give, names that lead nowhere.
 
-use crate::harness::{host, manifest, script};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-
+use crate::prelude::*;
 fn writing(patterns: &[&str]) -> Value {
     json!({ "securityContext": { "fileAccess": { "allowWrite": patterns } } })
 }

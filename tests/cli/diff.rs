@@ -1,9 +1,6 @@
 //! `diff`: every field of both languages that changes is spoken of, and what lies in the granted folders counts.
 
-use crate::harness::{host, made_of};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::path::Path;
+use crate::prelude::*;
 use toolhost::manifest::{Manifest, Site};
 use toolhost::policy::diff::{Powers, between, of_policies};
 use toolhost::policy::{self, Machine, Policies, Policy};

@@ -1,9 +1,6 @@
 //! No verb prints what a terminal would obey, nor lets a name from outside begin a line of its own.
 
-use crate::harness::{Host, host, manifest, script};
-use serde_json::{Value, json};
-use std::fs;
-
+use crate::prelude::*;
 /// Reorders, clears, hides, drives, and breaks the line.
 const EVIL: &str = "x\u{202e}\u{9b}31m\u{e0041}\u{1b}]0;t\u{7}\nFORGED y";
 

@@ -1,9 +1,6 @@
 //! `new --script`: what is named is written, nothing is guessed, and the next command that is printed works.
 
-use crate::harness::{Playground, Who, binary, finish, found, has, host};
-use serde_json::{Value, json};
-use std::fs;
-
+use crate::prelude::*;
 #[test]
 fn what_cannot_be_written_is_refused_and_nothing_is_made() {
     let host = host();

@@ -1,11 +1,8 @@
 //! Files: what is read, written and published, and what is not there.
 
 use super::{CASE, Case, Control, Verdict};
-use crate::harness::Playground;
+use crate::prelude::*;
 use Verdict::{Denied, Ends, Says};
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
 
 const READ_ALL: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]}}}"#;
 const READ_NONE: &str = r#"{"securityContext":{"fileAccess":{"allowRead":[]}}}"#;

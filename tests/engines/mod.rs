@@ -7,18 +7,14 @@
 //! in `wasi` what it does instead, and docs/SECURITY.md says so too. The control is the same probe where it may
 //! succeed. One server makes all calls of a table, so that each is decided beside the others and after them.
 
+use crate::prelude::*;
 mod files;
 mod limits;
 mod network;
 mod refusals;
 
-use crate::harness::{Playground, Who, finish, is_root, skipped};
 use crate::http::Web;
 use crate::network::World;
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
 
 const ENGINES: &[(&str, &str)] = &[
     ("python", include_str!("probe.py")),

@@ -2,12 +2,8 @@
 //! or the machine says, or for what lies in the folder.
 
 use super::{CASE, Case, Control, Verdict};
-use crate::harness::{Playground, is_root};
+use crate::prelude::*;
 use Verdict::{Refused, Says};
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
 
 fn second_name(playground: &Playground, own: &Path) -> bool {
     fs::hard_link(playground.path("secret/secret.txt"), own.join("out/innocent.txt")).unwrap();

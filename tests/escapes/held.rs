@@ -1,16 +1,10 @@
 //! What a call does through the kernel: memory that no process shows, waking other programs, taking their CPU.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Server, Who, finish, is_root, processes_of, skipped, wait_for};
-use nix::sys::signal::{Signal, kill};
+use crate::prelude::*;
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use serde_json::{Value, json};
-use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::PoisonError;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

@@ -1,9 +1,7 @@
 //! The init: a tool is an ordinary process, which its own signals end, and cannot harm pid 1 of its call.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Server, Who, found, kind, missing, words};
-use serde_json::{Value, json};
-use std::path::Path;
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

@@ -2,13 +2,7 @@
 //! and what is left when the host dies.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped, within};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

@@ -4,6 +4,7 @@
 //! one of its own, stands in `calls/`; what both engines must refuse alike, in `tests/engines`. When root,
 //! everything runs again as an ordinary user and as root of a user namespace, from a world-readable copy.
 
+use crate::prelude::*;
 mod calls;
 mod held;
 mod init;
@@ -15,11 +16,7 @@ mod staggered;
 mod warm;
 mod written;
 
-use crate::harness::{Playground, Who, found, is_root, missing, skipped};
 use probe::{PROBES, Row};
-use serde_json::json;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 const PROBES_PY: &str = include_str!("probes.py");
 const PROBES_JS: &str = include_str!("probes.js");

@@ -1,11 +1,7 @@
 //! Where granted things are shown: at one place only, each with its own access, and no more than was granted.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Who, finish, is_root};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

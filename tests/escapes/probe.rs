@@ -1,12 +1,7 @@
 //! Runs rows of probes: all of one tool in one call, and all controls in one process outside.
 
-use crate::harness::{PYTHON, Playground, Who, binary, finish, found, missing};
+use crate::prelude::*;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 
 /// All probes, as `probes.toml` tells them.

@@ -1,12 +1,8 @@
 //! What children write of the memory they share with their parent, counted from outside by the page faults it takes.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Who, finish, processes_of};
-use serde_json::{Value, json};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use crate::prelude::*;
+use std::sync::atomic::AtomicBool;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] =

@@ -2,10 +2,7 @@
 
 use super::Attack;
 use super::judged::uids;
-use crate::harness::{Playground, Server, Who, processes_of, skipped, wait_for};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::fs;
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[Attack {

@@ -3,11 +3,7 @@
 #![cfg_attr(not(feature = "wasi"), allow(dead_code, unused_imports, reason = "its tests need WASI"))]
 
 use super::Attack;
-use crate::harness::{Playground, Server, Who, processes_of};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

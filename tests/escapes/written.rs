@@ -1,12 +1,7 @@
 //! What a call adds to the folders that it may write live: counted while it runs and at its end, and looked at outside.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Who, finish, is_root, skipped};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
-use std::process::Stdio;
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

@@ -2,11 +2,7 @@
 
 use super::mcp::{Client, messages};
 use super::{Web, adder, exchanged, request};
-use crate::harness::{Playground, Who, wait_for, within, words};
-use serde_json::{Value, json};
-use std::io::Write;
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 const MIB: usize = 1024 * 1024;
 

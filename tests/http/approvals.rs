@@ -1,10 +1,7 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
 use super::{Reply, Web, exchanged, token_of};
-use crate::harness::{Playground, Who, finish, wait_for};
-use serde_json::{Value, json};
-use std::fs;
-use std::net::TcpStream;
+use crate::prelude::*;
 
 /// A tool that leaves a mark when it runs, and which a policy has a person agree to.
 fn playground(who: Who) -> Playground {

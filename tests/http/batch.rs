@@ -2,9 +2,7 @@
 
 use super::calls::events;
 use super::{Reply, Web, adder, caller, heard, sleeper, write_callers};
-use crate::harness::{Playground, Who, wait_for, within};
-use serde_json::{Value, json};
-use std::time::Duration;
+use crate::prelude::*;
 
 fn ask(web: &Web, body: &Value) -> Reply {
     web.ask("POST", "/v1/calls", &[], &body.to_string())

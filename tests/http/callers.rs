@@ -1,18 +1,12 @@
 //! Who may call: the user who runs the server, or whoever presents a token, and nobody by what they say.
 
 use super::{Web, adder, bearer, caller, certified, private, request, token, write_callers};
-use crate::harness::{
-    PATIENCE, Playground, Who, as_everyone, copy, finish, found, is_root, missing, skipped, wait_for, within,
-};
+use crate::prelude::*;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Command;
 
 #[test]
 fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {

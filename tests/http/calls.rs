@@ -1,11 +1,7 @@
 //! Calls: statuses, events while the tool runs, clients that leave, a server that is told to stop.
 
 use super::{GATE, Web, adder, exchanged, gated, heard, open_gate, request, sleeper};
-use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use std::io::Write;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 /// The events of a stream: names and data.
 pub fn events(body: &str) -> Vec<(String, Value)> {

@@ -3,10 +3,7 @@
 //! `TOOLHOST_TEST_MCP=FOLDER`; Python's in `TOOLHOST_TEST_VENV`.
 
 use super::Web;
-use crate::harness::{Playground, Who, copy, repository, skipped};
-use serde_json::json;
-use std::path::PathBuf;
-use std::process::Command;
+use crate::prelude::*;
 
 fn installed() -> Option<PathBuf> {
     let folder = std::env::var_os("TOOLHOST_TEST_MCP").map(PathBuf::from);

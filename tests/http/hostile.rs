@@ -1,12 +1,9 @@
 //! Hostile requests, as data: what is sent, and the status that must come back, or none.
 
 use super::{Web, adder, caller, exchanged, request, token_of, write_callers};
-use crate::harness::{PATIENCE, Playground, Who, is_root, skipped, within};
-use serde_json::{Value, json};
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use crate::prelude::*;
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
 use toolhost::base::files;
 
 /// A status; or 0: the connection is closed without an answer.

@@ -1,9 +1,7 @@
 //! MCP over HTTP: both eras, sessions and whose they are, what is told while a tool runs, clients that leave.
 
 use super::{Reply, Web, adder, exchanged, heard, sleeper};
-use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
-use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 pub const BOTH: &str = "Accept: application/json, text/event-stream";
 const NEW: &str = "2026-07-28";

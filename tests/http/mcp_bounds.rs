@@ -2,9 +2,7 @@
 
 use super::mcp::{BOTH, Client, messages, tasks};
 use super::{Web, caller, heard, request, write_callers};
-use crate::harness::{Playground, Who, manifest, wait_for};
-use serde_json::{Value, json};
-use std::io::Write;
+use crate::prelude::*;
 use std::sync::Barrier;
 
 #[test]

@@ -2,11 +2,7 @@
 
 use super::mcp::{BOTH, Client, SLEEPER, messages};
 use super::{Reply, Web, heard, sleeper};
-use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
-use serde_json::{Value, json};
-use std::io::Read;
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 const VERSION: &str = "MCP-Protocol-Version: 2025-11-25";
 const OLDER: &str = "2025-06-18";

@@ -1,5 +1,6 @@
 //! The HTTP server, spoken to byte by byte: it, who may call it, what it answers, what it refuses.
 
+use crate::prelude::*;
 mod answers;
 mod approvals;
 mod batch;
@@ -20,13 +21,7 @@ mod tools;
 
 pub use receiver::Receiver;
 
-use crate::harness::{Hosted, PATIENCE, Playground, wait_for};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::process::Command;
+use std::os::unix::fs::chown;
 use toolhost::base::files;
 
 /// A server on a port of its own.

@@ -2,10 +2,7 @@
 
 use super::hostile::{answers, status};
 use super::{Web, adder, request, token_of};
-use crate::harness::{Playground, Who, within};
-use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 const NEW: &str = "2026-07-28";
 

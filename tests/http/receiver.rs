@@ -1,10 +1,6 @@
 //! A listener that other hosts send messages to: callbacks, traces.
 
-use crate::harness::wait_for;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-
+use crate::prelude::*;
 pub trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 

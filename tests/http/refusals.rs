@@ -2,8 +2,7 @@
 
 use super::mcp::{Client, messages};
 use super::{Web, adder, caller, write_callers};
-use crate::harness::{Playground, Who};
-use serde_json::json;
+use crate::prelude::*;
 
 /// Method, path, headers, body, and the status that is answered.
 type Asked = (&'static str, &'static str, &'static [&'static str], &'static str, u16);

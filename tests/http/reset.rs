@@ -2,16 +2,11 @@
 //! be another's by then.
 
 use super::{Web, adder, request};
-use crate::harness::{Playground, Who, is_root, skipped, within};
-use nix::sys::signal::Signal;
+use crate::prelude::*;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, getsockname, setsockopt, socket, sockopt,
 };
-use serde_json::json;
-use std::io::Write;
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
 use toolhost::base::files;
 
 const STRANGER: u32 = 12399;

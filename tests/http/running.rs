@@ -2,10 +2,7 @@
 
 use super::mcp::SLEEPER;
 use super::{Web, adder, caller, certified, private, sleeper, token, token_of, write_callers};
-use crate::harness::{Playground, Who, finish, is_root, wait_for};
-use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use crate::prelude::*;
 use std::thread::JoinHandle;
 use toolhost::base::files;
 

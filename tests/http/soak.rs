@@ -3,16 +3,8 @@
 
 use super::mcp::Client;
 use super::{Reply, Web, caller, exchanged, request, write_callers};
-use crate::harness::{PATIENCE, Playground, Who, holds_at_rest, wait_for};
 use crate::lifecycle::{Before, TOOLS, assert_no_script_runs};
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 const CALLS: usize = 144;
 const CLIENTS: usize = 6;

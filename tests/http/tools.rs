@@ -1,8 +1,7 @@
 //! The tools over HTTP and on the command line: who sees what, and in whose shape.
 
 use super::{Web, adder};
-use crate::harness::{Playground, Who};
-use serde_json::json;
+use crate::prelude::*;
 
 #[test]
 fn the_same_tools_in_every_shape() {

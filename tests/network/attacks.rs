@@ -1,8 +1,7 @@
 //! Ways round the stub and the relay: each is refused, and nobody outside sees it.
 
 use super::{World, allow, in_both_worlds};
-use crate::harness::{Ended, Server, finish, fits};
-use serde_json::{Value, json};
+use crate::prelude::*;
 
 /// Sends bytes (hex) to a port of the granted host, for each case by a connection of its own, and answers with the
 /// beginning of what comes back: "reset" or "closed" where nothing does. There are pauses between the pieces of a case.

@@ -1,8 +1,7 @@
 //! Unmodified programs reach the hosts that they were granted, and no other.
 
 use super::{allow, in_our_world};
-use crate::harness::{fits, has};
-use serde_json::json;
+use crate::prelude::*;
 
 /// (name, language, whether it speaks TLS with the machine's roots, script): each reads `url` and answers with the `at`
 /// of the host, or fails.

@@ -1,9 +1,7 @@
 //! Bytes and connections of a call are bounded, the relay's memory is flat, and its end is told as what it is.
 
 use super::{World, allow, in_both_worlds, in_our_world};
-use crate::harness::{Ended, Server, fits, processes_of, within};
-use serde_json::{Value, json};
-use std::time::Duration;
+use crate::prelude::*;
 
 fn run(world: &World, script: &str, input: &Value, limits: &str) -> Ended {
     let entries = format!("{}, {}", allow("api.example.com"), allow("api.example.com:7000"));

@@ -1,5 +1,6 @@
 //! Named hosts, judged from outside: a small internet in network namespaces writes down whoever comes.
 
+use crate::prelude::*;
 mod attacks;
 mod clients;
 mod limits;
@@ -8,14 +9,6 @@ pub mod roads;
 mod secrets;
 #[cfg(feature = "wasi")]
 mod wasi;
-
-use crate::harness::{Ended, Playground, Who, finish, found, skipped, within};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// What the name server of every world knows.
 fn names() -> Value {

@@ -1,9 +1,7 @@
 //! Which names lead where: patterns, spellings, addresses that are not public, answers that change.
 
 use super::{World, allow, allow_inside, in_both_worlds, in_our_world};
-use crate::harness::{Ended, finish, fits, has, within};
-use serde_json::{Value, json};
-use std::time::Duration;
+use crate::prelude::*;
 
 /// Connects to each target (host, port) in turn; answers with "ok", or with how it failed.
 const CONNECT: &str = "import json,socket,sys\nout=[]\n\

@@ -3,8 +3,7 @@
 
 use super::{allow, in_both_worlds};
 use crate::escapes::Attack;
-use crate::harness::{Ended, Listeners, PYTHON, Who, finish, fits};
-use serde_json::json;
+use crate::prelude::*;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[

@@ -1,11 +1,8 @@
 //! A header that the relay adds: the host gets it, and the tool never does.
 
 use super::{World, allow, in_both_worlds, in_our_world};
-use crate::harness::{Ended, finish, fits, repository};
 use crate::http::private;
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use crate::prelude::*;
 
 const KEY: &str = "s3cret/Key+with=signs-0123456789";
 

@@ -2,8 +2,7 @@
 
 use super::{World, allow, in_our_world};
 use crate::harness::components::request;
-use crate::harness::{Playground, Who, fits};
-use serde_json::json;
+use crate::prelude::*;
 
 fn answered(world: &World, script: &str, asked: &[&str], allowed: &str) -> (String, Vec<String>) {
     world.tool("guest", "wasm", script, asked, allowed);

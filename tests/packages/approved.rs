@@ -1,12 +1,7 @@
 //! The approved list is all that an installer gets: nothing runs while it is made, and nothing else is in the tree.
 
 use super::{FLAT, PLAIN, Shop};
-use crate::harness::{Server, Who, certificates, finish, fits, has, kind, wait_for};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 const ONE: &str = "print(1)\n";
 

@@ -1,11 +1,8 @@
 //! What a call has of its packages: the versions of its own lock, found where interpreters look.
 
 use super::{FLAT, PLAIN, Shop};
-use crate::harness::{Server, Who, as_everyone, finish, fits, has, skipped, wait_for};
-use serde_json::json;
-use std::fs;
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use crate::prelude::*;
+use std::net::ToSocketAddrs;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]

@@ -1,12 +1,8 @@
 //! An index that asks for a credential, over TLS: it gets it with each request, and nobody else ever does.
 
 use super::{FLAT, Index, rules};
-use crate::harness::{Ended, finish, fits, has};
 use crate::network::{World, in_both_worlds};
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use crate::prelude::*;
 
 const KEY: &str = "s3cret/Key+with=signs-0123456789";
 /// The host of the world that serves the index, and where.

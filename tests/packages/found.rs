@@ -1,9 +1,6 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
-use crate::harness::{Ended, Playground, Server, Who, manifest, script};
-use serde_json::{Value, json};
-use std::fs;
-use std::path::PathBuf;
+use crate::prelude::*;
 use toolhost::cli::settings::{Flags, Settings};
 
 const SCRIPT: &str = "print('\"ran\"')\n";

@@ -1,8 +1,7 @@
 //! Packages and indexes that mean harm. Each has its control: the same code where nothing holds it.
 
 use super::Shop;
-use crate::harness::{Who, as_everyone, finish, fits};
-use std::fs;
+use crate::prelude::*;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]

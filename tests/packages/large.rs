@@ -1,8 +1,7 @@
 //! Packages that are larger than an environment may be: refused, and nothing of them stays.
 
 use super::Shop;
-use crate::harness::{Who, finish};
-use std::process::Stdio;
+use crate::prelude::*;
 
 /// What a build of this tool says when it fails. That takes longer than other commands may: pip writes all of it.
 fn refused(shop: &Shop, tool: &str) -> String {

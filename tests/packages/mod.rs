@@ -1,5 +1,6 @@
 //! Packages, seen from outside: an index of our own on loopback, through the real binary.
 
+use crate::prelude::*;
 mod approved;
 mod built;
 mod credential;
@@ -7,15 +8,6 @@ mod found;
 mod hostile;
 mod large;
 mod store;
-
-use crate::harness::{Ended, Playground, Who, finish, fits};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 fn settle(playground: &Playground) {
     for folder in ["user_scripts", "sandbox-policies"] {

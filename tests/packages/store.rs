@@ -1,14 +1,9 @@
 //! The store: what is in it is as it was built, or is built again; nothing of a killed build stays.
 
 use super::{PLAIN, Shop};
-use crate::harness::{Who, as_everyone, finish, fits, skipped, wait_for, within};
-use nix::sys::signal::{Signal, kill};
+use crate::prelude::*;
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
-use std::time::Duration;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]

@@ -1,10 +1,6 @@
 //! Policy files: what is wrong, where, and the mend; what is refused on disk.
 
-use crate::harness::processor_time;
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use crate::prelude::*;
 use toolhost::manifest::{Code, Severity};
 use toolhost::policy::{self, FileProblem, Policies};
 

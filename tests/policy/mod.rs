@@ -1,5 +1,6 @@
 //! Policies: what is asked ∩ what is allowed, by table and by property; files; reports.
 
+use crate::prelude::*;
 pub mod calls;
 mod files;
 mod grants;
@@ -10,11 +11,6 @@ mod reports;
 mod secret_reports;
 mod secrets;
 
-use crate::harness::made_of;
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use toolhost::fault::Kind;
 use toolhost::manifest::{Handler, Language, Manifest, Pattern, PatternShape, Site, StderrRule};
 use toolhost::policy::{

@@ -1,7 +1,6 @@
 //! Packages: what a policy and its cap allow, what is never installed, and the reports of it.
 
 use super::*;
-use std::path::{Path, PathBuf};
 use toolhost::manifest::Code;
 use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, PackageRules, Required, SourceFile};
 use toolhost::policy::{Ages, Narrower, RequestKind, refused_packages};

@@ -1,14 +1,6 @@
 //! The audit log in its files: closed by size, the newest kept, written by several hosts at once, read as one.
 
-use crate::harness::{Playground, Server, Who, as_everyone, has, skipped};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
-
+use crate::prelude::*;
 /// Quick to call: gives its input back.
 const ECHO: &str = r#"(component
   (core module $m

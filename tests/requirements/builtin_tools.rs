@@ -1,9 +1,6 @@
 //! The builtin tools behind the real walls: scripts that an agent names, code that it brings.
 
-use crate::harness::{PYTHON, Playground, Who, as_everyone, copy, finish, fits, has, repository};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::symlink;
+use crate::prelude::*;
 use toolhost::base::json as reader;
 
 /// The manifest by which the builtin Python tool was specified, comments and all.

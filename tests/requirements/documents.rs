@@ -1,11 +1,8 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
 //! every example of a manifest and a policy loads.
 
-use crate::harness::{Playground, Who, finish, repository};
+use crate::prelude::*;
 use crate::shipped;
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
 /// Lines of `sh` blocks that no test runs, by how they begin, and why.
 const NOT_RUN: &[(&str, &str)] = &[

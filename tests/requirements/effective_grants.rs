@@ -1,11 +1,6 @@
 //! P2, P3, P29: a grant that is said to be effective works, and one that cannot says the true reason.
 
-use crate::harness::{Playground, Who, as_everyone, finish, fits};
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-
+use crate::prelude::*;
 /// The home that the environment names, also where it leads through a link; the account's, which may be another; and,
 /// where the host is root, everybody's.
 #[test]

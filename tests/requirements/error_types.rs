@@ -1,9 +1,6 @@
 //! Each type of error has one origin and one exit code (the closed list with its document: `src/fault.rs`).
 
-use crate::harness::{Playground, Who, manifest};
-use serde_json::json;
-use std::fs;
-
+use crate::prelude::*;
 /// (tool, input, type, origin, exit code).
 const CALLS: &[(&str, &str, &str, &str, i32)] = &[
     ("req:none", "{}", "ToolNotFoundError", "caller", 2),

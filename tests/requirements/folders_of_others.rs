@@ -1,13 +1,10 @@
 //! What this host makes and keeps in folders that somebody else owns: nothing is given away by a name, nothing is
 //! followed that somebody planted, and a call that is refused makes nothing.
 
-use crate::harness::{Playground, Who, as_everyone, fits, skipped};
+use crate::prelude::*;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::fs::chown;
+use std::sync::atomic::AtomicBool;
 
 /// The owner of folders that root works in.
 const SOMEBODY: u32 = 12345;

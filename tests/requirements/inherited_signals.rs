@@ -1,9 +1,6 @@
 //! P13, P30: what the caller ignores or blocks reaches neither a tool nor what is said of its end.
 
-use crate::harness::{PYTHON, Playground, as_everyone, finish};
-use serde_json::{Value, json};
-use std::process::Command;
-
+use crate::prelude::*;
 /// As a careless parent leaves it: children are forgotten, two signals ignored, two blocked.
 const CARELESS: &str = "import os, signal, sys\nfor s in ('SIGCHLD', 'SIGUSR1', 'SIGHUP'):\n\
     \x20   signal.signal(getattr(signal, s), signal.SIG_IGN)\n\

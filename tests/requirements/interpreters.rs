@@ -1,10 +1,6 @@
 //! Which interpreter runs a tool is configuration, and the script can tell.
 
-use crate::harness::{PYTHON, Playground, Who, finish};
-use serde_json::json;
-use std::fs;
-use std::path::Path;
-
+use crate::prelude::*;
 const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = only_here.WORD\n\
     except ImportError:\n    package = None\n\
     print(json.dumps({'runs': sys.executable, 'prefix': sys.prefix, 'package': package}))\n";

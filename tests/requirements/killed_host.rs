@@ -1,9 +1,6 @@
 //! P30 when the host itself is killed: its calls leave their records all the same, and those of other hosts leave one.
 
-use crate::harness::{Playground, Server, as_everyone, fits};
-use serde_json::{Value, json};
-use std::fs;
-
+use crate::prelude::*;
 const WAITER: &str = "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(60)\n";
 
 fn records(playground: &Playground, tool: &str) -> Vec<Value> {

@@ -1,9 +1,6 @@
 //! One tool, four engines: Python, Node, Bun and WASI answer alike and end alike.
 
-use crate::harness::{Playground, Who, finish, fits, has};
-use serde_json::{Value, json};
-use std::os::unix::fs::symlink;
-
+use crate::prelude::*;
 /// (engine, language, script file).
 const ENGINES: [(&str, &str, &str); 4] = [
     ("python", "python", "main.py"),

@@ -1,11 +1,6 @@
 //! `audit TOOL` shows what the tool was refused in its last calls, and no other tool's.
 
-use crate::harness::{Playground, Who};
-use serde_json::{Value, json};
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-
+use crate::prelude::*;
 /// Looks names up and answers with how many have an address.
 const ASKS: &str = "import json,socket,sys\nfound=0\nfor name in json.load(sys.stdin)['names']:\n \
     try: socket.gethostbyname(name); found+=1\n except OSError: pass\nprint(found)\n";

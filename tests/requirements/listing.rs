@@ -1,9 +1,6 @@
 //! What `list`, `test` and a server that starts tell of the tools.
 
-use crate::harness::{Playground, Server, Who, has, manifest, script};
-use serde_json::{Value, json};
-use std::fs;
-
+use crate::prelude::*;
 /// (id, tags, category).
 const TOOLS: &[(&str, &[&str], &str)] = &[
     ("alpha:one", &["red", "round"], "shapes"),

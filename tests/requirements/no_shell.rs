@@ -1,7 +1,7 @@
 //! No shell anywhere: names of scripts and values of arguments arrive as they are, and nothing in them runs.
 
-use crate::harness::{Playground, Server, Who, finish, fits, kind};
-use serde_json::{Map, Value, json};
+use crate::prelude::*;
+use serde_json::Map;
 
 /// Says where it lies and what it was given, both ways: as text on stdin, and in its argument vector.
 const TELLER: &str = "import json, os, sys\nname = os.path.basename(__file__)\n\

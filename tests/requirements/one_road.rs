@@ -1,9 +1,7 @@
 //! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
 //! the service itself.
 
-use crate::harness::{Playground, Server, Who, manifest, service};
-use serde_json::{Value, json};
-use std::fs;
+use crate::prelude::*;
 use toolhost::executor::method::Methods;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 

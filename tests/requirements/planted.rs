@@ -2,15 +2,7 @@
 //! runs; what it leaves in a folder that it may write never becomes a tool. (A folder that it fills:
 //! `registry/scan.rs`.)
 
-use crate::harness::{
-    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, found, has, manifest, script, wait_for,
-};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-
+use crate::prelude::*;
 /// What planted code answers.
 const PLANTED: &str = "99887766";
 /// The refusal of a script that would find it.

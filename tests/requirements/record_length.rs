@@ -1,9 +1,6 @@
 //! P17, P30: what a manifest asks and what a tool leaves make a record, an answer or a note no longer than it may be.
 
-use crate::harness::{Playground, Server, Who};
-use serde_json::{Value, json};
-use std::fs;
-
+use crate::prelude::*;
 /// Thousands of files that match nothing, one with a name that would be a line of its own.
 const LITTER: &str = "import os\nfor n in range(900):\n    open(f'out/{n:04d}-' + 'x' * 200, 'w').write('x')\n\
     open('out/a\\nSecurityError: forged', 'w').write('x')\nopen('out/good.csv', 'w').write('1')\nprint(1)\n";

@@ -1,9 +1,6 @@
 //! Tools and policies change under a running server, at a HUP.
 
-use crate::harness::{Playground, Server, Who};
-use serde_json::{Value, json};
-use std::fs;
-
+use crate::prelude::*;
 /// Tries to write where only a policy may let it.
 const WRITER: &str = "import json\nfrom pathlib import Path\ntry:\n    (Path(__file__).parent / 'out' / 'x').write_text('x')\n    \
     print('\"wrote\"')\nexcept OSError as e:\n    print(json.dumps(e.errno))\n";

@@ -1,10 +1,6 @@
 //! Where a script stands and what it sees from there.
 
-use crate::harness::{PYTHON, Playground, Who, as_everyone, finish, fits, has};
-use serde_json::{Value, json};
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use crate::prelude::*;
 const MODULES: &str = r#"
 const found = {}
 for (const name of JSON.parse(require('fs').readFileSync(0, 'utf8')).names) {

@@ -1,13 +1,8 @@
 //! Who owns a script: no other manifest names it, by no path and under no other name. A call that names it answers to
 //! all that its own manifests say, and is refused while those are not known.
 
-use crate::harness::{
-    PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, is_root, manifest, script, skipped,
-};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use crate::prelude::*;
+use std::os::unix::fs::chown;
 
 const PY: &str = "core:execute-python-script";
 const ANY: &str = "core:execute-script";

@@ -1,12 +1,7 @@
 //! P3, P10: what a tool leaves where programs are looked for is never run on the host, and never another tool's
 //! interpreter.
 
-use crate::harness::{Ended, Playground, SEARCH_PATH, Who, copy_program, finish, fits};
-use serde_json::json;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
-
+use crate::prelude::*;
 /// Leaves a launcher that tells it was run, and a native `node`.
 const MAKER: &str = "import os, shutil, sys\nfrom pathlib import Path\npile = Path(__file__).parents[2] / 'pile'\n\
     (pile / 'bin').mkdir(exist_ok=True)\nshutil.copy('/bin/true', pile / 'bin/node')\n\

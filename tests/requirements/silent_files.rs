@@ -1,15 +1,10 @@
 //! A granted folder on a file system that stops answering, as one over a network does. It costs the calls that read it
 //! their time, and no other call anything.
 
-use crate::harness::{PYTHON, Playground, Server, Who, is_root, kind, skipped};
+use crate::prelude::*;
 use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use serde_json::json;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 const FAR: &str = "import json\nfrom pathlib import Path\nprint(json.dumps(Path('FAR/text').read_text()))\n";
 /// More than there are threads for calls, and than may look at the grants of one tool at a time.

@@ -1,12 +1,8 @@
 //! Files that are swapped between the look and the use never lead out. A live server is called again and again
 //! while another process puts a link in the place of a script, of its folder, or of a folder that it reads.
 
-use crate::harness::{PYTHON, Playground, Server, Who, finish};
-use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::prelude::*;
+use std::sync::atomic::AtomicBool;
 
 /// Rounds of each race, and calls of a round.
 const ROUNDS: usize = 40;

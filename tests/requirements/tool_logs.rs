@@ -1,8 +1,6 @@
 //! What is kept of a tool's log, and the run log of a call.
 
-use crate::harness::{Ended, Playground, Who, finish};
-use serde_json::{Value, json};
-
+use crate::prelude::*;
 /// Floods stderr between a first and a last word.
 const FLOOD: &str = "import json, os, sys\nsize = json.load(sys.stdin)['bytes']\nos.write(2, b'FIRST WORD\\n')\nleft = size\n\
     while left > 0:\n    left -= os.write(2, (b'x' * 99 + b'\\n') * 600)\nos.write(2, b'LAST WORD\\n')\n\

@@ -2,12 +2,9 @@
 
 use super::{host, terms};
 use crate::brokers::{Node, Served, Way, unique, world};
-use crate::harness::{Playground, Who, finish, wait_for};
 use crate::http::{Web, private};
-use nix::sys::signal::Signal;
-use serde_json::{Map, Value, json};
-use std::fs;
-use std::time::Duration;
+use crate::prelude::*;
+use serde_json::Map;
 use toolhost::broker::{Announcement, AnnouncerKey, Link, Secret, Subscription, Topic};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";

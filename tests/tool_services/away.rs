@@ -4,12 +4,8 @@
 use super::peer::Peer;
 use super::{playground, queues, terms};
 use crate::brokers::Node;
-use crate::harness::{Who, wait_for};
 use crate::http::Web;
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use std::fs;
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 /// What a call ends with: its answer; or the type, message and details of its error.
 fn told(web: &Web, what: &str, timeout_ms: u64) -> Result<Value, [String; 3]> {

@@ -3,9 +3,7 @@
 use super::peer::Peer;
 use super::{POLICY, call, change, describe, output, playground, queues, send_user, terms};
 use crate::brokers::Node;
-use crate::harness::{Ended, Server, Who, finish, manifest, words};
-use serde_json::{Value, json};
-use std::fs;
+use crate::prelude::*;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]

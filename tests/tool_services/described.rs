@@ -1,9 +1,7 @@
 //! Descriptors: what is wrong with one is told at its place, and policy says who may call.
 
 use super::{POLICY, change, granted, playground, send_user};
-use crate::harness::{Who, finish, host};
-use serde_json::{Value, json};
-use std::fs;
+use crate::prelude::*;
 
 const SERVICE: &str = "tool-defs/s.tool-service.json";
 const TOOL: &str = "tool-defs/t.tool.json";

@@ -1,16 +1,13 @@
 //! The example: a tool service of a few lines, called by a host.
 
+use crate::prelude::*;
 #[path = "../../examples/joke.rs"]
 #[allow(dead_code, reason = "its main is the example's")]
 mod example;
 
 use super::{call, output, playground, send_user, terms};
 use crate::brokers::{self, Node, Raw};
-use crate::harness::{Who, wait_for};
 use lapin::types::AMQPValue;
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use toolhost::broker::{ReplyStream, ServiceRequest, ToolService, Topic, serve};
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tool services elsewhere: their descriptors, what policy says of them, and calls over a broker.
 
+use crate::prelude::*;
 mod announced;
 mod away;
 mod called;
@@ -11,10 +12,6 @@ mod pulsar;
 
 pub use peer::Peer;
 
-use crate::harness::{Ended, Playground, Who, finish};
-use serde_json::{Value, json};
-use std::fs;
-use std::process::Command;
 use toolhost::broker::Terms;
 
 pub fn terms(url: &str) -> Terms {

@@ -1,10 +1,7 @@
 //! A service that does what it is told, well or badly, on a thread of its own.
 
 use super::queues;
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use crate::prelude::*;
 use toolhost::broker::{Delivery, Link, Subscription, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
 
 pub struct Peer {

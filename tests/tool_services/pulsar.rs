@@ -2,9 +2,7 @@
 
 use super::{POLICY, Peer, call, change, output, playground, queues, terms};
 use crate::brokers::{Pulsar, program, unique};
-use crate::harness::{PATIENCE, Server, Who, within};
-use serde_json::{Value, json};
-use std::process::{Child, Command, Stdio};
+use crate::prelude::*;
 
 /// TrustGraph's own program.
 struct Joke(Child);

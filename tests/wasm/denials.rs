@@ -1,8 +1,7 @@
 //! Denials: what the host functions refuse a module is in the outcome, as data, by the whole binary.
 
-use crate::harness::{Playground, Server, Who, components, fits};
-use serde_json::{Value, json};
-use std::fs;
+use crate::harness::components;
+use crate::prelude::*;
 
 const PROBE: &str = include_str!("../engines/probe.wat");
 

@@ -1,11 +1,7 @@
 //! WASI tools, by the executor alone, behind the same walls as everywhere. Modules are written here as text; each says
 //! what it tries, and the outcome is judged from outside.
 
-use crate::harness::made_of;
-use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use crate::prelude::*;
 use toolhost::executor::process::Launchers;
 use toolhost::executor::wasm::{Cache, Role, Wasm};
 use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome};

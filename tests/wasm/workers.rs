@@ -1,7 +1,6 @@
 //! Workers and the cache: who is started, and what is kept.
 
 use super::*;
-use crate::harness::{Playground, Who, finish, fits};
 
 #[tokio::test]
 async fn calls_at_once_get_workers_of_their_own() {

@@ -1,17 +1,13 @@
 //! Calls that end, or try not to end: limits, lifetime, streams. Each is a tool and a call of its own. What a WASI
 //! module does as well stands in `tests/engines`; here is what only a process can.
 
+use crate::prelude::*;
 mod lifetime;
 mod memory;
 mod processes;
 mod scratch;
 mod streams;
 mod time;
-
-use crate::harness::{Ended, PYTHON, Playground, Who, finish, skipped};
-use serde_json::{Value, json};
-use std::fs;
-use std::time::Duration;
 
 pub struct Call {
     pub name: &'static str,

@@ -27,7 +27,7 @@ pub fn inner_v4(address: IpAddr) -> Option<Ipv4Addr> {
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let [a, b, c, d] = address.octets();
     match (a, b, c) {
-        // Public by its number, and on every machine of that cloud its own (Azure's documentation names this one).
+        // A public number, but in Azure each machine reaches its own cloud services there (Azure's documentation).
         (168, 63, 129) if d == 16 => Some("where a cloud keeps its metadata (168.63.129.16)"),
         (0, ..) => Some("unspecified (0.0.0.0/8)"),
         (10, ..) | (172, 16..=31, _) | (192, 168, _) => Some("private (RFC 1918)"),

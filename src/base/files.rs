@@ -31,14 +31,14 @@ pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<Pa
     Some(base.join("toolhost"))
 }
 
-/// The bytes of an open file; `None` where it has more than `most`. What is not a regular file is refused.
+/// The bytes of an open file; `None`: it has more than `most`. Refuses anything but a regular file.
 pub fn whole(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
     let facts = file.metadata()?;
     if !facts.is_file() {
         return Err(io::Error::other("is not a regular file"));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(facts.len().min(most)).unwrap_or(0) + 1);
-    // It may have grown since.
+    // The file may have grown meanwhile.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= most))
 }
@@ -49,7 +49,7 @@ pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     Ok(File::from(openat(AT_FDCWD, path, flags | always, Mode::empty())?))
 }
 
-/// Why a file is not one that only this user or root may read: nothing of `facts` is secret otherwise.
+/// Why a file does not count as private to this user or root. `None`: it is private.
 pub fn not_private(facts: &Metadata) -> Option<String> {
     if !facts.is_file() {
         return Some("it is not a regular file: name the file itself".to_owned());
@@ -60,7 +60,7 @@ pub fn not_private(facts: &Metadata) -> Option<String> {
     (!is_trusted(facts.uid())).then(|| format!("{}: chown it", foreign(facts.uid())))
 }
 
-/// The bytes of a regular file of at most so many, if `refuse` has nothing against it.
+/// Reads a regular file of at most `most` bytes, unless `refuse` gives a reason against it.
 pub fn checked(
     file: io::Result<File>,
     most: u64,
@@ -74,7 +74,7 @@ pub fn checked(
     whole(file, most).map_err(words)?.ok_or_else(|| format!("it is larger than {most} bytes"))
 }
 
-/// What tells a regular file from every other, and from itself before a write or a new name: both move its times.
+/// Identifies a regular file and its state: a write or a rename changes its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
     device: u64,
@@ -90,7 +90,7 @@ impl Stamp {
         Stamp::from_regular(&file.metadata()?)
     }
 
-    /// Of what lies at a path now, which is not opened; a link is not a regular file.
+    /// The stamp of the file at a path, without opening it. A link is not a regular file.
     pub fn at(path: &Path) -> io::Result<Stamp> {
         Stamp::from_regular(&path.symlink_metadata()?)
     }
@@ -200,7 +200,7 @@ impl Folder {
         Ok(unlinkat(&self.at, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// What a name is, a link itself included; `None` where there is nothing.
+    /// The metadata of a name, for a link its own. `None`: the name does not exist.
     pub fn stat(&self, name: &str) -> Option<FileStat> {
         fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()
     }
@@ -210,8 +210,8 @@ impl Folder {
         Ok(names_in(&self.at)?.map_while(Result::ok).filter_map(|name| name.into_string().ok()).collect())
     }
 
-    /// Takes the lock of this name for as long as the result lives; `None` while another holder has it. Its file is
-    /// removed with it.
+    /// Takes the lock of this name for as long as the result lives; `None`: another holder has it. The lock's file is
+    /// removed at the end.
     pub fn lock(&self, name: &str) -> io::Result<Option<Lock<'_>>> {
         loop {
             let file = self.trusted(name, OFlag::O_RDWR | OFlag::O_CREAT)?;
@@ -252,7 +252,7 @@ pub fn without_links(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     openat2(AT_FDCWD, path, OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).resolve(resolve))
 }
 
-/// A handle on what a path leads to, links and all, for binding and comparing.
+/// Opens the target of a path with O_PATH, following links; for binding and comparing.
 pub fn handle(path: &Path) -> nix::Result<OwnedFd> {
     openat(AT_FDCWD, path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
 }
@@ -316,21 +316,19 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     Ok(open_at(&at, ".", OFlag::O_DIRECTORY)?)
 }
 
-/// A folder in which only this user and root can replace what is theirs.
+/// Refuses a folder in which others can replace files of this user or root.
 fn check_folder(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
     check_owner(stat.st_uid, path, may_own)?;
     // In a sticky folder (/tmp) others can add names, not replace ours.
     if stat.st_mode & STICKY == 0 && others_may_write(stat.st_mode, stat.st_uid, stat.st_gid) {
         let path = path.display();
-        return Err(refused(format!(
-            "others may write {path} and replace what lies in it; `chmod go-w {path}` fixes it"
-        )));
+        return Err(refused(format!("others may write {path} and replace files in it; `chmod go-w {path}` fixes it")));
     }
     Ok(())
 }
 
-/// Whether its mode lets others than its owner and root write. A group whose number is the owner's is that user's
-/// private group.
+/// Whether a mode lets others than the owner and root write. A group with the owner's number is that user's private
+/// group.
 pub fn others_may_write(mode: u32, owner: u32, group: u32) -> bool {
     mode & WORLD_WRITABLE != 0 || (mode & GROUP_WRITABLE != 0 && group != 0 && group != owner)
 }
@@ -375,9 +373,9 @@ fn is_anybody(uid: u32) -> bool {
     every_id_is_mapped() != Some(true) && OVERFLOW.get_or_init(read).is_none_or(|overflow| overflow == uid)
 }
 
-/// Whether this is the first user namespace, where every id means itself (user_namespaces(7)). `None`: /proc does not
-/// tell. What it told once is kept: it cannot change, and a host that has no descriptors left could not read it again,
-/// and would take itself for somebody else.
+/// Whether this is the first user namespace, where every id means itself (user_namespaces(7)). `None`: /proc cannot be
+/// read. The answer is kept: it cannot change, and a host without free descriptors could not read it again and would
+/// act as another user.
 pub fn every_id_is_mapped() -> Option<bool> {
     static TOLD: OnceLock<bool> = OnceLock::new();
     if TOLD.get().is_none() {
@@ -475,7 +473,7 @@ fn names(path: &Path) -> Vec<OsString> {
     kept.map(|c| c.as_os_str().to_owned()).rev().collect()
 }
 
-/// The path without links; of one that is not there yet, without links in the part that is.
+/// The path with links resolved. If it does not exist yet, links are resolved in the part that exists.
 pub fn resolved(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     match there.and_then(|(above, real)| Some((real, path.strip_prefix(above).ok()?))) {

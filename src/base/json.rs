@@ -1,7 +1,7 @@
-//! The JSON reader of this program: strict, bounded, with places.
+//! The JSON reader of this program: strict, bounded, with line and column of each fault.
 //!
-//! serde_json lets the last of two equal keys win, rounds long numbers and forgets places. So a text is first read
-//! here, token by token, and only what is accepted becomes a tree of serde_json.
+//! serde_json lets the last of two equal keys win, rounds long numbers and keeps no positions. So a text is first read
+//! here, token by token, and only an accepted text becomes a tree of serde_json.
 
 use super::problem::{Code, Problem, Severity};
 use crate::quantity::MAX_JSON_DEPTH;
@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 pub enum Dialect {
     /// RFC 8259.
     Strict,
-    /// The same with `//` and `/* */` comments and trailing commas, each kind noted once.
+    /// RFC 8259 with `//` and `/* */` comments and trailing commas, each kind noted once.
     Commented,
 }
 
@@ -40,7 +40,7 @@ impl Document<'_> {
         find(self.text, pointer).map_or((0, 0), |(value, _)| line_and_column(self.text, value))
     }
 
-    /// The same for the member name in front of the value.
+    /// As `place`, for the member name in front of the value.
     pub fn place_of_key(&self, pointer: &str) -> (usize, usize) {
         find(self.text, pointer).map_or((0, 0), |(_, key)| line_and_column(self.text, key))
     }
@@ -96,7 +96,7 @@ struct Parser<'t> {
     path: Vec<Cow<'t, str>>,
     compact: String,
     hasher: RandomState,
-    /// Where the first comment and the first trailing comma stand.
+    /// Offsets of the first comment and of the first trailing comma.
     lenient: [Option<usize>; 2],
 }
 
@@ -122,7 +122,7 @@ impl<'t> Parser<'t> {
             }
             let is_whole = self.part.starts_with("//") || self.part.len() > 3 && self.part.ends_with("*/");
             if self.dialect == Dialect::Strict || !is_whole {
-                return self.fault("a JSON value is needed here; comments stand in files only, as // or closed /* */");
+                return self.fault("a JSON value is needed here; comments (// or closed /* */) are for files only");
             }
             self.lenient[0].get_or_insert(self.at);
         }
@@ -169,7 +169,7 @@ impl<'t> Parser<'t> {
                     self.lenient[1].get_or_insert(comma);
                 } else {
                     self.at = comma;
-                    return self.fault("a comma before the closing bracket: take it away");
+                    return self.fault("a comma before the closing bracket: remove it");
                 }
             } else if self.part != close {
                 return self.fault("a comma or a closing bracket is needed here");
@@ -191,7 +191,7 @@ impl<'t> Parser<'t> {
         self.at = at;
         match (is_new, is_private, self.part) {
             // Of two equal names one reader takes the first and another the last, which can get around a check.
-            (false, ..) => self.fault("this member name stands twice in one object: keep one"),
+            (false, ..) => self.fault("this member name occurs twice in one object: keep one"),
             (_, true, _) => self.fault("this member name is reserved"),
             (.., ":") => self.copy(),
             _ => {
@@ -329,7 +329,7 @@ impl fmt::Display for Text {
 pub struct Indented<'a>(pub &'a str);
 
 impl Indented<'_> {
-    /// Whether it has more than so many bytes.
+    /// Whether the indented text has more than `most` bytes.
     pub fn is_longer_than(self, most: usize) -> bool {
         struct Room(usize);
         impl fmt::Write for Room {

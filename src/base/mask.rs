@@ -1,9 +1,9 @@
 //! Masks secrets in what leaves this host: answers of hosts, output, logs, records and reports.
 //!
-//! A text has three readings: as it is, decoded character by character, and decoded so once more. Each is searched for
-//! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. A search
-//! that streams holds back a constant number of bytes, and as many are hidden beside a cut. That number depends on the
-//! length of the longest secret and never on how a text compares with one, which would confirm a guess.
+//! A text is searched in three readings: as it is, decoded character by character, and decoded a second time. Each is
+//! searched for the secrets and their base64, and a match is mapped back to bytes of the text. A streaming search holds
+//! back a constant number of bytes, and masks as many beside a cut. That number depends only on the length of the
+//! longest secret: if it depended on the text, it would confirm a guess.
 
 use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
@@ -23,18 +23,18 @@ pub const HIDDEN: &str = "***";
 pub const SHORTEST: usize = 8;
 /// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
-/// Most bytes of all secrets: beyond it, whole texts are hidden. Each takes up to ten times its length to be found.
+/// Most bytes of all secrets together; beyond it, whole texts are hidden. The search takes up to ten times as much.
 const MOST_BYTES: usize = 100 * 1024;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
 const LONGEST_CODE: usize = 12;
-/// Bytes of a text for each character of a secret that was encoded twice.
+/// Most bytes of a text that one character of a secret becomes when it is encoded twice.
 const SPREAD: usize = 2 * LONGEST_CODE;
 /// Bytes that are decoded at a time.
 const STEP: usize = 4096;
 const NAMED: [(&[u8], u8); 5] =
     [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
 
-/// Some secrets, and what finds them.
+/// A set of secrets, and the automaton that finds them.
 #[derive(Clone, Default)]
 pub struct Mask {
     secrets: BTreeSet<String>,
@@ -83,12 +83,12 @@ impl Mask {
         self.finder.get_or_init(find).clone()
     }
 
-    /// The text with every secret hidden, and what a cut may have left of one.
+    /// The text with every secret hidden, and also the bytes beside a cut, which may be a part of one.
     pub fn text(&self, text: &str) -> String {
         self.pieces(&[text], "", true).remove(0)
     }
 
-    /// The text with each secret hidden that stands whole in it.
+    /// The text with every secret hidden that is complete in it.
     pub fn whole(&self, text: &str) -> String {
         self.pieces(&[text], "", false).remove(0)
     }
@@ -98,15 +98,15 @@ impl Mask {
         self.pieces(lines, "\n", true)
     }
 
-    /// A list of texts in which a secret may stand in several one after the other; `None` where nothing is hidden, or
-    /// it is another list.
+    /// A JSON list of strings with the secrets hidden, also one that spans several strings. `None`: nothing was hidden,
+    /// or the list holds other values.
     pub fn list(&self, json: &str) -> Option<String> {
         let texts: Vec<String> = serde_json::from_str(json).ok()?;
         let shown = self.pieces(&texts, "", false);
         if shown == texts { None } else { serde_json::to_string(&shown).ok() }
     }
 
-    /// Texts that follow each other with this between them: what is hidden stands where it begins.
+    /// Texts that follow one another, with `between` between them. `***` stands in the text where a secret begins.
     fn pieces<T: AsRef<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         if self.is_empty() || texts.iter().all(|text| text.is_empty()) {
@@ -130,8 +130,8 @@ impl Mask {
         texts.into_iter().map(shown).collect()
     }
 
-    /// The answer of a tool with the secrets hidden that stand in its texts and numbers; of the names of members those
-    /// of `names` alone. `None`: there is none. It stays one JSON document.
+    /// A tool's JSON answer with the secrets in its strings and numbers hidden; in member names only those of `names`.
+    /// `None`: nothing was hidden. The result is still one JSON document.
     pub fn answer(&self, json: &str, names: &Mask) -> Option<String> {
         if self.is_empty() {
             return None;
@@ -156,7 +156,7 @@ impl Mask {
                 continue;
             }
             if is_name {
-                // The number of changed names keeps them apart.
+                // A number keeps changed names distinct.
                 changed += 1;
                 hidden += &if changed > 1 { format!(" ({changed})") } else { String::new() };
             }
@@ -165,7 +165,7 @@ impl Mask {
         Some(shown + rest)
     }
 
-    /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
+    /// Takes the next piece of a text, and returns what can be shown of the text by now. `None`: the text is complete.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
         let text = piece.unwrap_or_default();
         if self.is_empty() {
@@ -196,7 +196,7 @@ pub fn head(text: &str, most: usize) -> String {
     if text.len() <= most { text.to_owned() } else { text[..text.floor_char_boundary(most)].to_owned() + CUT }
 }
 
-/// The places beside cuts that may be parts of a secret, which reaches so far.
+/// The ranges of `reach` bytes beside cuts, which may be parts of a secret.
 fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
     let starts =
         text.match_indices("[…").map(|(at, _)| at).chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
@@ -206,7 +206,7 @@ fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
     before.chain(ends.map(move |at| at..text.len().min(at + reach))).filter(|place| !place.is_empty())
 }
 
-/// A match can begin or end within a character.
+/// Bytes as text. Lossy, because a match can begin or end within a character.
 fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -242,11 +242,11 @@ impl Finder {
     }
 }
 
-/// What a secret is searched as: itself, decoded as a reading of a text is, and what its bytes alone decide of its
-/// base64 at each place in a group of three.
+/// The patterns by which a secret is found: itself, its decoded forms, and, for each of the three alignments of base64,
+/// the characters that its bytes alone determine.
 fn patterns(secret: &str) -> Vec<Vec<u8>> {
     let once = decode(secret.as_bytes(), true);
-    // What follows the secret in a text may be read with its last signs.
+    // The text after a secret may change how its last characters are decoded.
     let readings = [decode(secret.as_bytes(), false), decode(&once, false), decode(&once, true)];
     let latin: Option<Vec<u8>> = secret.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
     let mut found: Vec<Vec<u8>> = [secret.into(), once].into_iter().chain(readings).chain(latin).collect();
@@ -260,7 +260,7 @@ fn patterns(secret: &str) -> Vec<Vec<u8>> {
     found
 }
 
-/// Letters of either case, both alphabets of base64, and the blank of a form are one.
+/// Makes letters of either case equal, both alphabets of base64, and the space of a form and `+`.
 fn fold(byte: u8) -> u8 {
     match byte {
         b' ' | b'-' => b'+',
@@ -269,18 +269,18 @@ fn fold(byte: u8) -> u8 {
     }
 }
 
-/// One search through a text that comes in pieces, and gives out what no secret can begin in any more.
+/// A search through a text that comes in pieces. Returns the bytes in which no secret can begin any more.
 pub struct Search {
     finder: Arc<Finder>,
-    /// Secrets are overwritten. Otherwise `HIDDEN` stands where they begin.
+    /// True: a secret is overwritten with as many `*`. False: `HIDDEN` replaces it.
     equal_length: bool,
-    /// As it is, decoded once and twice.
+    /// The text as it is, decoded once, and decoded twice.
     readings: [Reading; 3],
     decoders: [Decoder; 2],
     found: Vec<Range<usize>>,
     /// Bytes that were read.
     read: usize,
-    /// The last of them, which were not given out: a secret may begin in them.
+    /// The last bytes read, which are held back: a secret may begin in them.
     text: VecDeque<u8>,
     /// Something was hidden.
     pub hid: bool,
@@ -293,19 +293,19 @@ impl Search {
         Search { finder, equal_length, readings, decoders, found, read: 0, text, hid: false }
     }
 
-    /// Takes bytes in, and gives out those that are settled.
+    /// Takes bytes, and returns those that can be shown by now.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.read(bytes);
         self.text.extend(bytes);
         let mut length = self.text.len().saturating_sub(self.finder.reach());
-        // Characters stay whole.
+        // Do not split a character.
         for _ in 0..3 {
             length -= usize::from(length > 0 && self.text.get(length).is_some_and(|byte| byte & 0xC0 == 0x80));
         }
         self.release(length)
     }
 
-    /// The rest: nothing more comes.
+    /// The text is complete: returns the bytes held back.
     pub fn finish(&mut self) -> Vec<u8> {
         self.take(Vec::new(), true);
         self.release(self.text.len())
@@ -365,7 +365,7 @@ impl Reading {
         self.places.push_back(unit.from);
         self.state = finder.patterns.next_state(Anchored::No, self.state, fold(unit.byte));
         if finder.patterns.is_match(self.state) {
-            // The first is the longest: the others are ends of it.
+            // The first match is the longest: the others are suffixes of it.
             let length = finder.patterns.pattern_len(finder.patterns.match_pattern(self.state, 0));
             add(found, self.places[self.places.len() - length]..unit.to);
         }
@@ -404,7 +404,7 @@ fn mask(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -
 /// broken into lines.
 #[derive(Default)]
 struct Decoder {
-    /// From the first byte on that may begin an encoded character.
+    /// Bytes that are not decoded yet. The first may begin an encoded character.
     waiting: VecDeque<Unit>,
     /// Bytes of a line break and its blanks that were skipped.
     skipped: usize,

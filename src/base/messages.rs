@@ -56,7 +56,7 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> std::io::Result<Optio
     Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
 }
 
-/// A memory file with this content, to stand beside a message.
+/// A memory file with this content, to be sent beside a message.
 pub fn memory_file(content: &[u8]) -> std::io::Result<OwnedFd> {
     let fd = nix::sys::memfd::memfd_create(c"toolhost", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
     let mut file = std::fs::File::from(fd);

@@ -28,7 +28,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&sha2::Sha256::digest(bytes))
 }
 
-/// Counts one of a kind while it is kept.
+/// Counts one object of a kind as long as it lives.
 #[derive(Debug)]
 pub struct Counted(&'static AtomicUsize);
 
@@ -45,7 +45,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whole milliseconds; times that no number holds are the largest.
+/// Whole milliseconds, at most `u64::MAX`.
 pub fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

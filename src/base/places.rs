@@ -1,6 +1,6 @@
-//! A fair semaphore with weights. A claim counts against keys, each of which has at most so many places; claims that
-//! wait take turns, first those whose keys, in their order, have the fewest places. Only equal claims wait behind one
-//! another.
+//! A fair, weighted semaphore with a limit for each key (a principal, a tool). A claim lists the keys that a waiter's
+//! places count against. Free places go to the claim whose keys hold the fewest. Only waiters with equal claims queue
+//! behind one another.
 
 use super::lock;
 use std::collections::{HashMap, VecDeque};
@@ -10,16 +10,16 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct Places {
     state: Mutex<PlacesState>,
-    /// All places.
+    /// How many places there are in all.
     pub all: usize,
-    /// The most of one key, where a claim says nothing else.
+    /// The default limit of one key.
     pub each: usize,
 }
 
 #[derive(Debug, Default)]
 struct PlacesState {
     held: HashMap<String, usize>,
-    /// Claims in the order of their turns, each with its waiters, and how much they wait for, in the order of arrival.
+    /// Waiting claims in round-robin order. Each has its waiters, with the places they need, in order of arrival.
     waiting: VecDeque<(Claim, Queue)>,
 }
 
@@ -28,7 +28,7 @@ type Queue = VecDeque<(usize, oneshot::Sender<Place>)>;
 /// The keys that a place counts against, from the widest to the narrowest, each with the most places it may have.
 pub type Claim = Vec<(String, usize)>;
 
-/// A claim of at most so many of all places, and so many of each key.
+/// Makes a claim: at most `all` places in all, and at most the given number for each key.
 pub fn claim(all: usize, keys: impl IntoIterator<Item = (String, usize)>) -> Claim {
     let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), most));
     [("all".to_owned(), all)].into_iter().chain(keys).collect()
@@ -42,7 +42,7 @@ pub struct Place {
     pub(super) size: usize,
 }
 
-/// Dropping it ends the wait.
+/// One waiter in a queue. Dropping it ends the wait.
 struct Waiter<'p>(&'p Arc<Places>, oneshot::Receiver<Place>);
 
 impl Places {
@@ -74,7 +74,7 @@ impl Places {
         }
     }
 
-    /// Places that are free now, without waiting.
+    /// Takes places if they are free now. Never waits.
     pub fn try_enter(self: &Arc<Self>, key: &str, size: usize) -> Option<Place> {
         self.try_enter_as(&self.claim_of(key), size)
     }
@@ -93,13 +93,13 @@ impl Places {
         lock(&self.state).waiting.iter().map(|(_, queue)| queue.len()).sum()
     }
 
-    /// Changes the state, and gives what is free then to waiters.
+    /// Changes the state, then hands free places to waiters.
     fn hand_out<T>(self: &Arc<Self>, change: impl FnOnce(&mut PlacesState) -> T) -> T {
         let mut given = Vec::new();
         let changed = {
             let mut state = lock(&self.state);
             let changed = change(&mut state);
-            // Whoever stopped waiting has no turn.
+            // Remove waiters that gave up.
             state.waiting.retain_mut(|(_, queue)| {
                 queue.retain(|(_, waiter)| !waiter.is_closed());
                 !queue.is_empty()
@@ -109,7 +109,7 @@ impl Places {
                     state.add(&claim, size);
                     given.push((to, Place { places: self.clone(), claim: claim.clone(), size }));
                 }
-                // The others wait until everybody else had a turn.
+                // The claim's other waiters go behind all other claims.
                 if !queue.is_empty() {
                     state.waiting.push_back((claim, queue));
                 }
@@ -129,7 +129,7 @@ impl PlacesState {
         self.held.get(key).copied().unwrap_or_default()
     }
 
-    /// The narrowest key that has no room for so much more.
+    /// The narrowest key of the claim that has no room for `size` more places.
     fn full<'c>(&self, claim: &'c Claim, size: usize) -> Option<&'c str> {
         let full = |(key, most): &&(String, usize)| self.held(key) + size > *most;
         claim.iter().rev().find(full).map(|(key, _)| key.as_str())
@@ -150,7 +150,7 @@ impl PlacesState {
         }
     }
 
-    /// Whose turn it is.
+    /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
         let fits = |(claim, queue): &(Claim, Queue)| self.full(claim, queue[0].0).is_none();
         let held = |claim: &Claim| claim.iter().map(|(key, _)| self.held(key)).collect::<Vec<_>>();
@@ -160,7 +160,7 @@ impl PlacesState {
 }
 
 impl Place {
-    /// Counts this place as another claim of another size. `Err`: the key that has no room; nothing changed then.
+    /// Moves this place to another claim and size. `Err`: the key that has no room; nothing has changed.
     pub fn charge<'c>(&mut self, claim: &'c Claim, size: usize) -> Result<(), &'c str> {
         self.places.clone().hand_out(|state| {
             state.remove(&self.claim, self.size);
@@ -173,7 +173,7 @@ impl Place {
         })
     }
 
-    /// The same for another size of the same claim. False: it does not fit.
+    /// Changes the size of this place. False: the new size does not fit, and nothing has changed.
     pub fn resize(&mut self, size: usize) -> bool {
         self.charge(&self.claim.clone(), size).is_ok()
     }
@@ -182,7 +182,7 @@ impl Place {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.1.close();
-        // Whoever waited behind it may have room.
+        // Waiters behind this one may fit now.
         self.0.hand_out(|_| {});
     }
 }

@@ -1,4 +1,4 @@
-//! A fault of a file, with its place, as every reader of files tells it.
+//! A fault of a file, with its location, in the form in which all readers of files report it.
 
 use serde::Serialize;
 
@@ -23,12 +23,12 @@ pub struct At {
 }
 
 impl Problem {
-    /// Whether it is of the value at a pointer, or of a part of that.
+    /// Whether the problem is about the value at `pointer`, or about a part of that value.
     pub fn is_below(&self, pointer: &str) -> bool {
         self.pointer.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// One whose line and column are not known (yet).
+    /// A problem whose line and column are not known yet.
     pub fn new(severity: Severity, code: Code, pointer: impl Into<String>, message: impl Into<String>) -> Problem {
         Problem { severity, code, pointer: pointer.into(), line: 0, column: 0, message: message.into() }
     }

@@ -1,4 +1,5 @@
-//! Work that several callers wait for, one piece for each key. It goes on when its callers leave.
+//! Work that is shared: for each key one task runs, and several callers can wait for it. It continues when its callers
+//! leave.
 //!
 //! The work itself stores its result where the next caller looks first. (Between processes: `files::Folder::lock`.)
 
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 use tokio::task::AbortHandle;
 
 pub struct Shared<T: Clone> {
-    /// Pieces by key, with those that ended since the last look.
+    /// Tasks by key. Some of them may have ended.
     begun: Mutex<HashMap<String, (AbortHandle, Work<T>)>>,
     most: usize,
 }
@@ -57,7 +58,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
             }
         };
         let result = result.await.ok_or(NoResult::Broken);
-        // A result can hold an open file.
+        // Drop results that nobody needs: one can hold an open file.
         lock(&self.begun).retain(|_, (task, _)| !task.is_finished());
         result
     }

@@ -1,8 +1,8 @@
-//! A bounded map whose entries are charged to keys, each of which has at most so much of it: all of it, a principal, a
-//! network.
+//! A bounded map whose entries are charged to keys with a limit each: one key for the whole map, one for each
+//! principal or network.
 //!
-//! An entry stays until its time. Once that has passed it goes where room is needed: first the one whose time came
-//! first, of whoever has most that can go.
+//! An entry stays until its deadline. After that it is removed when room is needed: the earliest one first, of the key
+//! with the most entries that are not in use.
 
 use super::places::{Claim, Place, Places};
 use std::cmp::Reverse;
@@ -24,7 +24,7 @@ pub fn now() -> Duration {
 pub struct Shares<K, V> {
     places: Arc<Places>,
     entries: BTreeMap<K, Entry<V>>,
-    /// Of each key the entries that are not in use, by their time, and how much they take.
+    /// For each key: its entries that are not in use, by deadline, and their total size.
     unused: HashMap<String, (BTreeSet<(Duration, K)>, usize)>,
 }
 
@@ -43,7 +43,7 @@ impl<K, V> Default for Shares<K, V> {
 }
 
 impl<K: Ord + Clone, V> Shares<K, V> {
-    /// Puts an entry in the place of what has its key. False: it has no room.
+    /// Removes the entry of this key, and inserts another. False: there is no room for it.
     pub fn put(&mut self, key: K, (claim, size): (Claim, usize), until: Duration, value: V) -> bool {
         self.remove(&key);
         let mut place = self.places.none();
@@ -54,7 +54,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         fits
     }
 
-    /// Charges an entry in another way. False: it has no room, and stays as it was.
+    /// Charges an entry to another claim or size. False: there is no room, and the entry stays as it was.
     pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
         let Some(mut entry) = self.remove(key) else { return false };
         let fits = self.make_room(&mut entry.place, &claim, size);
@@ -62,7 +62,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         fits
     }
 
-    /// Until when an entry stays.
+    /// Sets until when an entry stays.
     pub fn keep(&mut self, key: &K, until: Duration) {
         if let Some(entry) = self.remove(key) {
             self.insert(key.clone(), Entry { until, ..entry });
@@ -113,7 +113,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         true
     }
 
-    /// The entry that goes where this key has no room: the first of whoever below it has most that can go.
+    /// The entry to remove if this key has no room: the earliest of the key below it whose unused entries are largest.
     fn excess(&self, full: &str) -> Option<K> {
         let now = now();
         let first = |name: &str| self.unused.get(name)?.0.first().filter(|(until, _)| *until <= now);

@@ -1,4 +1,5 @@
-//! What the host builds once and keeps on disk: a private folder of records, and of trees that records name, by key.
+//! The store for what the host builds once and keeps on disk: a private folder of records, each with a key, and of
+//! folder trees that records name.
 //!
 //! A record is a file that begins with the mark of its kind and the SHA-256 of its content. Records and trees appear
 //! whole, by rename. A record of another kind, a link, or a file that others may read or write does not open. Each kind
@@ -20,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 /// Where the content of a record starts: after the mark and the digest.
 const HEADER_BYTES: u64 = 8 + 32;
-/// The time of the last use is exact to this.
+/// How exact the time of the last use is.
 const USE_PRECISION: Duration = Duration::from_secs(60);
 /// An unfinished record of this age, seconds, belongs to no host that still runs.
 const ABANDONED: i64 = 3600;
@@ -34,11 +35,11 @@ pub struct RecordKind {
     /// What follows the key in the name of a record.
     pub ending: &'static str,
     pub max_bytes: u64,
-    /// Each record names a tree, and is nothing without it.
+    /// Each record names a tree, and is useless without it.
     pub has_tree: bool,
 }
 
-/// Most of all records and trees together; beyond that those not used for longest go.
+/// Limits for all records and trees together. Beyond them, those that were not used for longest are removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub bytes: u64,
@@ -181,7 +182,7 @@ impl ContentStore {
         ))
     }
 
-    /// A record that is used now; its content is not looked at.
+    /// Opens a record, and marks it as used now. Does not verify its content.
     pub fn open_record(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         let content = self.peek(key, kind)?;
         let used = content.file.metadata().ok()?.modified().ok()?;
@@ -191,7 +192,7 @@ impl ContentStore {
         Some(content)
     }
 
-    /// The same, where only its properties count.
+    /// Opens a record without marking it as used.
     pub fn peek(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         let file = self.folder.file(&format!("{key}{}", kind.ending), OFlag::O_RDONLY).ok()?;
         let stat = fstat(&file).ok()?;
@@ -205,7 +206,7 @@ impl ContentStore {
         (mark == *kind.mark).then(|| Content { file: Arc::new(file), offset: HEADER_BYTES, bytes })
     }
 
-    /// A record that is intact; everything else is as if it were missing.
+    /// Opens a record whose content fits its digest. Any other record counts as missing.
     pub fn get(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         self.open_record(key, kind).filter(Content::is_intact)
     }
@@ -250,7 +251,7 @@ impl ContentStore {
         open_at(&self.folder, name, OFlag::O_DIRECTORY)
     }
 
-    /// A tree that is not removed while the result is open; `None`: it is not there.
+    /// Opens a tree. It is not removed while the result is open. `None`: it does not exist.
     pub fn hold_tree(&self, name: &str) -> io::Result<Option<File>> {
         let Ok(root) = self.open_tree(name).map(File::from) else { return Ok(None) };
         root.lock_shared()?;
@@ -266,14 +267,14 @@ impl ContentStore {
         Ok(keys.filter_map(|key| Some((key.to_owned(), used(key)?))).collect())
     }
 
-    /// Removes a record and the tree that it names; false: somebody uses or makes it.
+    /// Removes a record and the tree that it names. False: the record or tree is in use or being built.
     pub fn remove(&self, key: &str, kind: &RecordKind, tree: Option<&str>) -> io::Result<bool> {
-        // First the record: what is left if this process ends now belongs to none.
+        // The record goes first: if this process ends in between, the remaining tree belongs to no record.
         let names: Vec<_> = [&*format!("{key}{}", kind.ending)].into_iter().chain(tree).map(str::to_owned).collect();
         self.discard(key, &names, &|| false)
     }
 
-    /// Removes parts of a key. They stay (false) while it is being built, a tree among them is used, or all are needed.
+    /// Removes files of a key. False: they stay, because the key is being built, a tree is in use, or they are needed.
     fn discard(&self, key: &str, names: &[String], are_needed: &dyn Fn() -> bool) -> io::Result<bool> {
         let Some(_lock) = self.lock(key)? else { return Ok(false) };
         let trees: Vec<_> = names.iter().filter_map(|name| self.open_tree(name).map(File::from).ok()).collect();
@@ -297,16 +298,16 @@ impl ContentStore {
         Ok(true)
     }
 
-    /// Removes what hosts left that were killed, records without their tree and trees without a record, and what was
-    /// not used for longest beyond the limits. `tree_of`: what the record of a key names, where that can be read. What
-    /// cannot be removed stays for the next time.
+    /// Removes leftovers of killed hosts, records without a tree, and trees without a record. Beyond the limits it also
+    /// removes what was not used for longest. `tree_of`: the tree that the record of a key names, if it can be read.
+    /// Files that cannot be removed stay for the next time.
     pub fn tidy(&self, tree_of: &dyn Fn(&str) -> Option<Tree>) -> io::Result<()> {
         let mut records = Vec::new();
         for name in self.folder.names()? {
             let Some((key, part)) = self.part(&name) else { continue };
             let is_needed = || self.is_needed(&name, key, &part, tree_of);
             if !is_needed() {
-                // A lock goes with the one that is taken for it. Others may have become part of an entry meanwhile.
+                // `discard` itself locks the key, which removes a lock file. Other files may be needed by now.
                 let names = if name.ends_with(".lock") { Vec::new() } else { vec![name.clone()] };
                 if let Err(e) = self.discard(key, &names, &is_needed) {
                     let store = self.path.display();
@@ -369,7 +370,7 @@ fn is_key(name: &str) -> bool {
     name.len() >= LEAST_KEY && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// SHA-256 of what is left to read, taken a piece at a time, and how many bytes that was.
+/// Reads to the end. Returns the SHA-256 of the bytes, and how many there were.
 pub fn digest(mut from: impl Read) -> io::Result<([u8; 32], u64)> {
     let (mut sum, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 256 << 10]);
     loop {

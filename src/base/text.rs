@@ -73,7 +73,7 @@ pub fn escaped_json(json: &str) -> String {
     Visible(json).to_string()
 }
 
-/// The same for anything whose `Display` is JSON text, escaped while it is written.
+/// As `escaped_json`, for anything whose `Display` is JSON text: escaped while it is written.
 pub struct Visible<D>(pub D);
 
 impl<D: Display> Display for Visible<D> {
@@ -90,7 +90,7 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
-/// The same, as a formatter for serde_json's serializer.
+/// As `Visible`, but a formatter for serde_json's serializer.
 pub struct VisibleJson;
 
 impl serde_json::ser::Formatter for VisibleJson {
@@ -126,7 +126,7 @@ pub fn head(text: &str, most: usize) -> String {
     }
 }
 
-/// The first `most` bytes, and how many there were where something was cut.
+/// The first `most` bytes, and the number of all bytes if something was cut.
 pub fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();

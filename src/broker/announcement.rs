@@ -1,4 +1,5 @@
-//! A signed message that says for how long services are there. Nothing of a body is believed before its signature fits.
+//! The signed message by which a host announces its tool services for a limited time. No field of a body is used before
+//! the signature is verified.
 
 use super::terms::Secret;
 use crate::base::json::{Dialect, parse};
@@ -12,10 +13,10 @@ use serde_json::{Map, Value, json};
 const LARGEST: usize = 256 * 1024;
 /// Shortest key, bytes.
 const SHORTEST: usize = 32;
-/// Signed with the rest, so that no signature of something else fits.
+/// Part of the signed text, so that no signature made for another purpose is valid here.
 const WHAT: &str = "toolhost-announcement-1";
 
-/// What announcers and listeners share.
+/// The HMAC key that an announcer shares with its listeners.
 #[derive(Clone, Debug)]
 pub struct AnnouncerKey(hmac::Key);
 
@@ -26,7 +27,7 @@ impl AnnouncerKey {
 
     fn parse(text: &str) -> Result<AnnouncerKey, String> {
         match text.len() < SHORTEST {
-            true => Err(format!("it has fewer than {SHORTEST} bytes, and could be guessed: `openssl rand -hex 32`")),
+            true => Err(format!("it has fewer than {SHORTEST} bytes: make one with `openssl rand -hex 32`")),
             false => Ok(AnnouncerKey(hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()))),
         }
     }
@@ -36,14 +37,14 @@ impl AnnouncerKey {
 pub struct Announcement {
     /// When it was signed, milliseconds since 1970.
     pub time: i64,
-    /// Seconds for which it holds from then on.
+    /// How many seconds after `time` the announcement is valid.
     pub ttl: i64,
-    /// Descriptors by their keys; none: the announcer leaves.
+    /// Descriptors by key. An empty map means that the announcer stops.
     pub descriptors: Map<String, Value>,
 }
 
 impl Announcement {
-    /// An error: no host would read it.
+    /// Encodes and signs the announcement. Fails if it is larger than listeners accept.
     pub fn signed(&self, announcer: &str, key: &AnnouncerKey) -> Result<Vec<u8>, String> {
         let said = json!({ "time": self.time, "ttl": self.ttl, "descriptors": self.descriptors }).to_string();
         let signature = STANDARD.encode(hmac::sign(&key.0, &covered(announcer, &said)));
@@ -56,12 +57,12 @@ impl Announcement {
     }
 }
 
-/// One that was not looked into yet.
+/// A received announcement whose signature is not verified yet.
 #[derive(Serialize, Deserialize)]
 pub struct Sealed {
-    /// Who it says it is of.
+    /// The announcer that the message claims to come from.
     pub announcer: String,
-    /// JSON text.
+    /// The announcement as JSON text, which the signature covers.
     said: String,
     signature: String,
 }
@@ -71,19 +72,19 @@ impl Sealed {
         if body.len() > LARGEST {
             return Err(format!("it is larger than {LARGEST} bytes"));
         }
-        let shape = "it is no JSON object with the texts \"announcer\", \"said\" and \"signature\"";
+        let shape = "it is not a JSON object with the strings \"announcer\", \"said\" and \"signature\"";
         serde_json::from_slice(body).map_err(|_| shape.to_owned())
     }
 
-    /// What it says, if its announcer has this key.
+    /// Verifies the signature with the announcer's key, and returns the announcement.
     pub fn opened(self, key: &AnnouncerKey) -> Result<Announcement, String> {
         let signature = STANDARD.decode(&self.signature).unwrap_or_default();
         hmac::verify(&key.0, &covered(&self.announcer, &self.said), &signature)
-            .map_err(|_| "its signature does not fit the key of its announcer".to_owned())?;
+            .map_err(|_| "its signature is not valid for the key of its announcer".to_owned())?;
         let read = parse(self.said.as_bytes(), Dialect::Strict).map_err(|why| why.message)?.value;
         match (read["time"].as_i64(), read["ttl"].as_i64(), &read["descriptors"]) {
             (Some(time), Some(ttl), Value::Object(found)) => Ok(Announcement { time, ttl, descriptors: found.clone() }),
-            _ => Err("it says no \"time\" and \"ttl\" as integers, or no \"descriptors\"".to_owned()),
+            _ => Err("\"time\" and \"ttl\" must be integers, and \"descriptors\" an object".to_owned()),
         }
     }
 }

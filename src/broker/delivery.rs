@@ -1,4 +1,4 @@
-//! Messages of a broker, and what a connection to one is made of.
+//! Messages of a broker, and the two halves of a connection: `Incoming` and `Outgoing`.
 
 use super::terms::Topic;
 use futures_util::future::BoxFuture;
@@ -8,26 +8,26 @@ use tokio_util::sync::CancellationToken;
 
 /// Largest body that is published, bytes: Pulsar's brokers cut the connection at 5 MiB, metadata included.
 pub const LARGEST: usize = 5_000_000;
-/// Longest `id`, bytes; it counts to the same message.
+/// Longest `id`, bytes. It is part of the same message as the body.
 pub const LONGEST_ID: usize = 1024;
 
 /// How long a confirmation of the broker may take.
 pub const CONFIRMED: Duration = Duration::from_secs(30);
-/// The same of a request that goes back, which a broker that is short of memory holds up meanwhile. On another
-/// connection it would look as if it were lost once more.
+/// The same for a request that is put back. A broker that is short of memory delays it, and ending the connection
+/// sooner would make the request count as lost once more.
 const PUT_BACK: Duration = Duration::from_secs(600);
 
 /// Which messages a link receives.
 #[derive(Clone, Debug)]
 pub enum Subscription {
-    /// A queue that several hosts share: each message goes to one of them. RabbitMQ hands out at most `at_once` that
-    /// are not done.
+    /// A queue that several hosts share: each message goes to one of them. RabbitMQ delivers at most `at_once`
+    /// messages that are not acknowledged.
     Shared { topic: Topic, subscription: String, at_once: u16 },
-    /// All that is published there from now on.
+    /// Every message that is published to the topic from now on.
     All { topic: Topic },
 }
 
-/// What a message says of the trace that it is part of, unread (W3C Trace Context): properties of these names, or none.
+/// The trace context of a message, not parsed (W3C Trace Context): its properties `traceparent` and `tracestate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     pub parent: Option<String>,
@@ -36,24 +36,24 @@ pub struct Trace {
 
 #[cfg(any(feature = "rabbitmq", feature = "pulsar"))]
 impl Trace {
-    /// Of a message whose texts are found by their names.
+    /// Reads the context of a message. `text` looks up a property by its name.
     pub(super) fn new(text: impl Fn(&str) -> Option<String>) -> Trace {
         Trace { parent: text("traceparent"), state: text("tracestate") }
     }
 
-    /// What is there, by its name.
+    /// The properties that are present, each with its name.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let both = [("traceparent", &self.parent), ("tracestate", &self.state)];
         both.into_iter().filter_map(|(name, text)| Some((name, text.as_deref()?)))
     }
 }
 
-/// One message that came. From a shared queue of RabbitMQ it comes again unless it is `done`.
+/// A received message. RabbitMQ delivers a message of a shared queue again unless it is `done`.
 pub struct Delivery {
-    /// As it came; empty where there was none.
+    /// The id, byte for byte; empty if the message has none.
     pub id: Vec<u8>,
     pub body: Vec<u8>,
-    /// Somebody had it before, and may have acted on it.
+    /// A consumer received the message before, and may have acted on it.
     pub redelivered: bool,
     /// How often it was put back by `again`.
     pub attempt: u32,
@@ -64,25 +64,25 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// It needs no more.
+    /// Acknowledges the message.
     pub async fn done(self) -> Result<(), String> {
         self.settle(Settlement::Done).await
     }
 
-    /// Puts it back into its queue, counted.
+    /// Puts the message back into its queue, with its attempts counted.
     pub async fn again(self) -> Result<(), String> {
         self.settle(Settlement::Again).await?;
         self.done().await
     }
 
-    /// Puts it into the queue beside its own that keeps what is not run.
+    /// Moves the message to the dead-letter queue beside its own (`QUEUE.dead`).
     pub async fn bury(self) -> Result<(), String> {
         self.settle(Settlement::Bury).await?;
         self.done().await
     }
 
-    /// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand
-    /// for ever.
+    /// If settling fails or takes too long, the connection is ended. Otherwise the broker would count the message as in
+    /// progress for ever.
     async fn settle(&self, how: Settlement) -> Result<(), String> {
         let (within, hold) = match (how, &self.hold) {
             (Settlement::Done, None) => return Ok(()),
@@ -91,7 +91,7 @@ impl Delivery {
             (_, Some(hold)) => (PUT_BACK, hold),
         };
         let ended = tokio::time::timeout(within, hold.settle(self, how)).await;
-        let ended = ended.unwrap_or_else(|_| Err("the broker confirms nothing".to_owned()));
+        let ended = ended.unwrap_or_else(|_| Err("the broker did not confirm in time".to_owned()));
         if ended.is_err() {
             self.broken.cancel();
         }
@@ -102,15 +102,15 @@ impl Delivery {
 /// Why something was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublishError {
-    /// It is more than a broker takes.
+    /// The message is larger than the broker accepts.
     TooLarge,
     /// No client listens there.
     NoListener,
-    /// The connection failed; it may have arrived.
+    /// The connection failed. The message may have arrived.
     Failed(String),
 }
 
-/// What becomes of a message that a broker handed out.
+/// How a received message is settled with the broker.
 #[derive(Clone, Copy)]
 pub enum Settlement {
     Done,
@@ -118,16 +118,16 @@ pub enum Settlement {
     Bury,
 }
 
-/// The broker's own hold on a message that is not done.
+/// Settles a message that the broker keeps until then.
 pub trait Hold: Send + Sync {
     fn settle<'a>(&'a self, delivery: &'a Delivery, how: Settlement) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// One connection: what comes in.
 pub trait Incoming: Send {
-    /// `None`: it ended, and says no reason.
+    /// `None`: the connection ended without a reason.
     fn next(&mut self) -> BoxFuture<'_, Option<Result<Delivery, String>>>;
-    /// Asks for no more; what was on its way still comes.
+    /// Stops receiving. Messages that are on their way still arrive.
     fn stop(&mut self) -> BoxFuture<'_, ()>;
 }
 
@@ -137,5 +137,5 @@ pub trait Outgoing: Send + Sync {
     -> BoxFuture<'a, Result<(), PublishError>>;
 }
 
-/// What comes in and what goes out by one connection.
+/// The receiving and the sending half of one connection.
 pub type Ends = (Box<dyn Incoming>, Arc<dyn Outgoing>);

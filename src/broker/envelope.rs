@@ -1,5 +1,5 @@
-//! The envelope of a tool service: a request with two JSON texts, and replies. Fields that are not known are passed
-//! over, as TrustGraph adds and drops them; a body over the cap is neither parsed nor sent.
+//! The envelope of a tool service: a request with two JSON texts, and replies. Unknown fields are ignored, because
+//! TrustGraph adds and drops some. A body over the limit is neither parsed nor sent.
 
 use super::delivery::LARGEST;
 use crate::base::json;
@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-/// What is asked of a service. Nothing shows it: secrets may be among it.
+/// A request to a service. It is never shown (no `Debug`), because it may hold secrets.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolServiceRequest {
@@ -20,7 +20,7 @@ pub struct ToolServiceRequest {
     /// JSON text; empty text is an empty map.
     #[serde(deserialize_with = "text_or_null")]
     pub arguments: String,
-    /// It is somebody's reply: an answer to that could come in as a request once more, for ever.
+    /// The message is itself a reply. An answer to it could arrive as a request again, without end.
     #[serde(rename = "end_of_stream", skip_serializing, deserialize_with = "whatever")]
     pub is_reply: bool,
 }
@@ -36,7 +36,7 @@ fn whatever<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
 /// One reply; the last of a request says `end_of_stream`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ToolServiceResponse {
-    /// `null` on success: written, not left out.
+    /// `null` on success. The member is always written.
     pub error: Option<ServiceError>,
     pub response: String,
     pub end_of_stream: bool,
@@ -49,8 +49,7 @@ pub struct ServiceError {
     pub message: String,
 }
 
-/// A reply as it came. No tree of it is made, which could be forty times as large: what is not asked for is passed
-/// over.
+/// A received reply. It is not parsed to a tree, which could be forty times as large. Other members are skipped.
 #[derive(Deserialize)]
 struct Reply<'a> {
     #[serde(borrow)]
@@ -69,11 +68,11 @@ struct Failure<'a> {
     message: Option<&'a RawValue>,
 }
 
-/// A text, or whatever else as its JSON text; nothing as an empty text.
+/// A string as it is, any other value as its JSON text, and a missing one as an empty string.
 fn text(raw: Option<&RawValue>) -> Result<String, String> {
     let Some(raw) = raw else { return Ok(String::new()) };
     match raw.get().starts_with('"') {
-        true => serde_json::from_str(raw.get()).map_err(|why| format!("a text of the reply is none: {why}")),
+        true => serde_json::from_str(raw.get()).map_err(|why| format!("a string of the reply cannot be read: {why}")),
         false => Ok(json::compact(raw.get().as_bytes()).map_or_else(|_| raw.to_string(), |it| it.as_str().to_owned())),
     }
 }
@@ -88,8 +87,8 @@ impl ToolServiceRequest {
             return Err(format!("The request is longer than {LARGEST} bytes."));
         }
         let wrong =
-            |why: &str| format!("The request is no JSON object with the texts \"config\" and \"arguments\" ({why}).");
-        // A list would be read as its fields in their order.
+            |why: &str| format!("The request is not a JSON object with \"config\" and \"arguments\" as texts: {why}.");
+        // serde would read a list as the fields in their order.
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(wrong("it begins with something else"));
         }
@@ -98,36 +97,36 @@ impl ToolServiceRequest {
 }
 
 impl ToolServiceResponse {
-    /// The only answer.
+    /// An answer in one reply.
     pub fn whole(response: String) -> ToolServiceResponse {
         ToolServiceResponse { error: None, response, end_of_stream: true }
     }
 
-    /// An answer of which more will come.
+    /// A part of an answer; more parts will follow.
     pub fn part(response: String) -> ToolServiceResponse {
         ToolServiceResponse { error: None, response, end_of_stream: false }
     }
 
-    /// As TrustGraph's own services say it; an agent reads the message.
+    /// An error reply, in the form of TrustGraph's own services. The agent reads the message.
     pub fn failed(message: impl Into<String>) -> ToolServiceResponse {
         let error = ServiceError { kind: "tool-service-error".to_owned(), message: message.into() };
         ToolServiceResponse { error: Some(error), response: String::new(), end_of_stream: true }
     }
 
-    /// `None`: it is larger than a broker takes.
+    /// `None`: the reply is larger than a broker accepts.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let body = serde_json::to_vec(self).unwrap_or_default();
         (body.len() <= LARGEST).then_some(body)
     }
 
-    /// As TrustGraph's clients read one: what is absent has its default, and an `error` that is there is one.
+    /// Reads a reply as TrustGraph's clients do: an absent member has its default, any `error` but null is an error.
     pub fn decode(body: &[u8]) -> Result<ToolServiceResponse, String> {
         if body.len() > LARGEST {
             return Err(format!("the reply is longer than {LARGEST} bytes"));
         }
-        // A list would be read as its fields in their order.
+        // serde would read a list as the fields in their order.
         if !body.trim_ascii_start().starts_with(b"{") {
-            return Err("the reply is no JSON object".to_owned());
+            return Err("the reply is not a JSON object".to_owned());
         }
         let read: Reply<'_> = serde_json::from_slice(body).map_err(|why| format!("the reply is not JSON: {why}"))?;
         let response = text(read.response)?;

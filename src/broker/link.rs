@@ -1,7 +1,7 @@
-//! A link: one source and one topic on a broker, for as long as the process wants them.
+//! A link receives from one subscription of a broker and publishes to one topic. It reconnects until it is dropped.
 //!
-//! Automatic reconnection of the clients is off: any error ends the connection, which is made again with all that was
-//! declared on it. No message is sent twice.
+//! The client libraries' own reconnection is off: after any error the link opens a new connection and declares
+//! everything again. No message is sent twice.
 
 use super::delivery::{
     CONFIRMED, Delivery, Ends, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Subscription, Trace,
@@ -18,20 +18,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Deliveries that may wait for whoever reads them.
+/// Deliveries that may wait to be read.
 const WAITING: usize = 16;
-/// How long a connection may take to be made, with what is declared on it; and the most, where that was too short: a
-/// broker that has just started, or has much to do, else never gets one done.
+/// Time limit for connecting and declaring. After each timeout it doubles, up to `LONGEST_PATIENCE`: a broker that has
+/// just started, or is busy, may need longer.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
 /// First and longest pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Once no more is wanted: how long what was on its way may take.
+/// After `stop`: how long to wait for messages that the broker has already sent.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Why a link is away before its first connection.
-const FIRST: &str = "it is being connected";
+const FIRST: &str = "it is not connected yet";
 
 /// Whether a link is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +46,10 @@ struct Standing {
     out: Option<Out>,
 }
 
-/// The way out of one connection, and what ends that connection.
+/// The publisher of one connection, and the token that ends that connection.
 type Out = (Arc<dyn Outgoing>, CancellationToken);
 
-/// Dropping it closes the connection.
+/// A handle to a link. Dropping it closes the connection.
 pub struct Link {
     standing: watch::Receiver<Standing>,
     stop: CancellationToken,
@@ -57,7 +57,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects, and connects again, in a task of its own. What comes is read from the receiver, which ends after
+    /// Starts a task that connects and reconnects. Received messages are read from the receiver, which ends after
     /// `stop`.
     pub fn open(terms: Terms, source: Subscription, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(WAITING);
@@ -87,23 +87,23 @@ impl Link {
         }
     }
 
-    /// Ends once it is in another state.
+    /// Waits until the link is in another state than this one.
     pub async fn other_than(&self, state: &LinkState) {
         let mut standing = self.standing.clone();
         let _ = standing.wait_for(|standing| standing.state != *state).await;
     }
 
-    /// Asks for no more messages; those that came are handed on, and may be answered.
+    /// Stops receiving. Messages that have already arrived are still delivered, and may be answered.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Publishes a reply as soon as the link is connected, once; ends when the broker has it.
+    /// Publishes a reply once, as soon as the link is connected. Returns when the broker has confirmed it.
     pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), PublishError> {
         self.ask(id, body, &Trace::default()).await.map(drop)
     }
 
-    /// Publishes a request, likewise; by which connection it went.
+    /// Publishes a request in the same way. Returns the state of the connection that carried it.
     pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<LinkState, PublishError> {
         if body.len() > LARGEST || id.len() > LONGEST_ID {
             return Err(PublishError::TooLarge);
@@ -114,8 +114,8 @@ impl Link {
             return Err(PublishError::Failed("the link is closed".to_owned()));
         };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
-        let sent = sent.unwrap_or_else(|_| Err(PublishError::Failed("the broker confirms nothing".to_owned())));
-        // Also what is too large for this broker has cost the connection.
+        let sent = sent.unwrap_or_else(|_| Err(PublishError::Failed("the broker did not confirm in time".to_owned())));
+        // A message that is too large for this broker has ended the connection, too.
         if let Err(PublishError::Failed(_) | PublishError::TooLarge) = sent {
             broken.cancel();
         }
@@ -123,7 +123,7 @@ impl Link {
     }
 }
 
-/// What is kept connected.
+/// The task that keeps a link connected.
 struct Connector {
     terms: Terms,
     source: Subscription,
@@ -147,7 +147,7 @@ impl Connector {
                     patience = PATIENCE;
                     let why = self.pump(&mut *incoming, outgoing, &deliveries).await;
                     if self.stop.is_cancelled() {
-                        // What was taken may still be answered, and acknowledged where it came from.
+                        // Deliveries that were read may still be answered and acknowledged on this connection.
                         drop(deliveries);
                         return std::future::pending().await;
                     }
@@ -175,7 +175,7 @@ impl Connector {
     }
 
     fn is_away(&self, why: &str) {
-        // A broker's words.
+        // The reason may quote the broker.
         let why = text::printable(&text::head(why, 300));
         self.standing.send_modify(|standing| {
             standing.out = None;
@@ -194,7 +194,7 @@ impl Connector {
         });
     }
 
-    /// Hands on what comes until the connection ends; why it did.
+    /// Forwards messages until the connection ends. Returns why it ended.
     async fn pump(
         &self,
         incoming: &mut dyn Incoming,
@@ -206,14 +206,14 @@ impl Connector {
         if self.terms.keeps_nothing()
             && !matches!(&self.standing.borrow().state, LinkState::Away { why, .. } if why == FIRST)
         {
-            tracing::warn!(target: "toolhost::broker", "{}: what was published while it was away is lost", self.terms);
+            tracing::warn!(target: "toolhost::broker", "{}: messages published while it was away are lost", self.terms);
         }
         self.standing.send_replace(Standing { state: LinkState::Connected { since: Timestamp::now() }, out });
         tracing::info!(target: "toolhost::broker", "{} is connected", self.terms);
         loop {
             let came = tokio::select! {
                 came = incoming.next() => came,
-                () = broken.cancelled() => return "it did not confirm what it was sent".to_owned(),
+                () = broken.cancelled() => return "it did not confirm a message in time".to_owned(),
                 () = self.stop.cancelled() => break,
             };
             match came {
@@ -221,15 +221,15 @@ impl Connector {
                     delivery.broken = broken.clone();
                     let handed = tokio::select! {
                         handed = deliveries.send(delivery) => handed,
-                        // Whoever reads may wait for this link itself.
-                        () = broken.cancelled() => return "it did not confirm what it was sent".to_owned(),
+                        // The reader of the channel may be waiting to publish on this very link.
+                        () = broken.cancelled() => return "it did not confirm a message in time".to_owned(),
                     };
                     if handed.is_err() {
-                        return "messages are not read".to_owned();
+                        return "this host no longer reads its messages".to_owned();
                     }
                 }
                 Some(Err(why)) => return why,
-                None => return "the broker ended it".to_owned(),
+                None => return "the broker closed the connection".to_owned(),
             }
         }
         let rest = async {

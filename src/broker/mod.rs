@@ -1,5 +1,5 @@
-//! Messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there: `Terms`, a `Subscription` and a
-//! `Topic` make a `Link`. Knows nothing of tools; shows no credential.
+//! Messages to and from RabbitMQ or Pulsar, in the protocol of TrustGraph's tool services. `Terms`, a `Subscription`
+//! and a `Topic` make a `Link`. This module knows nothing of tools, and shows no credential.
 
 mod announcement;
 mod delivery;

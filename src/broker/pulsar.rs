@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 /// The property that holds the id.
 const ID: &str = "id";
-/// Messages that the broker may send ahead. It drops what comes beyond them, so that this does not bound work.
+/// Messages that the broker may send ahead. It drops further ones, so this number cannot limit how many calls run.
 const PERMITS: u32 = 1000;
 
 pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
     made(terms, terms.credential().await?, source, to).await.map_err(|why| reason(&why))
 }
 
-/// The client keeps to itself why a connection was refused before anything else was said on it.
+/// The client library does not tell why the broker refused a new connection, so this adds the likely reasons.
 fn reason(why: &pulsar::Error) -> String {
     let words = why.to_string();
     match words.contains("fatal error when connecting") {
@@ -32,10 +32,10 @@ fn reason(why: &pulsar::Error) -> String {
     }
 }
 
-/// One connection.
+/// Opens one connection.
 async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExecutor>, pulsar::Error> {
     let retry = ConnectionRetryOptions {
-        // The link makes the whole again.
+        // No retries here: the link reconnects.
         max_retries: 0,
         connection_timeout: Duration::from_secs(10),
         keep_alive: Duration::from_secs(20),
@@ -51,9 +51,9 @@ async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExec
     builder.build().await
 }
 
-/// One connection for each way. Nothing answers an acknowledgement, and while one is on its way the kernel holds back
-/// the reply that is written after it (RFC 896), until the broker's kernel confirms it 40 ms later (RFC 1122, section
-/// 4.2.3.2).
+/// One connection for each direction. The broker does not answer an acknowledgement. On a shared connection the kernel
+/// would hold back the next reply (Nagle, RFC 896) until the broker's kernel confirms the acknowledgement, up to 40 ms
+/// later (delayed ACK, RFC 1122, section 4.2.3.2).
 async fn made(terms: &Terms, token: Option<String>, source: &Subscription, to: &Topic) -> Result<Ends, pulsar::Error> {
     let out = client(terms, token.clone()).await?;
     let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
@@ -87,7 +87,7 @@ impl Incoming for Messages {
                 Ok(message) => message,
                 Err(why) => return Some(Err(why.to_string())),
             };
-            // Nothing is sent again on these topics: an acknowledgement only counts.
+            // The broker sends nothing again on these topics. The acknowledgement only keeps its counts right.
             if let Err(why) = self.consumer.ack(&message).await {
                 return Some(Err(why.to_string()));
             }
@@ -107,7 +107,7 @@ impl Incoming for Messages {
     }
 }
 
-/// The way out: one producer, so that what is published arrives in its order.
+/// The publisher. It has one producer, so that messages arrive in the order in which they were published.
 struct Way {
     _client: Pulsar<TokioExecutor>,
     producer: Mutex<Producer<TokioExecutor>>,
@@ -122,7 +122,7 @@ impl Outgoing for Way {
     ) -> BoxFuture<'a, Result<(), PublishError>> {
         Box::pin(async move {
             let failed = |why: pulsar::Error| PublishError::Failed(why.to_string());
-            // Properties are text; whatever came from there is.
+            // Properties are text, so a request of Pulsar has no other id. Nobody waits for another one.
             let id = String::from_utf8(id.to_vec()).map_err(|_| PublishError::NoListener)?;
             let mut properties = HashMap::from([(ID.to_owned(), id)]);
             properties.extend(trace.texts().map(|(name, text)| (name.to_owned(), text.to_owned())));

@@ -1,5 +1,5 @@
-//! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message
-//! counts as published once the broker says so.
+//! RabbitMQ: declares exchanges and queues exactly as TrustGraph does, so that either side may start first. A message
+//! counts as published once the broker confirms it.
 
 use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Subscription, Trace};
 use super::terms::{Terms, Topic};
@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 /// The header that holds the id, and the one that counts how often a message was put back.
 const ID: &str = "id";
 const ATTEMPT: &str = "toolhost-attempt";
-/// Seconds; a broker that is silent for two of them is gone.
+/// Heartbeat interval, seconds. A broker that is silent for two intervals counts as gone.
 const HEARTBEAT: u16 = 20;
-/// Replies that may wait to be read.
+/// How many replies the broker may send before the first is read.
 const REPLIES: u16 = 64;
-/// Most messages that are kept without being run; older ones leave first.
+/// Most messages in a dead-letter queue. The oldest are dropped first.
 const BURIED: i32 = 1000;
 
 type Failed = lapin::Error;
@@ -38,7 +38,7 @@ pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result
     made(connection, source, to).await.map_err(|why| why.to_string())
 }
 
-/// In its parts: a parser of urls would read an IPv6 address as `localhost`.
+/// The URI, made from its parts: a URL parser would read an IPv6 address as `localhost`.
 async fn uri(terms: &Terms) -> Result<AMQPUri, String> {
     let guest = || "guest".to_owned();
     let userinfo = AMQPUserInfo {
@@ -144,7 +144,7 @@ impl Incoming for Messages {
     }
 }
 
-/// The way out: one channel, so that what is published arrives in its order.
+/// The publisher. It has one channel, so that messages arrive in the order in which they were published.
 struct Way {
     /// It is closed when the last of its users is dropped.
     connection: Arc<Connection>,
@@ -161,13 +161,14 @@ impl Way {
         headers: FieldTable,
         mode: u8,
     ) -> Result<(), PublishError> {
-        // The broker then closes the channel, with others that wait for it: the size tells which is meant.
+        // If a message is too large, the broker closes the channel, and all pending publishes fail with one error. The
+        // size in its text tells which message was too large.
         let large = format!("message size {} is larger", body.len());
         let failed = |why: Failed| match why.to_string() {
             why if why.contains(&large) => PublishError::TooLarge,
             why => PublishError::Failed(why),
         };
-        // It comes back where no queue takes it.
+        // `mandatory`: the broker returns a message that no queue takes.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
@@ -177,12 +178,12 @@ impl Way {
         match sent.map_err(failed)?.await.map_err(failed)? {
             Confirmation::Ack(None) | Confirmation::NotRequested => Ok(()),
             Confirmation::Ack(Some(_)) => Err(PublishError::NoListener),
-            Confirmation::Nack(_) => Err(PublishError::Failed("the broker did not take it".to_owned())),
+            Confirmation::Nack(_) => Err(PublishError::Failed("the broker rejected the message".to_owned())),
         }
     }
 }
 
-/// `S`, a long string: TrustGraph's clients end for good at any other type.
+/// The id is a long string (`S`), because TrustGraph's clients fail for good on any other type.
 fn headers(id: &[u8], attempt: Option<u32>, trace: &Trace) -> FieldTable {
     let mut headers = FieldTable::default();
     for (name, text) in trace.texts() {
@@ -230,7 +231,7 @@ impl Hold for UnackedDelivery {
                 }
                 Settlement::Bury => {
                     let name = format!("{queue}.dead");
-                    // A queue that is there with other arguments ends its channel, and no other.
+                    // On a channel of its own: if the queue exists with other arguments, the broker closes the channel.
                     let channel = way.connection.create_channel().await.map_err(|why| why.to_string())?;
                     let mut arguments = FieldTable::default();
                     arguments.insert("x-max-length".into(), AMQPValue::LongInt(BURIED));

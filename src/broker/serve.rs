@@ -1,4 +1,4 @@
-//! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or
+//! Serves a tool service written in Rust (`examples/joke.rs`). Every request gets a reply, even if the service fails or
 //! panics.
 
 use super::delivery::{Delivery, LONGEST_ID, PublishError, Subscription};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// One request. What was sent as an empty text is an empty map.
+/// One request. A field that was sent as an empty string is an empty map.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceRequest {
-    /// Whoever asks; empty: the client does not say. A label.
+    /// The user that the client names; empty if it names none. A label: nothing proves it.
     pub user: String,
     /// What the tool's descriptor sets.
     pub config: Map<String, Value>,
@@ -24,8 +24,8 @@ pub struct ServiceRequest {
 
 /// A tool service.
 pub trait ToolService: Send + Sync + 'static {
-    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `stream` is sent at once,
-    /// before the answer, which is the last part then.
+    /// Answers one request. A string is sent as it is, any other value as JSON. Parts that go to `stream` are sent at
+    /// once; the returned answer is then the last part.
     fn invoke(&self, asked: ServiceRequest, stream: &ReplyStream)
     -> impl Future<Output = Result<Value, String>> + Send;
 }
@@ -36,10 +36,10 @@ pub struct ReplyStream {
     id: Vec<u8>,
 }
 
-/// The way out.
+/// Publishes the replies.
 struct Replies {
     link: Link,
-    /// The smallest that the broker refused, bytes.
+    /// Size of the smallest reply that the broker refused, bytes.
     refused: AtomicUsize,
 }
 
@@ -49,8 +49,8 @@ impl ReplyStream {
     }
 }
 
-/// Answers requests until it is dropped. Services of one `id` share them. With RabbitMQ a request counts as answered
-/// once its reply is out: one that was being answered when this ended is asked again.
+/// Answers requests until the future is dropped. Services with one `id` share the requests. With RabbitMQ, a request
+/// that was not answered when this ended is delivered again.
 pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
     let source = Subscription::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
     let (link, mut came) = Link::open(terms, source, replies);
@@ -71,7 +71,7 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
 async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
     let stream = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
     let reply = match parse_request(&delivery.body) {
-        // Neither has an answer: what is a reply itself, and what asks under an id that no message may have.
+        // Two kinds of message get no reply: one that is a reply itself, and one whose id is too long.
         Ok(None) => None,
         _ if delivery.id.len() > LONGEST_ID => None,
         Ok(Some(asked)) => {
@@ -91,7 +91,7 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
         replies.put(&delivery.id, reply).await;
     }
     if let Err(why) = delivery.done().await {
-        tracing::warn!(target: "toolhost::broker", "a request was answered, and may come again: {why}");
+        tracing::warn!(target: "toolhost::broker", "a request was answered, but may be delivered again: {why}");
     }
 }
 
@@ -102,10 +102,10 @@ impl Replies {
             let Some(body) = reply.encode().filter(|body| body.len() < refused) else { continue };
             let before = self.link.state();
             match self.link.publish(id, &body).await {
-                // Whoever asked may have stopped listening.
+                // The client may have stopped listening.
                 Ok(()) | Err(PublishError::NoListener) => return,
-                // The broker takes less than is sent here, and has ended the connection: what was being answered on it
-                // comes again, and must not end the next one.
+                // The reply was too large for the broker, which ended the connection. Requests of that connection come
+                // again, and a reply of this size must not end the next one.
                 Err(PublishError::TooLarge) => {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
                     self.link.other_than(&before).await;
@@ -116,7 +116,7 @@ impl Replies {
     }
 }
 
-/// `None`: it is a reply, and no request.
+/// `None`: the message is a reply, not a request.
 fn parse_request(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
     let ToolServiceRequest { user, config, arguments, is_reply } = ToolServiceRequest::decode(body)?;
     if is_reply {
@@ -126,8 +126,8 @@ fn parse_request(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
         true => Ok(Map::new()),
         false => match parse(text.as_bytes(), Dialect::Strict).map(|document| document.value) {
             Ok(Value::Object(map)) => Ok(map),
-            Ok(_) => Err(format!("The {what} are no JSON object.")),
-            Err(why) => Err(format!("The {what} are no JSON object: {}", why.message)),
+            Ok(_) => Err(format!("The {what} are not a JSON object.")),
+            Err(why) => Err(format!("The {what} are not a JSON object: {}", why.message)),
         },
     };
     let (config, arguments) = (map("values of \"config\"", &config)?, map("arguments", &arguments)?);

@@ -1,5 +1,5 @@
-//! Which broker, as whom, whom to trust there, and which topic. A credential never stands in a url, and crosses a
-//! network in the clear only where the operator says so.
+//! How to reach a broker (address, user, credential, certificates), and its topics. A credential is never part of a
+//! URL, and crosses a network unencrypted only if the operator allows it.
 
 use futures_util::future::BoxFuture;
 use http::Uri;
@@ -27,7 +27,7 @@ impl BrokerKind {
     }
 }
 
-/// A credential, read again for each connection, so that a changed one counts.
+/// A credential, read again for each connection, so that a change takes effect.
 #[derive(Clone)]
 pub struct Secret(Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>);
 
@@ -66,30 +66,31 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// This broker keeps no message, and does not report a missing listener.
+    /// Whether this broker keeps no message and does not report a missing listener.
     pub fn keeps_nothing(&self) -> bool {
         self.kind == BrokerKind::Pulsar
     }
 
-    /// `insecure`: the network between is trusted, though nothing on it is encrypted.
+    /// `insecure`: allows an unencrypted connection over a network, which the operator trusts.
     pub fn new(url: &str, user: Option<String>, secret: Option<Secret>, insecure: bool) -> Result<Terms, String> {
         let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";
-        // What stands in it may be a password: it is never repeated.
+        // The URL may contain a password, so messages never repeat it.
         let uri: Uri = url.parse().map_err(|_| format!("not a URL: {shape}"))?;
         let (kind, tls, port) = match uri.scheme_str() {
             Some("amqp") => (BrokerKind::RabbitMq, false, 5672),
             Some("amqps") => (BrokerKind::RabbitMq, true, 5671),
             Some("pulsar") => (BrokerKind::Pulsar, false, 6650),
             Some("pulsar+ssl") => (BrokerKind::Pulsar, true, 6651),
-            _ => return Err(format!("it is of no broker that is known here: {shape}")),
+            _ => return Err(format!("unknown scheme: {shape}")),
         };
         if let (feature, false) = kind.feature() {
-            return Err(format!("this toolhost was built without it: build with `--features {feature}`"));
+            return Err(format!("this toolhost was built without {feature}: build with `--features {feature}`"));
         }
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         if authority.contains('@') {
-            return Err("a url is shown in logs, so no user or password stands in it: write `user` and `credentials`"
-                .to_owned());
+            return Err(
+                "logs show the url, so it must hold no user or password: write `user` and `credentials`".to_owned()
+            );
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let vhost = match (kind, uri.path()) {
@@ -98,16 +99,16 @@ impl Terms {
                 let name = percent_decode_str(&path[1..]).decode_utf8();
                 name.map_err(|_| "the virtual host is not UTF-8".to_owned())?.into_owned()
             }
-            _ => return Err(format!("its path is not understood: {shape}; a `/` in a virtual host is `%2f`")),
+            _ => return Err(format!("its path is not supported: {shape}; write `/` in a virtual host as `%2f`")),
         };
         if host.is_empty() || uri.query().is_some() {
-            return Err(format!("it is not understood: {shape}"));
+            return Err(format!("it is not supported: {shape}"));
         }
         if kind == BrokerKind::Pulsar && user.is_some() {
-            return Err("Pulsar is given a token as `credentials`, and no `user`".to_owned());
+            return Err("Pulsar takes a token as `credentials`, and no `user`".to_owned());
         }
         if kind == BrokerKind::RabbitMq && user.is_some() != secret.is_some() {
-            return Err("RabbitMQ is given a `user` and its password as `credentials`, or neither".to_owned());
+            return Err("RabbitMQ takes a `user` and its password as `credentials`, or neither".to_owned());
         }
         if !tls && !insecure && !is_local(&host) {
             return Err(
@@ -133,7 +134,7 @@ impl Terms {
     }
 }
 
-/// Where it is, for people.
+/// The broker's address, as shown to people.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (self.kind, self.tls) {
@@ -166,7 +167,7 @@ pub struct Topic {
     name: String,
 }
 
-/// Longest name of all parts, bytes: RabbitMQ has 255 for a queue, which has a subscription in its name too.
+/// Longest name of all parts, bytes: RabbitMQ allows 255 for a queue, whose name also contains the subscription.
 const LONGEST_TOPIC: usize = 120;
 
 impl Topic {
@@ -177,7 +178,7 @@ impl Topic {
                 let mut parts = rest.splitn(3, '/');
                 (parts.next(), parts.next(), parts.next())
             }
-            None if text.contains("://") => return Err(format!("not a topic that is served here: {shape}")),
+            None if text.contains("://") => return Err(format!("not a supported topic: {shape}")),
             None => {
                 let mut parts = text.splitn(3, ':');
                 let class = parts.next();
@@ -189,9 +190,7 @@ impl Topic {
         };
         let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
         if ![space, class, name].into_iter().all(plain) || text.len() > LONGEST_TOPIC {
-            return Err(format!(
-                "its parts are not empty, of plain characters, and at most {LONGEST_TOPIC} in all: {shape}"
-            ));
+            return Err(format!("its parts must have plain characters, at most {LONGEST_TOPIC} in all: {shape}"));
         }
         Ok(Topic { space: space.to_owned(), class: class.to_owned(), name: name.to_owned() })
     }

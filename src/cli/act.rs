@@ -1,4 +1,4 @@
-//! `toolhost act [--text FILE|-]`: the call that a model wrote into its text, and what to tell the model.
+//! `toolhost act [--text FILE|-]`: makes the call in a model's text, and prints the observation for the model.
 //!
 //! Standard output holds only the observation, so that a text cannot bring one of its own.
 
@@ -14,7 +14,7 @@ pub struct Args {
     /// The model's text: a file, or - for standard input
     #[arg(long, value_name = "FILE|-", default_value = "-", allow_hyphen_values = true)]
     pub text: String,
-    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
+    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Print the whole answer as JSON: lead, observation, warnings, outcome
@@ -45,7 +45,7 @@ async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result
         .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::complain)));
     let service = match made {
         Ok(service) => service,
-        // The model reads it too, in words for an agent.
+        // The model gets the error, too, in words for an agent.
         Err(error) => {
             words::complain(&format!("toolhost: {error:#}"));
             let fault = error.downcast_ref::<Refusal>().map(Refusal::fault).ok_or(error)?;

@@ -22,7 +22,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What the summary of a report says already, and what is only for programs.
+/// Members that the summary of a report shows already, or that are only for programs.
 const NOT_SHOWN: [&str; 11] = [
     "tool",
     "policy",
@@ -56,10 +56,10 @@ pub struct Args {
     #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"])]
     #[arg(conflicts_with_all = ["who_can", "call", "diff"])]
     pub tool: Option<String>,
-    /// After the summary every request, limit and wall; without a tool, of every tool
+    /// Show every request, limit and wall after the summary; without a tool, for every tool
     #[arg(long, conflicts_with_all = ["who_can", "call", "diff"])]
     pub all: bool,
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// Print the policy text that would grant what the tool asks
@@ -71,7 +71,7 @@ pub struct Args {
     /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
     pub probe: bool,
-    /// As the server there knows it, which hears what other hosts announce: ADDRESS:PORT, unix:PATH or
+    /// Ask the server at this address, which also knows what other hosts announce: ADDRESS:PORT, unix:PATH or
     /// https://NAME:PORT
     #[arg(long, value_name = "ADDRESS", value_parser = remote::ServerAddress::parse)]
     #[arg(requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
@@ -146,7 +146,7 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
     entry
 }
 
-/// Which tools can do something.
+/// Answers a question of `--who-can`: which tools can do something.
 fn whoever(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
     // A misspelt id is an error, and not a tool that no caller may call.
     let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
@@ -382,8 +382,8 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
         None if record["service"].is_string() => {
             "a service elsewhere did the work, which nothing here confines\n".to_owned()
         }
-        None if record["digests"]["confinement"].is_null() => "nothing was started for it\n".to_owned(),
-        None => "the text of its confinement is not stored any more in the folder of the audit log\n".to_owned(),
+        None if record["digests"]["confinement"].is_null() => "this host started no process for the call\n".to_owned(),
+        None => "the folder of the audit log no longer has the text of its confinement\n".to_owned(),
     };
     let version = record["version"].as_str().map_or_else(String::new, |version| format!("@{version}"));
     let of = format!("call {id} of {}{version}", record["tool"].as_str().unwrap_or_default());

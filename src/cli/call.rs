@@ -1,6 +1,6 @@
 //! `toolhost call TOOL[@RANGE] [name=value]…`: one call, its output as JSON on standard output.
 //!
-//! An interrupt ends the tool. A pipe without a writer is not waited for.
+//! An interrupt ends the tool. A pipe on standard input that stays silent counts as no input.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -41,7 +41,7 @@ pub struct Args {
     /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub input: Option<String>,
-    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
+    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Time limit of this call, within what policy allows
@@ -53,7 +53,7 @@ pub struct Args {
     /// Print the whole outcome as JSON
     #[arg(long)]
     pub json: bool,
-    /// Say what the tool was refused (files, system calls, hosts), and what would ask for each
+    /// Show what the tool was refused (files, system calls, hosts), and how to request each
     #[arg(long)]
     pub explain: bool,
     /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard
@@ -111,7 +111,7 @@ pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
     CallRequest { approver: approver(), trace: host::trace(), ..request }
 }
 
-/// One call. `verbose`: lines of the tool's log are shown as they are written; returns those that were.
+/// Runs one call. `verbose`: shows lines of the tool's log as they are written. Returns those that were shown.
 async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, Vec<String>) {
     let terminal = io::stderr().is_terminal();
     if !verbose && !terminal {
@@ -154,7 +154,7 @@ fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode 
     signal
 }
 
-/// The outcome of a call that never got as far as the service.
+/// The outcome of a call that never reached the service.
 pub fn not_begun(tool: &str, fault: Fault) -> Report {
     let mut report = Report::of_fault(service::new_id(), tool, fault);
     report.notes.push("no call was begun, so the audit log has no record of this".to_owned());
@@ -262,7 +262,7 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     {
         words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
     }
-    // Of a call that was refused before it ran there is nothing to tell.
+    // There is nothing to explain about a call that was refused before it ran.
     if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
         words::complain(&explain(report, said));
@@ -270,12 +270,12 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     ended(report, args.explain)
 }
 
-/// How the process ends, and for the person why. `explained`: the denials were told.
+/// The exit code. Prints why the call failed. `explained`: the denials are printed already.
 pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::from_fault(fault))];
     if !explained {
-        // The error itself tells of a limit.
+        // The error itself names the limit.
         let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
         lines.extend(denials.map(|denial| format!("  denied: {}", render_denial(denial))));
     }
@@ -288,7 +288,7 @@ fn render_denial(denial: &Denial) -> String {
     format!("{} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower)
 }
 
-/// What `--explain` adds: everything that was refused, with the line that would ask for it, and what was not observed.
+/// What `--explain` adds: everything that was refused, with the line that would request it, and what was not observed.
 /// `said`: what the failure says already.
 fn explain(report: &Report, said: &str) -> String {
     let all = report.denials.observed.len();
@@ -310,8 +310,8 @@ fn explain(report: &Report, said: &str) -> String {
     lines.join("\n")
 }
 
-/// What `--verbose` adds. `live`: the lines of the log that were shown already; the log is repeated where these were
-/// not all.
+/// What `--verbose` adds. `live`: the lines of the log that were shown already. If these were not all, the log is
+/// repeated.
 pub(super) fn background(report: &Report, live: &[String]) -> String {
     let mut out = String::new();
     if let Some(verbose) = &report.verbose {
@@ -345,7 +345,7 @@ fn render_verbose(verbose: &Verbose, out: &mut String) {
 /// How often the reader looks whether anybody still waits for the answer, milliseconds.
 const LOOK_MS: u16 = 200;
 
-/// Whom the command line can ask.
+/// The person at the terminal, if there is one, approves calls.
 fn approver() -> Approver {
     match io::stdin().is_terminal() && io::stderr().is_terminal() {
         true => Approver::Face(Arc::new(Terminal)),
@@ -357,7 +357,7 @@ struct Terminal;
 
 impl Ask for Terminal {
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer> {
-        let words = format!("{}\n  y and Enter lets it run, anything else does not:", question.text(true));
+        let words = format!("{}\n  Press y and Enter to let it run; anything else refuses it:", question.text(true));
         Box::pin(async move {
             let over = CancellationToken::new();
             let _gone = over.clone().drop_guard();

@@ -34,7 +34,7 @@ pub struct Args {
 /// One file with everything found about it.
 type File = registry::FileReport;
 
-/// Policies and machine: with them, a file that a tool may write is reported too.
+/// The policies and the machine. If they are known, files that a tool may write are reported, too.
 type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
 /// Checks the manifests of the configured folders, or of the given paths. A path outside the folders is checked as if
@@ -80,7 +80,7 @@ fn look(
             let why = if given.symlink_metadata().is_ok() {
                 format!("is not a manifest: its name must end with {}", crate::registry::ENDINGS.join(", "))
             } else {
-                "is not there".to_owned()
+                "does not exist".to_owned()
             };
             files.push(unreadable(given.clone(), why));
         }
@@ -99,7 +99,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let names_policy =
         |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(policy::is_policy_file);
     let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(names_policy);
-    // Policies that cannot be used are reported with the files; what they would forbid is then not known.
+    // Policies that cannot be used are reported with the files. Then `check` does not know what they would forbid.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
         let machine = Arc::new(host::machine(settings, &policies, launchers.counted()));
@@ -153,7 +153,7 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
     let loaded = |path: &PathBuf| File::loaded(path.clone(), None, Vec::new());
     for policy::FileProblem { path, problem } in problems {
         let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
-        // Ignored, or broken.
+        // The file is ignored or broken.
         if problem.severity == Severity::Error || problem.code == Code::Unreadable {
             file.status = registry::Status::Skipped;
         }
@@ -165,7 +165,7 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
     files.into_values().collect()
 }
 
-/// `--strict`: every warning is an error, and of the notes those on what is not JSON.
+/// `--strict`: makes every warning an error, and every note about syntax that is not JSON.
 fn strict(files: &mut [File]) {
     for file in files {
         let counts = |p: &&mut Problem| p.severity != Severity::Note || p.code == Code::Syntax;

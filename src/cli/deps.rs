@@ -26,23 +26,23 @@ const SHOWN: usize = 100;
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
-    /// For a program
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum Verb {
-    /// Resolve what a tool requires, behind the walls, and write the lock beside its script
+    /// Resolve what a tool requires, in the sandbox, and write the lock beside its script
     Lock {
         tool: String,
-        /// What source text may use, as `numpy` or `pandas>=2`: for core:run-code and core:execute-*, whose policy
+        /// Packages for source text, such as `numpy` or `pandas>=2`: for core:run-code and core:execute-*, whose policy
         /// names the lock
         packages: Vec<String>,
-        /// Write it there instead
+        /// Write the lock to this file instead
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Write over a lock that something else wrote
+        /// Overwrite a lock that toolhost did not write
         #[arg(long)]
         replace: bool,
     },
@@ -50,7 +50,7 @@ enum Verb {
     Build { tool: Option<String> },
     /// Show what was built, for a tool or at all
     List { tool: Option<String> },
-    /// Read what was built whole, and compare it with what it was
+    /// Read all files that were built, and report those that have changed
     Verify { tool: Option<String> },
     /// Remove what was built for a tool, or all of it, and what was resolved without a lock; never what a call uses
     Clean { tool: Option<String> },
@@ -86,7 +86,7 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
     }
 }
 
-/// What one tool requires, which must be something.
+/// What one tool requires. `Err`: it requires nothing.
 fn need(service: &Service, tool: &str) -> Result<Need, Refusal> {
     service.need(tool)?.ok_or_else(|| nothing(tool))
 }
@@ -110,7 +110,7 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
                 worst = refusal.exit;
                 words::complain(&format!("{id}: {}: {refusal}", fault.kind));
             }
-            // What keeps it from being called otherwise is for `list` and `check` to say.
+            // `list` and `check` report other reasons why it cannot be called.
             Err(_) => {}
         }
     }
@@ -140,17 +140,13 @@ async fn lock(
     replace: bool,
 ) -> Result<VerbOutput, Refusal> {
     let (need, of_policy) = match packages {
-        // The lock that is written is not what is locked: requirements may have changed since.
+        // Ignores the present lock: the requirements may have changed since.
         [] => (service.need_unlocked(tool)?.ok_or_else(|| nothing(tool))?, None),
         _ => service.need_named(tool, packages).map(|(need, path)| (need, Some(path)))?,
     };
     if need.wanted.locked {
         let files: Vec<String> = need.wanted.sources.iter().map(|source| text::path(&source.path)).collect();
-        let why = format!(
-            "{} is locked already ({}); take its lock away to have it locked again",
-            need.tool,
-            files.join(", ")
-        );
+        let why = format!("{} is locked already ({}); remove its lock to lock it again", need.tool, files.join(", "));
         return Err(Refusal::new(Exit::Caller, why));
     }
     let resolved = service.packages().lock(&need, &progress).await;
@@ -171,7 +167,7 @@ async fn lock(
 
 /// Writes the lock, as a file of the person who asked for it.
 fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
-    // A pipe would never end.
+    // Reading a pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
         return Err(Refusal::new(Exit::Caller, format!("{} is not a regular file", text::path(path))));
     }
@@ -179,7 +175,7 @@ fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Ok(there) if replace || there.contains(MARK) => {}
         _ => {
-            let why = "is there already, and toolhost did not write it: --replace writes over it";
+            let why = "exists already, and toolhost did not write it: --replace overwrites it";
             return Err(Refusal::new(Exit::Caller, format!("{} {why}", text::path(path))));
         }
     }

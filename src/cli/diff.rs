@@ -18,9 +18,9 @@ use std::sync::Arc;
 pub struct Args {
     /// A manifest, a policy file or folder, TOOL@VERSION, or a saved `audit --json`
     pub old: String,
-    /// The same, as it is to be
+    /// The same, after the change
     pub new: String,
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -62,7 +62,7 @@ pub fn text(diff: &policy::diff::Diff) -> String {
     }
     let first = match (diff.newly.is_empty(), diff.different.is_empty()) {
         (false, _) => "",
-        (true, true) => "Nothing new can be done.\n",
+        (true, true) => "The change allows nothing new.\n",
         (true, false) => "No grant, limit or capability is new.\n",
     };
     format!("{first}{}", words::render(&report, &TABLES))
@@ -129,7 +129,7 @@ impl Host<'_> {
         Ok(Side::Powers(vec![powers(&self.known, &tool, &self.known.policies, &self.known.machine)?]))
     }
 
-    /// A manifest that may lie anywhere. If its tool is loaded it is judged in the place of the loaded manifest, with
+    /// A manifest that may lie anywhere. If its tool is loaded, it is evaluated in the place of that manifest, with
     /// the script and the policy from there.
     fn read(&self, path: &Path) -> Result<registry::Tool> {
         let shown = text::path(path);
@@ -178,7 +178,7 @@ fn no_side(path: &Path) -> fault::Fault {
             "must be a manifest (*.tool.json, *.prompt.json, *.resource.json), a policy (*.policy.toml, or a folder of \
              them) or a saved audit (*.json)"
         }
-        Err(_) => "is not there",
+        Err(_) => "does not exist",
     };
     wrong("nothing to compare").person(format!("{shown}: {why}"))
 }
@@ -188,7 +188,7 @@ fn holds_policies(folder: &Path) -> bool {
     entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
 
-/// What `audit --all --json` prints. Of other audits nothing is read.
+/// What `audit --all --json` prints. Absent in other audits.
 #[derive(Deserialize)]
 struct All<'a> {
     #[serde(borrow)]

@@ -1,6 +1,7 @@
-//! `toolhost doctor`: what this machine can enforce, tried by doing it, and the command that fixes what it cannot.
+//! `toolhost doctor`: tries every wall on this machine, and prints the command that fixes each one that fails.
 //!
-//! Exit code 0 where every wall stands and the policies load, 4 without the walls, 3 without the policies.
+//! The exit code is 0 if every wall works, the policies load and the audit log opens; 3 if the policies do not load;
+//! else 4.
 
 use super::refusal::Exit;
 use super::settings::Settings;
@@ -33,7 +34,7 @@ const TABLES: [words::Table; 6] = [
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -62,8 +63,8 @@ fn outcome(result: &Result<String, String>) -> Value {
     }
 }
 
-/// The report, and the exit code that it means. Its tier is `A` where every wall stands; without one nothing runs here
-/// until one of its fixes is applied.
+/// The report and the exit code. `tier` is `A` if every wall works. If one does not, no tool runs until one of the
+/// fixes is applied.
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
     let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
     let around = examine::Surroundings {
@@ -161,7 +162,7 @@ async fn interpreters(
             policy::Program::Ourselves { .. } => "this binary".to_owned(),
         };
         let policy::Runtime { language, version, found, .. } = runtime;
-        // `ran`: the version that it told from inside the walls, or why it did not start.
+        // `ran`: the version that the interpreter printed inside the walls, or why it did not start.
         let ran = outcome(&ran);
         shown.push(json!({
             "language": language, "program": program, "version": version, "found": found, "ran": ran,
@@ -176,7 +177,7 @@ fn wasm_state() -> Value {
     json!({ "wasmtime": null, "cache": outcome(&Err(why)) })
 }
 
-/// The version of wasmtime, and where compiled code is kept, or why it is not.
+/// The version of wasmtime, and the folder that caches compiled code, or why there is none.
 #[cfg(feature = "wasi")]
 fn wasm_state() -> Value {
     let variable = |name: &str| std::env::var_os(name);
@@ -185,7 +186,7 @@ fn wasm_state() -> Value {
     json!({ "wasmtime": wasmtime_version(), "cache": outcome(&cache) })
 }
 
-/// From the lock file of this build.
+/// The version of wasmtime in the Cargo.lock of this build.
 #[cfg(feature = "wasi")]
 fn wasmtime_version() -> &'static str {
     let lock = include_str!("../../Cargo.lock");
@@ -195,7 +196,7 @@ fn wasmtime_version() -> &'static str {
 }
 
 fn where_from(settings: &Settings) -> Vec<Value> {
-    let shown = |path: &PathBuf| format!("{}{}", path.display(), if path.is_dir() { "" } else { " (not there yet)" });
+    let shown = |path: &PathBuf| format!("{}{}", path.display(), if path.is_dir() { "" } else { " (not made yet)" });
     let list = |paths: &[PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
     let one = |path: &Option<PathBuf>, none: &str| {
         path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
@@ -217,7 +218,7 @@ fn where_from(settings: &Settings) -> Vec<Value> {
     values.into_iter().map(shown).collect()
 }
 
-/// What the indexes that policies name mean here: those of the configuration, and those that are missing in it.
+/// A row for each package index: those of the configuration, and those that policies name but it lacks.
 fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Value> {
     let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| {
         let ecosystem = ecosystem.name();
@@ -241,24 +242,24 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
 struct Facts {
     kernel: String,
     architecture: &'static str,
-    /// Less than 1: none.
+    /// The version of Landlock; below 1 there is none.
     landlock_abi: i32,
     /// The kernel's list of security modules, where it can be read.
     security_modules: Option<String>,
     seccomp_filters: bool,
     /// This process was started under a seccomp filter.
     already_filtered: bool,
-    /// Docker, Podman, Kubernetes …, by the marks they leave.
+    /// The container runtime around this process, recognized by a file that it leaves.
     container: Option<&'static str>,
     apparmor_restricts_userns: bool,
     unprivileged_userns_off: bool,
     max_user_namespaces: Option<u64>,
     real_root: bool,
-    /// Whom tools run as.
+    /// The user that tools run as, in words.
     identity: String,
-    /// Counted by a control group, else sampled.
+    /// True: a cgroup counts the limits. False: they are sampled.
     counted: bool,
-    /// systemd could delegate a group: an ordinary user, and cgroup v2 alone.
+    /// systemd can delegate a cgroup: the user is not root, and only cgroup v2 is mounted.
     delegable: bool,
     /// Which control groups are mounted.
     cgroup_v1: bool,
@@ -318,14 +319,14 @@ fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {
         0 => String::new(),
         n => format!("; {n} supplementary group(s) remain with tools, since only real root may drop them"),
     };
-    format!("{mapped}: tools run as this same user, uid {id} here, the one id there is{rest}")
+    format!("{mapped}: tools run as the same user, uid {id}, which is the only id available{rest}")
 }
 
 fn is_mounted(kind: &str) -> bool {
     text("/proc/self/mounts").is_some_and(|all| all.lines().any(|line| line.split(' ').nth(2) == Some(kind)))
 }
 
-/// The first thing that keeps a control group from being made.
+/// Why no cgroup can be made: the first reason that is found.
 fn why_sampled() -> String {
     let why = match (is_mounted("cgroup2"), is_mounted("cgroup")) {
         (false, false) => "no control groups are mounted",
@@ -347,8 +348,8 @@ const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor
 const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccomp.json \
                       --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
 
-/// What keeps `refused`, a layer, from being set up, and limits from being counted. No command weakens the machine for
-/// other programs where a narrower one exists.
+/// Hints for the layer that could not be set up (`refused`), and for limits that are only sampled. No command weakens
+/// the machine for other programs where a narrower one exists.
 fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
     let mut hints = match refused {
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),

@@ -47,7 +47,7 @@ pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow
 
 pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
     let Some(log) = &settings.audit_log else { return Ok(policy::WritablePaths::default()) };
-    let fix = "correct that, or name another log with --audit-log (what tools wrote before is then not known to it)";
+    let fix = "correct that, or name another log with --audit-log (it will not know what tools wrote before)";
     let unknown =
         |fault: Fault| format!("{}; {fix}", text::printable(fault.person.as_deref().unwrap_or(&fault.message)));
     service::ledger::read(log).map_err(unknown)
@@ -112,12 +112,12 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
 /// Says which policies have a fault: the tools that they name do not run.
 fn say_faults(policies: &policy::Policies) {
     for fault in policies.faults() {
-        words::complain(&format!("toolhost: the tools of this policy do not run until it is right: {fault}"));
+        words::complain(&format!("toolhost: the tools of this policy do not run until it is corrected: {fault}"));
     }
 }
 
-/// The policies of a path that can be read, and what is wrong with the others: also that a tool could have written
-/// there.
+/// The policies at a path that can be read, and the faults of the others. If a tool could have written the path, that
+/// is a fault, too.
 pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
     let message = match ledger(settings).map(|written| written.on_the_way(path)) {
         Ok(None) => return policy::Policies::look(path, &settings.root),
@@ -157,7 +157,7 @@ impl Tools {
         service::requirements::decide(tool, &self.snapshot, &self.policies, &self.machine)
     }
 
-    /// The decision, with the fault that every call would end with in place of its shape.
+    /// The decision. If every call would be refused, the fault that says why replaces its shape.
     pub fn foreseen(
         &self,
         tool: &registry::Tool,
@@ -199,8 +199,8 @@ fn brokers(settings: &Settings) -> BTreeMap<String, String> {
     settings.tool_services.iter().flat_map(of).collect()
 }
 
-/// The home that the environment names and that of the account, which may differ; for root, whose tools write as the
-/// owner of a folder, everybody's. Each also with its links resolved.
+/// The home folders that `HOME` and the account name, which may differ. For root, whose tools write as the owner of a
+/// folder, the homes of all users. Each is listed as written and with its links resolved.
 fn homes() -> BTreeSet<PathBuf> {
     let named = std::env::var_os("HOME").map(PathBuf::from);
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
@@ -274,7 +274,7 @@ fn executors(settings: &Settings, launchers: &Arc<Launchers>, waits: Option<fn(&
     }
 }
 
-/// Policy says so of every WASI tool.
+/// Without the feature there is no executor. The reports call every WASI tool unavailable.
 #[cfg(not(feature = "wasi"))]
 fn wasm_executor(_: &Arc<Launchers>, _: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
     None
@@ -299,7 +299,7 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
     }
 }
 
-/// What starts launchers, from this very binary.
+/// The factory of launchers, which are this same binary.
 pub fn launchers(settings: &Settings) -> anyhow::Result<Launchers> {
     let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
@@ -314,7 +314,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     Ok(audit::Log::keeping(path, settings.audit_keeping))
 }
 
-/// What builds packages. `waits`: a call waits for its build however long that takes.
+/// The settings for building packages. `waits`: a call waits for its build however long that takes.
 pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> service::packages::BuildSettings {
     let store = settings.packages.clone().ok_or_else(|| "this user has no home folder for it".to_owned());
     let store = store.and_then(|path| {
@@ -334,7 +334,7 @@ pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> 
     service::packages::BuildSettings { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
 }
 
-/// Does a verb's work with a service of its own, until that ends or a signal comes, whose exit code is returned then.
+/// Does a verb's work with a service of its own. If a signal comes first, returns the exit code for that signal.
 pub fn with_service<T>(
     settings: &Settings,
     waits: Option<fn(&str)>,
@@ -352,13 +352,12 @@ pub fn with_service<T>(
     done
 }
 
-/// Everything, ready for calls. `waits` hears that a call waits for a compiler.
+/// Makes a service that is ready for calls. `waits` is called when a call waits for a compiler.
 pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
     let launchers = &Arc::new(launchers);
     let (least, now) = limits::open_files();
     if now < least {
-        let words =
-            format!("this host may have {now} open files, and {least} are the least for a call: raise `ulimit -n`");
+        let words = format!("this host may open {now} files, and a call needs at least {least}: raise `ulimit -n`");
         return Err(Refusal::new(Exit::Host, words).into());
     }
     let audit = audit_log(settings)?;
@@ -379,7 +378,7 @@ pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)
     Ok(service)
 }
 
-/// The same for a host of one call, which reads its files again after each wait.
+/// Makes a service for one call, which reads its files again after each wait.
 pub fn service_of_one_call(
     settings: &Settings,
     launchers: Launchers,
@@ -410,7 +409,7 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 /// Why tools and policies are read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// Somebody said so: what lies there now is what is meant.
+    /// The operator requested it (SIGHUP), so the files as they are now apply.
     Requested,
     /// A file changed, perhaps in the middle of an edit.
     FileChanged,
@@ -460,26 +459,26 @@ pub fn say_root(settings: &Settings) {
     }
 }
 
-/// Tells the spans of calls to the collector, where one is named. What keeps it from that keeps no call from running.
+/// Sends the spans of calls to the collector, if one is named. A collector that cannot be used stops no call.
 fn start_traces(settings: &Settings, service: &Service) {
     let Some(address) = &settings.traces else { return };
     match Collector::at(address) {
         Ok(collector) => service.trace_to(collector),
         Err(why) => {
-            // Before an `@` may stand a password.
+            // The text before an `@` may be a password.
             let place = text::printable(address.rsplit('@').next().unwrap_or_default());
             words::complain(&format!("toolhost: no traces are sent to {place}: {why}"));
         }
     }
 }
 
-/// The trace that whoever started us is part of.
+/// The trace that the environment of this process names.
 pub fn trace() -> Option<TraceContext> {
     let parent = std::env::var("TRACEPARENT").ok()?;
     TraceContext::parse(&parent, std::env::var("TRACESTATE").ok().as_deref())
 }
 
-/// The name of the person who started us.
+/// The login of the user who runs this process.
 pub fn login() -> String {
     let me = nix::unistd::getuid();
     let known = nix::unistd::User::from_uid(me).ok().flatten();

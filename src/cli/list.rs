@@ -25,14 +25,14 @@ pub struct Args {
     /// Only tools of this source (files, builtin)
     #[arg(long, value_name = "S")]
     pub source: Option<String>,
-    /// As this caller sees it (else your login name): what callers.policy.toml gives it
+    /// The tools of this caller (default: your login name), as callers.policy.toml allows
     #[arg(long, value_name = "NAME")]
     pub caller: Option<String>,
-    /// JSON: everything a model or a program needs
+    /// Print JSON, with everything that a model or a program needs
     #[arg(long)]
     pub json: bool,
-    /// What can be called, as a model API takes it: openai, openai-responses, anthropic or gemini; or prompt: text for
-    /// a prompt
+    /// Print the tools that can be called, as a model API takes them: openai, openai-responses, anthropic or gemini; or
+    /// as text for a prompt: prompt
     #[arg(long, value_name = "F", value_parser = export::Format::parse, conflicts_with = "json")]
     pub format: Option<export::Format>,
 }
@@ -109,7 +109,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
-        return writeln!(out, "No tool.");
+        return writeln!(out, "No tools.");
     }
     let rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
     write!(out, "{}", words::table(&rows, &["tool", "version", "source", "description"], &["unavailable"]))

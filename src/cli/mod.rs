@@ -55,9 +55,9 @@ enum Verb {
     Check(check::Args),
     /// Show what a tool may touch, without running it
     Audit(audit::Args),
-    /// Show what could newly be done, and what no longer can be
+    /// Compare two policies, manifests or audits: what becomes possible, and what no longer is
     Diff(diff::Args),
-    /// Lock, build and look after the packages that tools require
+    /// Lock, build, list, verify and clean the packages that tools require
     Deps(deps::Args),
     /// Run the examples of a tool's manifest
     Test(test::Args),
@@ -71,13 +71,13 @@ enum Verb {
     Kill(operate::KillArgs),
     /// Show the calls of a running server that wait for a person, and answer them
     Approvals(operate::ApprovalsArgs),
-    /// Show how a running server is
+    /// Show the state of a running server
     Status(operate::StatusArgs),
     /// Make a token for a caller of `serve --http`
     Token(token::Args),
-    /// What TrustGraph needs so that its agents call a tool of this host
+    /// Print what TrustGraph needs so that its agents can call a tool of this host
     Trustgraph(trustgraph::Args),
-    /// Show what this machine can enforce, by trying it, and the command that fixes what it cannot
+    /// Try each sandbox layer on this machine, and print the command that fixes each one that fails
     Doctor(doctor::Args),
     /// Print the JSON Schema of manifests, policies or callers.policy.toml
     Schema(schema::Args),

@@ -26,7 +26,7 @@ pub struct Args {
     /// python, nodejs, bun or wasm
     #[arg(long, value_name = "L", conflicts_with = "script")]
     pub language: Option<String>,
-    /// An existing script: a copy is taken and a manifest written for it
+    /// An existing script: copy it, and write a manifest for the copy
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
     /// The function of that script that is called with the arguments (else it reads them as JSON from stdin)
@@ -79,7 +79,7 @@ fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The words before the verb that lead to the same folders from wherever the person is.
+/// The command up to the verb, with the flags that name the same folders from any current folder.
 fn again(settings: &Settings) -> String {
     let mut words = "toolhost".to_owned();
     for (name, paths) in [
@@ -111,7 +111,7 @@ fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) ->
     let language = &document["handler"]["language"];
     match (&args.script, &args.entry) {
         (None, _) => {}
-        // A module says by its shape how it is run.
+        // The exports of a module say how it is run.
         _ if language == Language::Wasm.name() => {}
         (_, Some(entry)) => {
             writeln!(out, "entryPoint: {entry} is called with the arguments; what it returns is the result.")?
@@ -209,7 +209,7 @@ fn from_script(
         format!("{shown}: the ending must show the language: .py, .js, .mjs, .cjs, .ts, .wasm or .wat")
     })?;
     if language == Language::Wasm && entry.is_some() {
-        bail!("{shown} is a WASI module, which says by its own shape how it is run: leave --entry out");
+        bail!("{shown} is a WASI module, whose exports say how it is run: leave --entry out");
     }
     let source = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut document = document(id, name, file, language);
@@ -233,7 +233,7 @@ fn document(id: &str, name: &str, file: &str, language: Language) -> Value {
     })
 }
 
-/// Where the script and the manifest lie.
+/// Writes the script and the manifest. Returns their paths.
 fn write(scripts: &Path, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<[PathBuf; 2]> {
     // The manifest that is about to be written must load.
     let text = format!("{document:#}\n");
@@ -256,7 +256,7 @@ fn write(scripts: &Path, name: &str, file: &str, source: &[u8], document: &Value
     let manifest = format!("{name}{}", registry::ENDING);
     let written = put(&made, file, source).and_then(|()| put(&made, &manifest, text.as_bytes()));
     if let Err(error) = written {
-        // Half a tool would keep its name taken. A folder with other files in it stays.
+        // Remove the files: half a tool would block its name. A folder with other files in it stays.
         let _ = unlinkat(&made, file, UnlinkatFlags::NoRemoveDir);
         let _ = unlinkat(&made, manifest.as_str(), UnlinkatFlags::NoRemoveDir);
         let _ = unlinkat(&base, name, UnlinkatFlags::RemoveDir);
@@ -318,7 +318,7 @@ impl Parameter {
     }
 }
 
-/// The schema of the arguments. Where none are named any are taken.
+/// The schema of the arguments. Without parameters it accepts any.
 fn schema(parameters: &[Parameter]) -> Value {
     if parameters.is_empty() {
         return json!({ "type": "object", "properties": {}, "additionalProperties": true });

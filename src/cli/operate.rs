@@ -11,12 +11,12 @@ const COLUMNS: [&str; 6] = ["id", "phase", "outcome", "caller", "tool", "began"]
 
 #[derive(Debug, clap::Args)]
 pub struct PsArgs {
-    /// Also the calls that ended lately
+    /// Show calls that ended recently, too
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]
     pub server: remote::Server,
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -32,18 +32,18 @@ pub struct KillArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ApprovalsArgs {
-    /// Answer this call
+    /// The call to answer, by its id
     #[arg(value_name = "CALL", requires = "answer")]
     pub call: Option<String>,
-    /// It may run
+    /// Let the call run
     #[arg(long, group = "answer", requires = "call")]
     pub yes: bool,
-    /// It may not
+    /// Refuse the call
     #[arg(long, group = "answer", requires = "call")]
     pub no: bool,
     #[command(flatten)]
     pub server: remote::Server,
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -52,7 +52,7 @@ pub struct ApprovalsArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub server: remote::Server,
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -89,7 +89,7 @@ pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
         let path = format!("/v1/approvals/{}", remote::call_id(call)?);
         let answer = args.server.ask(Method::POST, &path, Some(&json!({ "approve": args.yes })), "approved")?;
         let state = if args.yes { "runs" } else { "does not run" };
-        return show(&answer, args.json, || format!("{call}: it {state}"));
+        return show(&answer, args.json, || format!("call {call} {state}"));
     }
     let answer = args.server.ask(Method::GET, "/v1/approvals", None, "approvals")?;
     let open: Vec<Question> = serde_json::from_value(answer["approvals"].clone())?;

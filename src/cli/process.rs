@@ -7,13 +7,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long the threads of the runtime may take to end.
 pub const FAREWELL: Duration = Duration::from_millis(500);
-/// How long spans that wait may take to reach their collector, where this process ends.
+/// How long a process that ends waits for queued spans to reach their collector.
 pub const LAST_SPANS: Duration = Duration::from_secs(2);
 
-/// For a verb that makes one call and ends: it starts no thread, and no answer waits for one to wake.
+/// The runtime for a verb that makes one call and ends: single-threaded, so that no answer waits for a thread to wake.
 pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|e| Refusal::new(Exit::Host, format!("nothing to run on: {e}")).into())
+    built.map_err(|e| Refusal::new(Exit::Host, format!("the async runtime cannot be made: {e}")).into())
 }
 
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
@@ -23,8 +23,8 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = std::panic::catch_unwind(|| tokio::runtime::Builder::new_multi_thread().enable_all().build());
     std::panic::set_hook(hook);
     let built =
-        built.unwrap_or_else(|_| Err(std::io::Error::other("this user may have no more of them: raise `ulimit -u`")));
-    built.map_err(|e| Refusal::new(Exit::Host, format!("no threads to run on: {e}")).into())
+        built.unwrap_or_else(|_| Err(std::io::Error::other("this user has too many threads: raise `ulimit -u`")));
+    built.map_err(|e| Refusal::new(Exit::Host, format!("no threads can be started: {e}")).into())
 }
 
 /// Waits for INT, TERM or HUP; the exit code says which.
@@ -35,7 +35,7 @@ pub async fn wait_for_stop() -> ExitCode {
     }
 }
 
-/// The work, or the exit code of the signal that ends it.
+/// Does the work until it ends or a signal stops it. `Err`: the exit code for the signal.
 pub async fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, ExitCode> {
     tokio::select! {
         done = work => Ok(done),
@@ -43,7 +43,7 @@ pub async fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, ExitC
     }
 }
 
-/// Reads input in a thread of its own: it may never end, and signals are heard meanwhile.
+/// Reads input in a thread of its own: a read may never end, and signals must still be handled.
 pub async fn apart<T: Send + 'static>(read: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
     let (sender, input) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()

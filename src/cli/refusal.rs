@@ -31,7 +31,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Words for a person, and how the process ends.
+/// An error of the command line: its text for the person, and the exit code.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub exit: Exit,
@@ -54,7 +54,7 @@ impl Refusal {
         Refusal { exit: Exit::for_origin(fault.origin), words, fault: Some(Box::new(fault.clone())) }
     }
 
-    /// The same as an error of the closed list, for a program: its words name no path of this host.
+    /// The same as an error of the closed list, for programs. Its text names no path of this host.
     pub fn fault(&self) -> Fault {
         if let Some(fault) = &self.fault {
             return (**fault).clone();

@@ -1,4 +1,4 @@
-//! A running server, asked over HTTP. No token goes to another user of this machine, or in the clear to another
+//! Requests to a running server over HTTP. No token is sent to another user of this machine, or unencrypted to another
 //! machine.
 
 use super::process;
@@ -65,11 +65,11 @@ impl std::fmt::Display for ServerAddress {
 /// The id of a call, which becomes part of a path.
 pub fn call_id(word: &str) -> Result<&str, Refusal> {
     let id = uuid::Uuid::try_parse(word).is_ok().then_some(word);
-    id.ok_or_else(|| Refusal::new(Exit::Caller, "a call's id looks as `toolhost ps` shows it"))
+    id.ok_or_else(|| Refusal::new(Exit::Caller, "this is not the id of a call: `toolhost ps` shows them"))
 }
 
 impl Server {
-    /// The answer to one request, which has this member; its error is ours.
+    /// Sends one request. The answer must have this member. An error of the server becomes the error of this process.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>, member: &str) -> anyhow::Result<Value> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = process::runtime()?;
@@ -97,7 +97,7 @@ impl Server {
         match &self.http {
             ServerAddress::Plain(Address::Tcp(address)) => {
                 if !address.ip().to_canonical().is_loopback() {
-                    return Err("what is sent there can be read on the way: name it as https://NAME:PORT".to_owned());
+                    return Err("others could read what is sent to another machine: use https://NAME:PORT".to_owned());
                 }
                 let stream = TcpStream::connect(address).await.map_err(words)?;
                 check_trusted(holder(&stream).await.map_err(words)?)?;
@@ -126,7 +126,7 @@ where
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(connection);
     let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
-    // Other users of this machine read command lines, and not the variables of a process.
+    // From a variable, because other users of this machine can read command lines but not variables.
     if let Ok(token) = std::env::var(TOKEN) {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
@@ -140,7 +140,7 @@ where
     Ok((status, body.to_bytes()))
 }
 
-/// Who holds the server's end of a connection over loopback: none before it accepted.
+/// The user who owns the server's end of a loopback connection. Waits until the server has accepted it.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
     let (kernel, theirs, ours) = (Kernel::default(), stream.peer_addr()?, stream.local_addr()?);
     loop {

@@ -1,6 +1,6 @@
 //! `toolhost serve`: the tools over MCP on standard input and output, over HTTP and over brokers.
 //!
-//! The root must be named: an agent starts us in a folder of its own.
+//! `--root` is required, because an agent starts this process in a folder of the agent's own.
 
 use super::host::{self, Reload};
 use super::refusal::{Exit, Refusal};
@@ -32,23 +32,23 @@ pub struct Args {
     /// Speak MCP on standard input and output
     #[arg(long)]
     pub stdio: bool,
-    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
+    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
     #[arg(long, value_name = "NAME", requires = "stdio")]
     pub user: Option<String>,
     /// Speak HTTP at ADDRESS:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = http::Address::parse)]
     #[arg(num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
     pub http: Option<http::Address>,
-    /// Callers over HTTP present a token whose hash stands in this file (`toolhost token NAME` makes one)
+    /// Callers over HTTP present a token whose hash is in this file (`toolhost token NAME` makes one)
     #[arg(long, value_name = "FILE", requires = "http")]
     pub token_file: Option<PathBuf>,
     /// Certificate chain (PEM) for HTTPS
     #[arg(long, value_name = "FILE", requires_all = ["http", "tls_key"])]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key (PEM)
+    /// Private key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Let tokens and answers cross the network in the clear: something else encrypts
+    /// Allow unencrypted tokens and answers, because something else encrypts
     #[arg(long, requires = "http", conflicts_with = "tls_cert")]
     pub insecure: bool,
     /// How changes of tools and policies are noticed
@@ -65,7 +65,7 @@ fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     } else if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
         (Exit::Caller, "serve needs --stdio, --http or a [[broker]] in the config file: without one no client can call")
     } else if args.stdio && sandbox::output_was_closed() {
-        (Exit::Host, "standard output is closed: no client could hear an answer")
+        (Exit::Host, "standard output is closed: no client could read an answer")
     } else {
         return None;
     };
@@ -121,7 +121,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             failed = kept_up(&settings, service, watch, since, hangups) => return Err(failed.into()),
         };
         stop.cancel();
-        // Told again, it lets nothing end by itself.
+        // After a second signal, running calls are killed.
         let rest = async {
             if signal.is_some() {
                 let _ = spoken.await;
@@ -141,7 +141,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// What a server does last, however it ends.
+/// Writes the last counts of the audit log when the server ends, for whatever reason.
 struct ShutdownGuard(Arc<Service>);
 
 impl Drop for ShutdownGuard {
@@ -150,7 +150,7 @@ impl Drop for ShutdownGuard {
     }
 }
 
-/// Ends what runs when told a second time.
+/// Kills the running calls at a second signal.
 async fn wait_for_second_stop(kill: &CancellationToken) -> Infallible {
     process::wait_for_stop().await;
     kill.cancel();
@@ -159,7 +159,7 @@ async fn wait_for_second_stop(kill: &CancellationToken) -> Infallible {
 
 type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
 
-/// Serves over brokers, announces what it serves, and hears what others announce. Returns what does, until it ends.
+/// Serves over brokers, announces the served tools, and receives the announcements of others. Returns the tasks.
 async fn over_brokers(
     settings: &Settings,
     entries: &[BrokerSettings],
@@ -175,7 +175,7 @@ async fn over_brokers(
     Ok(((brokers, announced), tasks))
 }
 
-/// MCP until the client closes its end; for ever where it is off.
+/// Serves MCP until the client closes its end. Without `--stdio`, waits for the stop.
 async fn over_stdio(
     wanted: bool,
     service: Arc<Service>,
@@ -247,19 +247,20 @@ async fn listening(
     Ok((listener, http::Options { callers, names, tls, brokers: Arc::default(), announced: Arc::default() }))
 }
 
-/// Where it serves and whom; and who is not an operator, though the arguments say so.
+/// Prints where the server listens and for whom, and which callers are not operators although a token, JWT or login
+/// says so.
 fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
     let no_operator = |caller: &Caller| !service.who(caller, None).operator;
     for caller in options.callers.operators().into_iter().filter(no_operator) {
-        let words = "callers.policy.toml says who is one, and no token, JWT or login does";
-        words::complain(&format!("toolhost: no operator is {}: {words}", text::printable(&caller.user)));
+        let words = "callers.policy.toml alone says who is one, not a token, JWT or login";
+        words::complain(&format!("toolhost: {} is not an operator: {words}", text::printable(&caller.user)));
     }
     let address = listener.address()?;
     if let http::Address::Unix(socket) = &address
         && let Some(Err(why)) = std::path::absolute(socket)?.parent().map(Folder::open)
     {
         let why = text::printable(&why.to_string());
-        words::complain(&format!("toolhost: others can put a socket of theirs in the place of this one: {why}"));
+        words::complain(&format!("toolhost: other users can replace this socket with one of theirs: {why}"));
     }
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
@@ -270,7 +271,7 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
 fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     let who = service.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
-        let words = "who speaks on standard input, may call nothing: callers.policy.toml grants no tool";
+        let words = "the caller on standard input may call no tool: callers.policy.toml grants none";
         words::complain(&format!("toolhost: {}, {words}", text::printable(&who.user)));
     }
 }
@@ -287,8 +288,8 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
                     words::fail(&format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names"))
                 }
                 Some(tool) if entry.idempotent.contains(&tool.manifest.id) && !tool.manifest.idempotent => {
-                    let words = "which [[broker]] lists, does not say so in its manifest: it is not run again";
-                    words::fail(&format!("toolhost: `idempotent` of {shown}, {words}"));
+                    let words = "is idempotent in [[broker]] and not in its manifest: it is not run again after a loss";
+                    words::fail(&format!("toolhost: {shown} {words}"));
                 }
                 Some(_) => {}
             }
@@ -298,7 +299,7 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies again when they change and at each HUP.
-/// `since`: when they were read first. `hangups`: from then on; one that comes during a reload causes one more. Returns
+/// `since`: when they were read first. `hangups`: SIGHUPs since then; one during a reload causes one more. Returns
 /// only if a reload panics: which rules hold is then unknown, and the server ends.
 async fn kept_up(
     settings: &Settings,

@@ -1,7 +1,7 @@
 //! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
-//! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. A config file in the current
-//! folder, or one that others can write, is not used.
+//! A flag overrides `TOOLHOST_*`, which overrides the config file, which overrides the places under the root. A config
+//! file in the current folder, or one that others can write, is not used.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
@@ -24,7 +24,7 @@ use tracing::level_filters::LevelFilter;
 pub const POLICIES: &str = "sandbox-policies";
 /// The folder of built packages, beside the audit log.
 const PACKAGES: &str = "packages";
-/// Above the flags of every verb in its help.
+/// The heading of these flags in the help.
 const HEADING: &str = "Options of every verb";
 /// Largest config file, bytes.
 const LARGEST: u64 = 1024 * 1024;
@@ -55,7 +55,7 @@ pub struct Flags {
     pub log: Option<String>,
 }
 
-/// What `said_by` holds of a setting that a flag set, that nothing set, or that has its usual place.
+/// The values of `said_by` for a setting that a flag set, that nothing set, and that has its usual place.
 pub const FLAG: &str = "flag";
 const BUILT_IN: &str = "built in";
 const UNDER_ROOT: &str = "under the root";
@@ -76,7 +76,7 @@ pub struct Settings {
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_keeping: Keeping,
     pub log: Option<(LevelFilter, bool)>,
-    /// Config files that are obeyed, and those that would be if they were there.
+    /// The config file in use, and the paths where one would be used if it existed.
     pub configs: Vec<PathBuf>,
     /// What only the config file says; its paths are absolute.
     pub config: Config,
@@ -84,7 +84,7 @@ pub struct Settings {
     pub tool_ids: std::ops::Range<u32>,
     /// Where spans of calls are sent.
     pub traces: Option<String>,
-    /// What the indexes that policies name mean here.
+    /// The package indexes, by the names that policies use.
     pub indexes: Vec<Index>,
     /// Over which brokers tool services are called.
     pub tool_services: Vec<BrokerServices>,
@@ -92,7 +92,7 @@ pub struct Settings {
     pub brokers: Vec<Broker>,
     /// Colour on standard output.
     pub colour: bool,
-    /// Setting → who said it: a flag, a variable, a file, or the place under the root.
+    /// For each setting where its value came from: a flag, a variable, a file, or the place under the root.
     pub said_by: BTreeMap<&'static str, String>,
 }
 
@@ -239,13 +239,13 @@ impl Settings {
         self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
     }
 
-    /// What a verb that hears no announcement says of that.
+    /// The note of a verb that receives no announcements, if other hosts may announce tools.
     pub fn unheard(&self) -> Option<String> {
         let from = self.announced().into_iter().flat_map(|entry| entry.from);
         let tools: Vec<String> = from.map(|from| format!("{}.*", from.namespace)).collect();
-        let words = "what other hosts announce only a running server hears (`toolhost status` lists it, `toolhost \
+        let words = "only a running server receives what other hosts announce (`toolhost status` lists it, `toolhost \
                      audit TOOL --http ADDRESS` shows one)";
-        (!tools.is_empty()).then(|| format!("Nothing is known here of {}: {words}.", tools.join(", ")))
+        (!tools.is_empty()).then(|| format!("This command does not know {}: {words}.", tools.join(", ")))
     }
 
     /// True where no root was named and the current folder stands in for it.
@@ -296,7 +296,7 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The values, wherever they were set; none where it is not set. Paths of the config file start at its folder.
+    /// The values of a setting, from the first source that has it. Paths of the config file start at its folder.
     fn values(&mut self, name: &'static str, flags: &[PathBuf], config: &[PathBuf]) -> Vec<PathBuf> {
         let variable = format!("TOOLHOST_{}", name.replace('-', "_").to_uppercase());
         let (values, said_by) = match ((self.variables)(&variable), &self.config_file) {
@@ -410,7 +410,7 @@ fn kept(
         // Logs are often kept where nothing may be run, and packages hold native code.
         return Ok((usual("/var/log/toolhost", "audit.jsonl"), usual("/var/lib/toolhost", PACKAGES)));
     };
-    // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
+    // The file may be new. Its folder must exist, so that a typing mistake makes no new folder.
     let path = std::path::absolute(path)?;
     sources.existing("audit-log", path.parent().unwrap_or(&path))?;
     // Another log is another host, with a store of its own.
@@ -418,7 +418,7 @@ fn kept(
     Ok((Some(path), beside))
 }
 
-/// The user's own, then the system's.
+/// The usual config files: the user's, then the system's.
 fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
     let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
     own.into_iter().chain([PathBuf::from("/etc/toolhost/config.toml")]).collect()
@@ -438,8 +438,8 @@ pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
     })
 }
 
-/// A file of this host's state: real root's lies where the system keeps it, everybody else's (mapped root's, too) at
-/// home.
+/// The usual path of a state file: for real root below the folder `system`, for every other user (also root of a user
+/// namespace) below the home folder.
 fn usual_state(variable: Variables<'_>, system: &str, name: &str) -> Option<PathBuf> {
     if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
         return Some(Path::new(system).join(name));
@@ -466,7 +466,7 @@ fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> 
     whole.or_else(base).or(config)
 }
 
-/// `debug`, `json`, `debug,json`.
+/// Parses the log setting: `debug`, `json`, `debug,json`.
 fn log_words(words: &str) -> anyhow::Result<(LevelFilter, bool)> {
     let mut level = LevelFilter::INFO;
     let mut json = false;

@@ -91,7 +91,7 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
     count
 }
 
-/// One example through the pipeline; why it failed, if it did.
+/// Runs one example as a call. `Err`: why it failed.
 async fn try_example(
     service: &Arc<Service>,
     tool: &registry::Tool,

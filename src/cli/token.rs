@@ -10,8 +10,8 @@ pub struct Args {
     /// The caller's name, as records show it
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The caller is an operator: sees audit records, metrics and the calls of others. Where there is a
-    /// callers.policy.toml, that alone says who is one
+    /// Make the caller an operator, who sees audit records, metrics and the calls of others. If there is a
+    /// callers.policy.toml, only that file makes callers operators
     #[arg(long)]
     pub operator: bool,
 }

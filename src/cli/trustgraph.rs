@@ -28,7 +28,7 @@ pub struct Export {
     /// Name of the service, where no [[broker]] of the config file has the tool
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
-    /// For a program
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -57,12 +57,12 @@ pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: 
     Ok(Exit::Ok.into())
 }
 
-/// Commands for a shell, each with its document.
+/// Shell commands that load the descriptors, each with its document.
 fn render(told: &Descriptors) -> String {
     let mut out = String::from(
         "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart its agents after both, or \
          put both\n\
-         # in one change: an agent that hears of the tool before its service leaves it out.\n",
+         # in one change: an agent that reads the tool before its service ignores the tool.\n",
     );
     for (kind, key, value) in [("tool-service", &told.service_key, &told.service), ("tool", &told.tool_key, &told.tool)]
     {

@@ -27,11 +27,11 @@ const REMOTE: [u32; 5] = [0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x00c3_6400, 0x
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// As the kernel tells, else by looking every two seconds
+    /// By notices of the kernel; where there are none, by comparing files every two seconds
     Auto,
-    /// By looking every two seconds
+    /// By comparing files every two seconds
     Poll,
-    /// Only at a HUP
+    /// Only when the server receives SIGHUP
     Off,
 }
 
@@ -40,7 +40,7 @@ struct Scope {
     snapshot: Arc<Snapshot>,
     /// Folders of tools, and of policies.
     folders: BTreeSet<PathBuf>,
-    /// What was named: folders that may come and go, a policy file.
+    /// Paths from the settings: folders, which may appear and disappear, and a policy file.
     named: BTreeSet<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ impl Scope {
         event.need_rescan() || !event.kind.is_access() && event.paths.iter().any(|path| self.concerns(path, appears))
     }
 
-    /// `appears`: or goes. What a tool may write, or could, is never read.
+    /// `appears`: the path was created or removed. A path that a tool may write, or ever could, is never read.
     fn concerns(&self, path: &Path, appears: bool) -> bool {
         if self.named.contains(path) {
             return appears || !path.is_dir();
@@ -93,8 +93,8 @@ impl Watch {
         }
     }
 
-    /// Watches the folders of this snapshot, whose reading began at `since`. True: something changed there before it
-    /// was watched.
+    /// Watches the folders of this snapshot, which was read from `since` on. True: something changed before the watch
+    /// began.
     pub fn follow(&mut self, settings: &Settings, snapshot: Arc<Snapshot>, since: SystemTime) -> bool {
         if self.mode == Mode::Off {
             return false;
@@ -103,7 +103,7 @@ impl Watch {
         let read = snapshot.folders.iter().filter(|folder| snapshot.written.by(folder).is_none()).cloned();
         let policies = Some(settings.policy_path()).filter(|path| path.is_dir());
         let folders: BTreeSet<PathBuf> = read.chain(policies).collect();
-        // What does not exist yet appears in the nearest folder that does.
+        // For a path that does not exist yet, watch the nearest existing folder above it.
         let above = named.iter().filter_map(|path| path.ancestors().skip(1).find(|above| above.is_dir()));
         let wanted: BTreeSet<PathBuf> = folders.iter().cloned().chain(above.map(Path::to_path_buf)).collect();
         let scope = Arc::new(Scope { snapshot: snapshot.clone(), folders, named });
@@ -112,7 +112,7 @@ impl Watch {
             self.watcher = self.watch::<RecommendedWatcher>(&scope, &wanted);
             self.polls = self.watcher.is_none();
             if self.polls {
-                tracing::warn!("this user may watch no more folders (inotify): they are compared instead");
+                tracing::warn!("this user's inotify watches are used up: folders are compared instead");
             }
         }
         if self.polls {
@@ -131,7 +131,7 @@ impl Watch {
         let (scope, sender) = (scope.clone(), self.sender.clone());
         let report = move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| scope.counts(&event)) {
-                // One that waits to be received says the same.
+                // If the channel is full, the same notice already waits in it.
                 let _ = sender.try_send(());
             }
         };
@@ -170,7 +170,7 @@ fn is_remote(path: &Path) -> bool {
 
 /// Whether one of these folders, or a definition in it, changed since then.
 fn changed_since(since: SystemTime, folders: &BTreeSet<PathBuf>, snapshot: &Snapshot) -> bool {
-    // Times of files are a tick of the kernel behind.
+    // The times of files lag behind by up to one tick of the kernel.
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
     let since = (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), i64::from(since.subsec_nanos()));
     let policies = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());

@@ -1,6 +1,6 @@
 //! Output: lines on standard output and standard error, and the one renderer from a report to text.
 //!
-//! What a terminal would obey is escaped. An answer that could not be written makes the process fail.
+//! Control characters are escaped. If an answer cannot be written, the process fails.
 
 use crate::base::json::Indented;
 use crate::base::text;
@@ -24,17 +24,17 @@ const WIDEST: usize = 56;
 /// Something could not be written to standard output.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Lines for the person, on standard error; those of a server go with its log.
+/// Writes lines for the person to standard error; a server writes them to its run log.
 pub fn complain(lines: &str) {
     tell("INFO", lines);
 }
 
-/// The same of what went wrong.
+/// The same for an error.
 pub fn fail(lines: &str) {
     tell("ERROR", lines);
 }
 
-/// A person at a terminal reads what is waited for: else the verb seems to hang.
+/// Tells a person at a terminal what the verb waits for. Otherwise the verb would seem to hang.
 pub fn waits_for(what: &str) {
     if io::stdin().is_terminal() {
         complain(&format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)"));
@@ -62,7 +62,7 @@ fn noted(written: io::Result<()>) {
     }
 }
 
-/// Whether something was lost, which makes a success a failure of this host.
+/// Whether output was lost. Then a success becomes a failure of this host.
 pub fn lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
@@ -98,7 +98,7 @@ pub fn answer(report: &Value, json: bool, text: impl FnOnce() -> String) {
     say(if json { text::json(report, true) } else { text() }.trim_end());
 }
 
-/// Writes a new file whole or not at all; `replaces`: also in the place of another.
+/// Writes a file whole or not at all. `replaces`: the file may exist already.
 pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Only its owner may write a policy, or a lock beside one.
@@ -109,7 +109,7 @@ pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
     written.map(drop).map_err(|e| e.error)
 }
 
-/// A line of a report: a name, and what is said of it.
+/// A line of a report: a name and its text.
 pub fn line(out: &mut String, name: &str, words: &str) {
     out.push_str(&format!("  {name:<11}  {}\n", text::printable(words)));
 }
@@ -185,7 +185,7 @@ pub fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What people read in place of a member's name that programs rely on.
+/// What people read in place of the JSON names of members, which programs rely on.
 const TITLES: [(&str, &str); 6] = [
     ("asks", "requests"),
     ("tried", "attempts"),
@@ -195,7 +195,7 @@ const TITLES: [(&str, &str); 6] = [
     ("passedOver", "not used"),
 ];
 
-/// The same of a member's fixed value.
+/// What people read in place of fixed values of members.
 const VALUES: [(&str, &str, &str); 3] =
     [("state", "stood", "active"), ("state", "cgroup", "active"), ("from", LimitVerdict::BUILT_IN, "built-in default")];
 
@@ -223,7 +223,7 @@ fn named(name: &str, value: &Value) -> String {
     known.map_or_else(|| flat(value), |(.., words)| (*words).to_owned())
 }
 
-/// `wall ms 38, cpu ms 29`; a text as it is, null as `none`, and of `{"ok": …}` how it is or why it is not.
+/// A value on one line: `wall ms 38, cpu ms 29`. A string as it is, null as `none`, `{"ok": …}` as its `is` or `why`.
 fn flat(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
@@ -254,13 +254,13 @@ pub fn say_json(value: &impl Serialize) {
     noted(written.and_then(|()| out.flush()));
 }
 
-/// A word of a shell command.
+/// Quotes a word for a shell, if it needs quotes.
 pub fn quote(word: &str) -> String {
     let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-/// How far a tool is: `3 of 10: the message`.
+/// The progress of a tool as text: `3 of 10: the message`.
 pub fn progress(told: &Progress) -> String {
     let total = told.total.map(|total| format!(" of {total}")).unwrap_or_default();
     let message = told.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 /// Longest attempt to reach one address.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Dials that run at one time: of all, of one who authenticated, and of one tool for them.
+/// Most dials at one time: in all, of one principal, and of one tool for that principal.
 const ALL_DIALS: usize = 256;
 const DIALS_OF_ONE: usize = 96;
 const DIALS_OF_A_TOOL: usize = 32;
@@ -43,10 +43,10 @@ const PROXY_HEAD: usize = 8 * 1024;
 /// What one lease may reach, and how.
 #[derive(Clone, Debug)]
 pub struct Dialler {
-    /// Who authenticated and which tool it is: the keys that its dials count against.
+    /// The principal and the tool, against which its dials count.
     pub payer: [String; 2],
     pub grants: Vec<HostGrant>,
-    /// What the relay adds to requests: it reaches these hosts at the port of the rule.
+    /// The headers that the relay adds to requests. It may reach their hosts at the port of the rule.
     pub headers: Vec<(String, HeaderRule)>,
     /// `host:port` of the operator's proxy, which then resolves names and connects (RFC 9110, section 9.3.6).
     pub proxy: Option<String>,
@@ -84,7 +84,7 @@ impl Dialler {
         }
         if checked.is_empty() {
             let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
-            // A public address of this machine stands in no range of a policy.
+            // No range is proposed for a public address of this machine.
             let special =
                 |address: &IpAddr| address::special(*address).map(|_| format!("\"{}\"", IpNet::from(*address)));
             let ranges: Vec<String> =
@@ -92,7 +92,7 @@ impl Dialler {
             let fix = match ranges.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "; if it is meant: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's \
+                    "; to allow it: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's \
                      callbacks)",
                     ranges.join(", ")
                 ),
@@ -106,7 +106,7 @@ impl Dialler {
         connect(checked, port).await
     }
 
-    /// The grants that reach this host at this port. Those for port 80 also reach it where a header is to go.
+    /// The grants that reach this host at this port. Grants for port 80 also reach the port at which a header is added.
     fn granted(&self, host: &Host, port: u16) -> Vec<&HostGrant> {
         let named = |rule: &HeaderRule| rule.port == port && matches!(host, Host::Name(name) if *name == rule.host);
         let by_header = self.headers.iter().any(|(_, rule)| named(rule));
@@ -137,7 +137,7 @@ async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, Refusal
     Err(RefusalReason::Unreached { why: last })
 }
 
-/// The buffers of this machine's own sockets are bounded too: what a relay holds is reckoned with them.
+/// Bounds the buffers of the host's sockets, too: the memory of a relay is calculated with them.
 async fn socket(at: SocketAddr) -> io::Result<TcpStream> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_recv_buffer_size(BUFFER)?;
@@ -182,8 +182,7 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> 
 const ROUTE: usize = 12;
 const ROUTE_KIND: usize = 7;
 
-/// Why packets for this address would not leave for one host elsewhere; `None`: they would, or they have no route at
-/// all.
+/// Why packets to this address would not go to one other host. `None`: they would, or there is no route at all.
 fn inward(address: IpAddr) -> Option<&'static str> {
     match route_kind(address) {
         Ok(libc::RTN_LOCAL) => Some("an address of this machine"),
@@ -205,7 +204,7 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
         IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
     };
-    // Family and length of the destination; all else is the kernel's to say.
+    // Family and length of the destination; the kernel determines the rest.
     let mut body = [0; ROUTE];
     (body[0], body[1]) = (family as u8, bytes.len() as u8 * 8);
     let answer =
@@ -216,7 +215,7 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
 /// Longest head of an answer, bytes.
 const HEAD: usize = 16 * 1024;
 
-/// Why a name has no answer.
+/// Why a message has no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PostError {
     /// Refused before anything was sent.
@@ -258,7 +257,7 @@ where
     let broken = |e: hyper::Error| PostError::Broken(e.to_string());
     let mut client = http1::Builder::new();
     let (mut sender, connection) = client.max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // It ends with the answer, or with this future.
+    // The connection ends with the answer, or with this future.
     let mut connecting = tokio::task::JoinSet::new();
     connecting.spawn(connection);
     let query = url.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));

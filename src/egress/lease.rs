@@ -1,4 +1,4 @@
-//! The host's end of one relay: dials for it, and keeps what it says of each call.
+//! The host's end of one relay: dials for the relay, and collects what the relay reports of each call.
 
 use super::dial::Dialler;
 use super::protocol::{
@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixDatagram};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Longest start of a relay, and longest wait for what it tells at the end of a call, which takes it microseconds.
+/// Time limits for the start of a relay, and for its report at the end of a call (which takes microseconds).
 const START: Duration = Duration::from_secs(10);
 const ENDED: Duration = Duration::from_millis(500);
 /// Most connections of one call that are dialled.
@@ -46,8 +46,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Gives a relay what it serves, and waits until it does. `control`: a non-blocking socket of messages. `sockets`:
-    /// the stub's two, and one for each port.
+    /// Sends a relay what to serve, and waits until it is ready. `control`: a non-blocking socket of messages.
+    /// `sockets`: the stub's two, and one for each port.
     pub async fn serve(control: OwnedFd, served: &Served, sockets: &[OwnedFd], dialler: Dialler) -> io::Result<Lease> {
         let most = served.limits.get(&Limit::Connections).copied().unwrap_or_default();
         let control = UnixDatagram::from_std(control.into())?;
@@ -71,8 +71,8 @@ impl Lease {
         self.say(&ToRelay::Begin, &beside)
     }
 
-    /// Dials for the relay for as long as it is polled; returns only where the call passed a limit. Without its relay a
-    /// tool goes on, and every connection of it fails.
+    /// Dials for the relay for as long as the future is polled. Returns only if the call exceeds a limit. If the relay
+    /// is lost, the tool continues, and all its connections fail.
     pub async fn attend(&self, traffic: &Mutex<Traffic>) {
         let mut dials = JoinSet::new();
         let mut next = Instant::now();
@@ -103,7 +103,7 @@ impl Lease {
         }
     }
 
-    /// Whether the call passed a limit.
+    /// Handles one message. True: the call exceeded a limit.
     async fn take(
         &self,
         message: FromRelay,
@@ -172,8 +172,8 @@ impl Lease {
         self.control.async_io(Interest::WRITABLE, || self.say(&message, &beside)).await
     }
 
-    /// The call's processes are gone: takes what the relay still tells of it. After an error the relay is of no more
-    /// use.
+    /// Once the processes of a call are gone, reads the rest of what the relay reports of it. After an error the relay
+    /// cannot be used any more.
     pub async fn end(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         let ended = self.ended(traffic).await;
         if ended.is_err() {
@@ -199,7 +199,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Whether it still serves. Between calls it says nothing, so anything to read is its end.
+    /// Whether the relay still serves. Between calls it sends nothing, so anything to read means that it ended.
     pub fn serves(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         poll(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
@@ -218,7 +218,7 @@ impl Lease {
     }
 }
 
-/// Tells of the relay's end, once.
+/// Reports once that the relay ended.
 fn lost(traffic: &Mutex<Traffic>) {
     let traffic = &mut *lock(traffic);
     if !traffic.events.iter().any(|event| event.refused == Some(RefusalReason::RelayEnded)) {
@@ -239,17 +239,17 @@ pub struct Traffic {
     pub principal: String,
     /// The first `EVENTS` that were served, and as many that were refused.
     pub events: Vec<TrafficEvent>,
-    /// Where `counted` is false, what the host saw until then: at least so much.
+    /// Where `counted` is false, these are minimums: what the host itself saw.
     pub totals: Totals,
-    /// The relay told its counts when the call ended.
+    /// The relay reported its counts when the call ended.
     pub counted: bool,
-    /// The limit that it passed.
+    /// The limit that the call exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<Limit>,
 }
 
 impl Traffic {
-    /// What the relay tells of a call that runs; whether it passed a limit.
+    /// Takes a report of the relay about a running call. True: the call exceeded a limit.
     fn receive(&mut self, message: FromRelay) -> io::Result<bool> {
         match message {
             FromRelay::Saw(event) if event.refused.as_ref().is_none_or(RefusalReason::is_of_the_relay) => {
@@ -262,13 +262,13 @@ impl Traffic {
         Ok(self.over.is_some())
     }
 
-    /// What was refused before it came to a relay, or where there is none.
+    /// Records a refusal that no relay reports: before a request reached one, or where there is none.
     pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: RefusalReason) {
         self.totals.refuse(what);
         self.saw(TrafficEvent { what, target: target.to_owned(), refused: Some(refusal) });
     }
 
-    /// An event that the host itself knows of.
+    /// Adds an event, if there is room.
     fn saw(&mut self, mut event: TrafficEvent) {
         let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
         if alike < EVENTS || event.refused == Some(RefusalReason::RelayEnded) {

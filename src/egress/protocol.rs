@@ -1,4 +1,4 @@
-//! What host and relay send each other. The relay parses what strangers send, so the host checks all that it says.
+//! What host and relay send each other. The relay parses untrusted data, so the host checks all that it sends.
 
 use crate::manifest::host::Host;
 use crate::policy::{HeaderRule, HostGrant};
@@ -25,7 +25,7 @@ pub struct Served {
     pub ports: Vec<u16>,
     /// The headers that the relay adds, each with the name of its secret.
     pub headers: Vec<(String, HeaderRule)>,
-    /// For hosts that get a header: the certificates of who vouches for them, in PEM, where it is not the machine's.
+    /// For hosts that get a header: the certificates of their authority, in PEM, if it is not one of the machine's.
     pub authorities: BTreeMap<String, String>,
     /// `LIMITS`, of one call.
     pub limits: BTreeMap<Limit, u64>,
@@ -51,14 +51,14 @@ pub enum ToRelay {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromRelay {
-    /// It serves.
+    /// The relay serves.
     Ready,
     /// A connection of the tool needs its other end.
     Dial { id: u64, host: Host, port: u16 },
     /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
     /// refused ones are reported.
     Saw(TrafficEvent),
-    /// The call passed this limit; its connections are reset.
+    /// The call exceeded this limit; its connections are reset.
     Over { limit: Limit },
     /// The call is over, and nothing of it is left.
     Ended(Totals),
@@ -79,7 +79,7 @@ pub struct TrafficEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TrafficKind {
-    /// A name was asked for.
+    /// A name was looked up.
     Lookup,
     /// A connection was made or refused.
     Connection,
@@ -98,7 +98,7 @@ pub enum TrafficKind {
 pub enum RefusalReason {
     /// No grant reaches the name or address, at this port.
     NotGranted,
-    /// The address was given to no name, or the name was never asked for.
+    /// The address belongs to no name that this call has looked up.
     NoName,
     /// The name does not resolve.
     Unresolved { why: String },
@@ -106,15 +106,15 @@ pub enum RefusalReason {
     Address { why: String },
     /// The host of that address did not answer, or refused.
     Unreached { why: String },
-    /// The host of that name cannot be trusted: its TLS is not that of the name, or does not come about.
+    /// The host cannot be trusted: its certificate is not valid for the name, or TLS fails.
     Tls { why: String },
     /// A request, or TLS of the tool's own, outside of what a secret's rule allows.
     Secret { why: String },
-    /// What was said on a port that is read is not what belongs there.
+    /// The data at a port whose protocol is checked is not of that protocol.
     Content { why: String },
     /// A limit of the call.
     Limit { limit: Limit },
-    /// A bound of ours, in words.
+    /// Another bound, as text.
     Bound { why: String },
     /// The relay ended.
     RelayEnded,
@@ -137,7 +137,7 @@ impl RefusalReason {
         self
     }
 
-    /// What only the person hears.
+    /// Details for the person only.
     pub fn detail(&self) -> Option<&str> {
         use RefusalReason::{Address, Tls, Unreached, Unresolved};
         match self {
@@ -146,7 +146,7 @@ impl RefusalReason {
         }
     }
 
-    /// Whether a relay can know of it.
+    /// Whether a relay can report this reason.
     pub fn is_of_the_relay(&self) -> bool {
         match self {
             RefusalReason::Limit { limit } => LIMITS.contains(limit),
@@ -165,14 +165,14 @@ impl RefusalReason {
     }
 }
 
-/// In words for anybody: no address of this machine or its network.
+/// The reason for everybody, without addresses of this machine or its network.
 impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RefusalReason::NotGranted => f.write_str("not granted"),
             RefusalReason::NoName => f.write_str("the address belongs to no name that this call asked for"),
             RefusalReason::Unresolved { .. } => f.write_str("the name does not resolve"),
-            RefusalReason::Address { .. } => f.write_str("it has only addresses that are not public"),
+            RefusalReason::Address { .. } => f.write_str("it resolves only to addresses that are not public"),
             RefusalReason::Unreached { .. } => f.write_str("it could not be reached"),
             RefusalReason::Tls { .. } => f.write_str("no trusted TLS with it"),
             RefusalReason::Content { why } | RefusalReason::Bound { why } | RefusalReason::Secret { why } => {
@@ -184,7 +184,7 @@ impl fmt::Display for RefusalReason {
     }
 }
 
-/// Of one call: all that was asked for, and how much of it was refused.
+/// The totals of one call: all that was requested, and how much of it was refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {

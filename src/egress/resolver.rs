@@ -48,7 +48,7 @@ impl Machine {
     }
 }
 
-/// The text of such a file; none where it does not exist.
+/// The text of such a file; empty if it does not exist.
 fn read(path: &Path) -> Result<String, String> {
     let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let file = match std::fs::File::open(path) {

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// Most TLS sessions of one call that are kept.
 const SESSIONS: usize = 64;
 
-/// Who is trusted, and what is spoken.
+/// A TLS configuration: the trusted roots, and the protocol inside.
 pub type Trust = Arc<ClientConfig>;
 
 /// The machine's roots as they are now, in the view of this process.

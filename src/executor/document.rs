@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Largest file of a resource, bytes.
 const LARGEST: u64 = 4 * 1024 * 1024;
 
-/// Tells documents.
+/// The executor of prompts and resources.
 #[derive(Debug, Default)]
 pub struct Documents;
 
@@ -58,7 +58,7 @@ impl Executor for Documents {
     }
 }
 
-/// The messages; before them the questions without an answer yet.
+/// The messages of a prompt, or its questions as long as one has no answer.
 fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value {
     let answered = |key: &String| input["$client"]["answers"].get(key).is_some();
     if !ask.is_empty() && !ask.keys().all(answered) {
@@ -68,7 +68,7 @@ fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value 
     json!({ "messages": messages })
 }
 
-/// Every text in a value.
+/// Fills in every text of a value.
 fn all_filled(value: &Value, input: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(fill(text, "{{", "}}", input, false)),
@@ -78,8 +78,8 @@ fn all_filled(value: &Value, input: &Value) -> Value {
     }
 }
 
-/// A text with values in place of names: `{{name}}` an argument, `{{key.field}}` a field of an accepted form. What was
-/// filled in is not looked at again. `quoted`: as it stands within a JSON string.
+/// Replaces the names in a text: `{{name}}` by an argument, `{{key.field}}` by a field of an accepted form. Names in
+/// the values stay. `quoted`: values are escaped as in a JSON string.
 fn fill(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> String {
     let mut whole = String::new();
     let mut rest = text;

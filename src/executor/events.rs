@@ -1,7 +1,7 @@
 //! Events of a running call, in order: lines of its log, its progress, parts of its answer. The outcome comes after
 //! them.
 //!
-//! At most a few hundred wait. A tool never waits for whoever reads its log, and no part of an answer is lost.
+//! At most a few hundred events wait. A tool never waits for the reader of its log, and no part of an answer is lost.
 
 use crate::base::json::Text;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 const MAX_WAITING: usize = 256;
 /// Parts of an answer among them: each may be long.
 const MAX_WAITING_PARTS: usize = 16;
-/// What a line of stderr begins with that is more than a line of the log; one JSON object follows.
+/// The beginning of a stderr line that holds progress or a message; one JSON object follows.
 const MARK: &str = "@toolhost ";
 /// Longest such object, bytes.
 const MAX_MARKED_BYTES: usize = 16 * 1024;
@@ -42,7 +42,7 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// How grave a message is, by RFC 5424.
+/// The severity of a message (RFC 5424).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -72,7 +72,7 @@ struct Message {
 }
 
 impl Event {
-    /// What a line of stderr says. What is not exactly one of the two marked forms is a line of the log.
+    /// The event in a line of stderr. A line that is not exactly one of the two marked forms is a line of the log.
     pub fn from_line(line: String) -> Event {
         let json = line.strip_prefix(MARK).filter(|json| json.len() <= MAX_MARKED_BYTES);
         match json.and_then(|json| serde_json::from_str(json).ok()) {
@@ -105,7 +105,7 @@ impl Drop for EventReceiver {
     }
 }
 
-/// The two ends.
+/// Makes a channel: the sender and the receiver.
 pub fn events() -> (Events, EventReceiver) {
     let (sender, events) = mpsc::channel(MAX_WAITING);
     let (lost, parts) = (Arc::<AtomicU64>::default(), Arc::new(Semaphore::new(MAX_WAITING_PARTS)));
@@ -114,7 +114,7 @@ pub fn events() -> (Events, EventReceiver) {
 }
 
 impl Events {
-    /// For a call without a listener.
+    /// A sender for a call without a listener: its events are dropped.
     pub fn unheard() -> Events {
         events().0
     }
@@ -124,7 +124,7 @@ impl Events {
         self.send(Event::Log(line));
     }
 
-    /// Sends a line at once, or drops it without room: the outcome holds the log of a tool. Dropped log lines are
+    /// Sends an event, or drops it if there is no room: the outcome still holds the tool's log. Dropped log lines are
     /// counted.
     pub fn send(&self, line: Event) {
         if let Err(mpsc::error::TrySendError::Full(Event::Log(_))) = self.sender.try_send(line) {
@@ -137,9 +137,9 @@ impl Events {
         self.part(Text::from(&part)).await;
     }
 
-    /// The same for a part that is text already.
+    /// As `chunk`, for a part that is JSON text already.
     pub async fn part(&self, part: Text) {
-        // Without a listener the part is not missed.
+        // Without a listener the part is dropped.
         if let Ok(place) = self.parts.acquire().await {
             place.forget();
             let _ = self.sender.send(Event::Chunk(part)).await;
@@ -166,7 +166,7 @@ impl EventReceiver {
         event
     }
 
-    /// Lines that found no room.
+    /// Number of log lines that were dropped for lack of room.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

@@ -1,12 +1,12 @@
-//! Launchers and workers kept for the next call that needs exactly the same: at most `most`, each for about a minute.
+//! A pool of idle launchers or workers for the next call that needs the same: at most `most`, each for about a minute.
 
 use crate::base::lock;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How long an idle one is kept.
+/// How long an idle entry is kept.
 const KEPT: Duration = Duration::from_secs(60);
-/// How many times in that span idle ones are looked at.
+/// How many times in `KEPT` the pool is swept.
 const LOOKS: u32 = 6;
 
 #[derive(Debug)]
@@ -29,14 +29,14 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
         Idle { kept, most, keep_for: KEPT }
     }
 
-    /// The last used one that fits, so that the others age.
+    /// Takes the most recently used entry that fits, so that the others expire.
     pub fn take(&self, fits: impl Fn(&K) -> bool) -> Option<T> {
         let mut kept = lock(&self.kept);
         let at = kept.entries.iter().rposition(|(key, ..)| fits(key))?;
         Some(kept.entries.remove(at).1)
     }
 
-    /// Keeps a thing; where there are too many, the oldest is dropped.
+    /// Adds an entry. If there are too many, the oldest is dropped.
     pub fn put(self: &Arc<Self>, key: K, thing: T) {
         let mut kept = lock(&self.kept);
         let oldest = (kept.entries.len() >= self.most).then(|| kept.entries.remove(0));
@@ -52,7 +52,7 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
         lock(&self.kept).entries.len()
     }
 
-    /// Ends them all.
+    /// Drops all entries.
     pub fn clear(&self) {
         let entries = std::mem::take(&mut lock(&self.kept).entries);
         drop(entries);

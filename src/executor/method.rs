@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// The name of the service that runs scripts.
 pub use crate::policy::SCRIPT_SERVICE;
-/// The service and method that tell of calls in the background: of servers that keep such calls.
+/// The service and method that report on calls in the background. Only servers that keep such calls have it.
 pub const CALL_STATUS: (&str, &str) = ("BackgroundCallService", "status");
 
 pub type Answering<'a> = BoxFuture<'a, Result<Value, Fault>>;
@@ -46,9 +46,9 @@ pub enum ScriptMethod {
 pub enum Method {
     /// A function of this process.
     Function(Arc<dyn ServiceMethod>),
-    /// The same, whose answer is a text that is there already.
+    /// An executor of this process, whose answer is JSON text already.
     Executor(Arc<dyn executor::Executor>),
-    /// A script that the arguments name or bring.
+    /// A script that the arguments name or contain.
     Script(ScriptMethod),
 }
 
@@ -85,7 +85,7 @@ impl Methods {
         self.register(service, method, Arc::new(Plain(Arc::new(body))));
     }
 
-    /// Adds a method that answers with a text and not with a value, which takes several times its memory.
+    /// Adds a method that answers with JSON text. (A value would take several times the memory.)
     pub fn register_executor(&self, service: &str, method: &str, body: Arc<dyn executor::Executor>) {
         self.insert(service, method, Method::Executor(body));
     }
@@ -134,7 +134,7 @@ impl executor::Executor for Methods {
                 Method::Function(body) => body,
                 Method::Executor(body) => return body.run(context, call, events).await.map_err(back),
                 Method::Script(_) => {
-                    return Err(Fault::new(Kind::InternalError, "A script is the target of its call, not a method."));
+                    return Err(Fault::new(Kind::InternalError, "This call runs a script, not a method."));
                 }
             };
             let method = MethodCall { context: context.clone(), manifest: manifest.clone(), site: call.site };
@@ -150,7 +150,7 @@ impl executor::Executor for Methods {
     }
 }
 
-/// Whether a handler is the method that tells of calls in the background.
+/// Whether a handler is the method that reports on calls in the background.
 pub fn tells_of_calls(handler: &Handler) -> bool {
     let Handler::ServiceMethod { service, method, .. } = handler else { return false };
     (service.as_str(), method.as_str()) == CALL_STATUS
@@ -169,7 +169,7 @@ impl ServiceMethod for Plain {
     }
 }
 
-/// Inputs under the names that the method uses (`parameter_map`).
+/// Renames the inputs to the names that the method uses (`parameter_map`).
 pub(crate) fn renamed(handler: &Handler, input: Value) -> Value {
     let Handler::ServiceMethod { parameter_map, .. } = handler else { return input };
     let own = |name: String| parameter_map.get(&name).cloned().unwrap_or(name);

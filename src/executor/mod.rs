@@ -33,22 +33,22 @@ pub struct Context {
     pub user: String,
     /// Cancelling it kills and reaps; so does dropping the future.
     pub cancel: CancellationToken,
-    /// When it was the call's turn: its time runs from there.
+    /// When the call was admitted to run. Its time limit starts here.
     pub came: Instant,
     /// SHA-256 in hex of the script that really ran, where the executor knows it.
     pub ran: Arc<OnceLock<String>>,
-    /// What a call that may reach hosts does with its network, as it becomes known.
+    /// The network traffic of the call, as it becomes known.
     pub traffic: Arc<Mutex<Traffic>>,
     /// The trace that the call is part of, for whatever it calls.
     pub trace: broker::Trace,
-    /// Told before anything runs under a shape; `None` where no ledger is kept.
+    /// Records each shape before a tool runs under it. `None`: no ledger is kept.
     pub ledger: Option<Arc<dyn Ledger>>,
-    /// Asked once everything is ready.
+    /// Checks, when everything is ready, that the call may still run.
     pub gate: Gate,
 }
 
 impl Context {
-    /// A call that begins now, without a trace, a ledger, or anybody to ask again.
+    /// A call that begins now, without a trace, a ledger or a gate.
     pub fn new(id: impl Into<String>, user: impl Into<String>, traffic: Arc<Mutex<Traffic>>) -> Context {
         Context {
             id: id.into(),
@@ -64,16 +64,16 @@ impl Context {
     }
 }
 
-/// Asks whoever decided about the call whether that decision still holds. A fresh one does, and so does any without
-/// somebody to ask.
+/// Asks whether the decision about the call still holds. A fresh decision does, and so does every decision if nobody
+/// can be asked.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Option<(Instant, mpsc::Sender<Passage>)>);
 
-/// One question at the gate; it gets the verdict.
+/// One question to the gate. The verdict is sent through it.
 pub type Passage = oneshot::Sender<Result<(), fault::Fault>>;
 
 impl Gate {
-    /// `fresh_until`: so long the decision holds unasked.
+    /// `fresh_until`: until then the decision holds without a question.
     pub fn new(fresh_until: Instant) -> (Gate, mpsc::Receiver<Passage>) {
         let (sender, asked) = mpsc::channel(1);
         (Gate(Some((fresh_until, sender))), asked)
@@ -84,8 +84,8 @@ impl Gate {
             return Ok(());
         };
         let (verdict, told) = oneshot::channel();
-        let gone = |_| fault::Fault::new(fault::Kind::CancelledError, "The call was given up before it began.");
-        // A gate that is closed lets nothing pass.
+        let gone = |_| fault::Fault::new(fault::Kind::CancelledError, "The call was cancelled before it began.");
+        // If the gate is closed, the call is refused.
         let _ = sender.send(verdict).await;
         told.await.unwrap_or_else(|lost| Err(gone(lost)))
     }
@@ -93,19 +93,19 @@ impl Gate {
 
 /// Records what calls can write.
 pub trait Ledger: std::fmt::Debug + Send + Sync {
-    /// A call of this shape is about to run: its walls stand, with its grants in them. An error refuses it.
+    /// Records that a call of this shape is about to run, behind walls that hold its grants. An error refuses the call.
     fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault>;
 }
 
 impl Context {
-    /// For an executor of confined tools: the last thing before the tool is started.
+    /// Checks the gate and writes to the ledger: the last step of an executor before it starts a confined tool.
     async fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
         self.gate.pass().await?;
         self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.opens(shape))
     }
 }
 
-/// One execution asked for.
+/// One requested execution.
 #[derive(Clone)]
 pub struct Call {
     pub manifest: Arc<manifest::Manifest>,
@@ -116,7 +116,7 @@ pub struct Call {
     pub confinement: Option<policy::Confinement>,
     /// Set for a tool whose work a service elsewhere does.
     pub service: Option<policy::ServiceGrant>,
-    /// The most that is kept of an answer; a confinement has it as a limit of its own.
+    /// Most bytes of an answer. (A confinement has a limit of its own.)
     pub output_bytes: u64,
 }
 
@@ -135,7 +135,7 @@ impl Call {
 
 pub type Running<'a> = BoxFuture<'a, Result<Outcome, fault::Fault>>;
 
-/// A number for the person who watches this host.
+/// A gauge in the metrics of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gauge {
     pub name: &'static str,
@@ -147,17 +147,17 @@ pub struct Gauge {
 pub trait Executor: Send + Sync {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
 
-    /// Does work ahead of calls that should not cost them their time limit, if there is any.
+    /// Does work ahead of a call, if there is any, so that it does not count against the call's time limit.
     fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 
-    /// What it holds now.
+    /// Gauges of what the executor holds now.
     fn gauges(&self) -> Vec<Gauge> {
         Vec::new()
     }
 
-    /// The connections that it keeps, each as `status` shows it.
+    /// The executor's open connections, each as `status` shows it.
     fn connections(&self) -> Vec<Value> {
         Vec::new()
     }
@@ -183,7 +183,7 @@ impl Clock {
         self.limit.min(self.until(SPARE))
     }
 
-    /// When the host gives up on the call.
+    /// The time left until the host gives up on the call.
     pub fn overdue(&self) -> Duration {
         self.until(OVERDUE)
     }
@@ -192,14 +192,14 @@ impl Clock {
         self.limit.saturating_add(beyond).saturating_sub(self.came.elapsed())
     }
 
-    /// One step of preparing. If it is not done in time, the step is dropped and the caller reads `under_way`.
+    /// Runs one step of preparing. If it is not done in time, it is dropped, and the fault says `under_way`.
     pub async fn prepare<T, E: From<fault::Fault>>(
         &self,
         under_way: &str,
         step: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         if self.until(SPARE).is_zero() {
-            let message = "the time of the call was over before the tool could be started";
+            let message = "the time limit of the call passed before the tool could be started";
             return Err(fault::Fault::new(fault::Kind::TimeoutError, message).into());
         }
         let late =

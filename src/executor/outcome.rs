@@ -17,16 +17,16 @@ pub enum Ending {
     Signalled { signal: i32 },
     /// The wall-time limit, milliseconds.
     TimedOut { limit_ms: u64 },
-    /// `allowed`: of what the call might use.
+    /// `allowed`: how much the call might use.
     OverLimit { limit: Limit, allowed: u64 },
     /// Exit status 0, but stdout is not one JSON document. `head`: its first bytes, escaped.
     BadOutput { reason: String, head: String },
     /// The tool said that it failed: `err` of a typed component, a missing entry point, stderr text under
     /// `stderr: error`.
     Raised { message: String },
-    /// A module came to a trap.
+    /// A module trapped.
     Trapped { message: String },
-    /// Its caller took it back.
+    /// The caller cancelled the call.
     Cancelled,
     /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
     Envelope { told: Value, output: Option<Text> },
@@ -68,18 +68,18 @@ pub struct Denial {
     pub rule: String,
     /// `manifest` or `policy`: which was the narrower.
     pub narrower: String,
-    /// The line that would ask for it, with its file: for the person, never for an agent.
+    /// The line that would request it, and the file to add it to: for the person, never for an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask: Option<String>,
-    /// The script or the arguments name it.
+    /// Whether the script or the arguments name the target.
     #[serde(skip)]
     pub named: bool,
-    /// A file that this machine does not have; looked up for a person who asks for an explanation.
+    /// Whether the target is a file that this machine does not have. Only looked up for an explanation.
     #[serde(skip)]
     pub absent: bool,
 }
 
-/// Rules of attempts, or their beginnings, that no manifest and no policy lifts.
+/// Rules of attempts, or the beginnings of rules, to which no manifest and no policy can make an exception.
 pub const NEVER: [&str; 3] = [WITHIN, crate::sandbox::WRITABLE, crate::sandbox::UNRESOLVED];
 /// The rule where wasmtime refused a file that is granted.
 pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, \
@@ -106,7 +106,7 @@ pub struct Artifact {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub ending: Ending,
-    /// The answer is what the parts of a stream said, and no document of its own.
+    /// Whether the answer consists of the parts of a stream, and is not a document of its own.
     pub parts: bool,
     /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
     pub logs: Vec<String>,
@@ -115,13 +115,13 @@ pub struct Outcome {
     pub usage: Usage,
     pub walls: Walls,
     pub denials: Denials,
-    /// What a recorded call was refused, less what every script of its runtime asks for.
+    /// What a recorded call was refused, without what every script of its runtime is refused.
     pub attempts: Vec<Attempt>,
     pub artifacts: Vec<Artifact>,
 }
 
 impl Outcome {
-    /// An ending of which nothing is known but how long it took.
+    /// An outcome of which only the ending and the time are known.
     pub fn new(ending: Ending, wall_ms: u64) -> Outcome {
         Outcome {
             ending,
@@ -136,7 +136,7 @@ impl Outcome {
         }
     }
 
-    /// Notes what became of the staged files of a good answer. If they pass a limit, that limit is the ending.
+    /// Records how the staged files of a good answer were published. If they exceed a limit, that limit is the ending.
     pub fn published(&mut self, artifacts: Vec<Artifact>, limits: &crate::policy::Limits) {
         if let Some(limit) = artifacts.iter().find_map(|artifact| artifact.over) {
             self.ending = Ending::OverLimit { limit, allowed: limits.get(limit) };

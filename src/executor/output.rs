@@ -1,39 +1,39 @@
 //! What a tool writes: its answer (stdout) and its log (stderr), read as they arrive and held to their limits.
 //!
-//! The answer is one JSON value, or text where the manifest says so, or the lines of a stream. Every engine judges it
-//! here.
+//! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The output of every engine
+//! is checked here.
 
 use super::{Ending, Event, Events};
 use crate::base::json::{self, Text};
 use crate::base::problem::Problem;
 use std::collections::VecDeque;
 
-/// What a line of a stream begins with; one JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
+/// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
 pub const MARK: &[u8] = b"@toolhost ";
-/// Longest line that brings a part, bytes.
+/// Longest line with a part of a stream, bytes.
 pub const MAX_PART_BYTES: usize = 256 * 1024;
 /// How many bytes of a bad output are looked at: more than are shown, since secrets beside the cut are hidden.
 const HEAD_BYTES: usize = 4096;
 /// How many bytes of the stdout of a tool that failed are looked at.
 const LAST_BYTES: usize = 8 * 1024;
-/// Of a tool that wrote to stderr where that is failure; the end of stderr is added once its secrets are hidden.
+/// The message if a tool wrote to stderr and that counts as failure. The end of stderr is added later, masked.
 pub const NOISY: &str = "the tool wrote to stderr, which this tool counts as failure";
 
 /// Reads stdout. Each part of a stream is sent as an event, as soon as there is room for it.
 pub struct OutputReader<'a> {
     output: Output,
     max_bytes: usize,
-    /// The next line may bring a part: nothing but parts was printed before it.
+    /// Whether the next line may be a part of a stream: only parts were printed before it.
     is_stream: bool,
     events: &'a Events,
 }
 
-/// What was printed.
+/// What a tool printed to stdout.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// All bytes that came, also those that were not kept.
+    /// Number of bytes received, also of those not kept.
     pub total: u64,
-    /// They passed the limit.
+    /// Whether they exceeded the limit.
     pub is_over: bool,
     /// What was printed and is not part of a stream.
     pub rest: Vec<u8>,
@@ -50,7 +50,7 @@ impl<'a> OutputReader<'a> {
         OutputReader { output: Output::default(), max_bytes, is_stream: true, events }
     }
 
-    /// Takes bytes; waits where a part finds no room. True: the tool need not go on.
+    /// Takes bytes, and waits while there is no room for a part. True: nothing more is read, so the tool can be ended.
     pub async fn push(&mut self, bytes: &[u8]) -> bool {
         let own = &mut self.output;
         let room = self.max_bytes.saturating_sub(usize::try_from(own.total).unwrap_or(usize::MAX));
@@ -63,7 +63,7 @@ impl<'a> OutputReader<'a> {
         self.output.is_over || self.output.bad.is_some()
     }
 
-    /// Nothing more comes: what has no line break yet is a line, too.
+    /// Ends the output: text without a line break is the last line.
     pub async fn close(&mut self) {
         self.read_lines(true).await;
     }
@@ -113,12 +113,12 @@ impl<'a> OutputReader<'a> {
 }
 
 impl Output {
-    /// The answer is the list of the parts of a stream.
+    /// Whether the answer is the list of the parts of a stream.
     pub fn is_list(&self) -> bool {
         self.ended && self.bad.is_none()
     }
 
-    /// How the call ended, of a tool that succeeded. `is_text`: the answer may be text.
+    /// The ending of a call whose tool succeeded. `is_text`: the answer may be text.
     pub fn ending(&self, is_text: bool) -> Ending {
         let bad = |reason: &str| Ending::BadOutput { reason: reason.to_owned(), head: head(&self.rest) };
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
@@ -137,7 +137,7 @@ impl Output {
     }
 }
 
-/// The part that a line brings; `None`: the end of the stream.
+/// The part in a line; `None`: the end of the stream.
 fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     if line.len() > MAX_PART_BYTES {
         return Err(format!("is longer than {} KiB: send more and smaller chunks", MAX_PART_BYTES / 1024));
@@ -148,7 +148,7 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     if whole == "{\"end\":true}" {
         return Ok(None);
     }
-    // The only member is the whole line.
+    // `chunk` must be the only member.
     let part = json::member(whole, "/chunk").filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
     let part = part.and_then(|part| json::compact(part.as_bytes()).ok());
     part.map(Some).ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())

@@ -8,7 +8,7 @@ use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Keywords whose schemas hold for the same value, always or perhaps.
+/// Keywords whose subschemas apply to the same value: in every case, or perhaps.
 const ALWAYS: &[&str] = &["allOf"];
 const PERHAPS: &[&str] = &["allOf", "anyOf", "oneOf", "then", "else"];
 /// Deepest place a default is filled in.
@@ -23,8 +23,8 @@ pub enum ArgumentSyntax {
     Json,
     /// As `name=value`: each is a text, which stays one where the parameter may be a string.
     Pairs,
-    /// As inputs of an action, which have no other way to say a value: a text is JSON wherever it can be.
-    /// `twice`: names that were given more than once, of which none counts.
+    /// As inputs of an action, where every value is a text: it is read as JSON wherever it can be.
+    /// `twice`: names that were given more than once, which is refused.
     Inputs { twice: Vec<String> },
 }
 
@@ -33,7 +33,7 @@ pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value
     check_written(manifest, given, if from_text { &ArgumentSyntax::Pairs } else { &ArgumentSyntax::Json })
 }
 
-/// The same, however the values were written.
+/// As `check`, for every syntax of the values.
 pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax) -> Result<Value, Fault> {
     let Value::Object(mut given) = given else {
         let flaw = "Arguments must be one JSON object: {\"name\": value, …}.";
@@ -46,7 +46,7 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax
         let pointer = |name: &String| format!("/{}", json::escape_segment(name));
         flaws.extend(twice.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
     }
-    // What does not fit stays a text, for the service to judge.
+    // If the service judges the arguments, a text that cannot be converted stays a text.
     let mut unfit = Vec::new();
     if *written != ArgumentSyntax::Json {
         let inputs = matches!(written, ArgumentSyntax::Inputs { .. });
@@ -64,7 +64,7 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax
             flaws.push(Flaw::must("", "default", "must not need so many defaults"));
         }
     }
-    // A text that could not be converted has its flaw, and so have unknown names.
+    // Texts that could not be converted and unknown names are reported already.
     let reported: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
     let is_new = |flaw: &Flaw| match &flaw.what {
         Breach::Unknown(_) if flaw.pointer.is_empty() => !reported.contains(""),
@@ -135,7 +135,7 @@ fn names(root: &Value) -> ParameterNames<'_> {
     names
 }
 
-/// A schema and those that these keywords and references lead to for the same value, each once, so that circles end.
+/// The schema, and those that keywords and references apply to the same value. Each comes once, so that cycles end.
 fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'s Value> {
     let mut found = vec![schema];
     let mut known = BTreeSet::from([std::ptr::from_ref(schema)]);
@@ -158,7 +158,7 @@ fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
     root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
-/// One filling-in of defaults. Both numbers count down to end it: a hostile schema could make it endless.
+/// The state of filling in defaults. `room` and `steps` count down: a hostile schema could make it endless.
 struct Filling<'s> {
     root: &'s Value,
     room: usize,
@@ -277,7 +277,7 @@ fn place(pointer: &str, subject: &str) -> String {
 /// The texts among the arguments of one call, which are converted to values.
 struct Texts<'s, 'f> {
     root: &'s Value,
-    /// A text that may be a string is JSON nevertheless where it can be, and lists and objects may hold texts.
+    /// Syntax `Inputs`: a text that may also be a string is read as JSON if possible; lists and objects may hold texts.
     inputs: bool,
     flaws: &'f mut Vec<Flaw>,
 }
@@ -293,7 +293,7 @@ impl<'s> Texts<'s, '_> {
 
     fn value(&mut self, schemas: &[&'s Value], value: &mut Value, pointer: &str) {
         let types = types(schemas);
-        // Nested tags of which there is one look like an object.
+        // A list of one item, written as nested tags, arrives as an object.
         if self.inputs && value.is_object() && types.iter().eq(&["array"]) {
             *value = json!([value.take()]);
         }
@@ -315,7 +315,7 @@ impl<'s> Texts<'s, '_> {
         }
     }
 
-    /// The value that a text stands for; `None`: it stays a text, or is none of the values it may be.
+    /// The value that a text stands for. `None`: it stays a text, or it cannot be converted, which is noted as a flaw.
     fn text(&mut self, schemas: &[&Value], types: &BTreeSet<&str>, written: &str, pointer: &str) -> Option<Value> {
         if let Some(named) = listed(schemas, written) {
             return Some(named);

@@ -16,13 +16,13 @@ pub(super) struct Bounds {
     pub defaults: Vec<String>,
     /// How many parts it has; those that a reference leads to are counted once more for each reference.
     pub parts: usize,
-    /// The states of all its patterns: at worst, a character of a text is held against each of them.
+    /// The states of all its patterns: at worst, a character of a text is compared with each of them.
     pub states: usize,
     /// How many references lead back to a schema around them: at each level of a value a check may branch so often.
     pub circles: usize,
-    /// It refers to itself anywhere, so it is compiled and checked on a large stack.
+    /// The schema refers to itself somewhere, so it is compiled and checked on a large stack.
     pub is_recursive: bool,
-    /// An `anyOf` or `oneOf` of it looks into members or items: it is explained by all flaws of all its branches.
+    /// Some `anyOf` or `oneOf` looks into members or items: its explanation has all flaws of all its branches.
     pub has_deep_unions: bool,
     /// The bytes of its longest `const` or pattern: each explanation that names it copies it.
     pub copied: usize,
@@ -33,7 +33,7 @@ pub(super) fn fault(pointer: impl Into<String>, message: impl Into<String>) -> P
     Problem::new(Severity::Error, Code::Schema, pointer, message)
 }
 
-/// Walks the whole schema, and what its references lead to as often as they do.
+/// Walks the whole schema, and the target of a reference once for each reference.
 pub(super) fn measure(schema: &Value) -> Result<Bounds, Problem> {
     let mut walk = Walk {
         root: schema,
@@ -50,7 +50,7 @@ pub(super) fn measure(schema: &Value) -> Result<Bounds, Problem> {
     Ok(walk.bounds)
 }
 
-/// A name or a dialect of its own makes a part another document, whose references lead elsewhere than here.
+/// Refuses `$id` and `$schema` below the top: they make a part a document, whose references lead elsewhere.
 fn refuse_identities(value: &Value, pointer: &str, words: &[&str]) -> Result<(), Problem> {
     if let Value::Array(items) = value {
         return items
@@ -61,7 +61,7 @@ fn refuse_identities(value: &Value, pointer: &str, words: &[&str]) -> Result<(),
     value.as_object().into_iter().flatten().try_for_each(|(key, member)| {
         let at = format!("{pointer}/{}", escape_segment(key));
         if !pointer.is_empty() && member.is_string() && words.contains(&key.as_str()) {
-            return Err(fault(at, format!("'{key}' is allowed at the top of a schema only: take it away")));
+            return Err(fault(at, format!("'{key}' is allowed at the top of a schema only: remove it")));
         }
         refuse_identities(member, &at, words)
     })
@@ -94,15 +94,15 @@ fn subschemas<'s>(keyword: &str, value: &'s Value) -> Vec<(String, &'s Value)> {
 struct Position {
     /// How deep the JSON is nested here, references followed.
     depth: usize,
-    /// How many levels of the *value* lie above what is held to this part.
+    /// How many levels of the *value* lie above the value that this part checks.
     level: usize,
     /// How often the checker looks at this part for one value (`AGAIN`).
     times: usize,
     in_union: bool,
 }
 
-/// Beside `unevaluatedProperties` or `unevaluatedItems` the checker asks each schema once more whether it holds, and
-/// then what it looked at.
+/// How often the checker checks a schema beside `unevaluatedProperties` or `unevaluatedItems`: as usual, once more for
+/// whether it holds, and once more for what it looked at.
 const AGAIN: usize = 3;
 
 struct Walk<'s> {
@@ -118,7 +118,7 @@ struct Walk<'s> {
 }
 
 impl<'s> Walk<'s> {
-    /// Its recursion is as deep as a schema may be.
+    /// Measures one schema. `MAX_SCHEMA_DEPTH` bounds the recursion.
     fn schema(&mut self, schema: &'s Value, pointer: &str, at: Position) -> Result<(), Problem> {
         self.count(1, at)?;
         if at.depth > MAX_SCHEMA_DEPTH {
@@ -134,7 +134,7 @@ impl<'s> Walk<'s> {
                 states
             }
         };
-        // A text is held against a pattern once for each reference that leads to it.
+        // A text is compared with a pattern once for each reference that leads to the pattern.
         self.bounds.states = self.bounds.states.saturating_add(states.saturating_mul(at.times));
         let again = ["unevaluatedProperties", "unevaluatedItems"].iter().any(|keyword| map.contains_key(*keyword));
         let times = if again { at.times.saturating_mul(AGAIN) } else { at.times };
@@ -159,7 +159,7 @@ impl<'s> Walk<'s> {
                 self.schema(subschema, &format!("{pointer}/{}{name}", escape_segment(keyword)), place)?;
             }
             if is_definition {
-                // A definition is held against a value only where a reference leads to it.
+                // A definition checks a value only where a reference leads to it.
                 self.bounds.circles = circles;
             }
         }
@@ -184,7 +184,7 @@ impl<'s> Walk<'s> {
         let here = format!("{pointer}/$ref");
         let Some(target) = reference.strip_prefix('#') else {
             let message =
-                "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
+                "a reference must stay inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
             // A program that follows a reference out of the file would fetch it.
             return Err(Problem { code: Code::Security, ..fault(here, message) });
         };
@@ -209,7 +209,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// What one subschema says itself. Returns the states of its patterns.
+    /// Measures the keywords of one subschema, without those below it. Returns the states of its patterns.
     fn own_keywords(&mut self, map: &Map<String, Value>, pointer: &str) -> Result<usize, Problem> {
         if let Some(keyword) = ["$dynamicRef", "$recursiveRef"].into_iter().find(|keyword| map.contains_key(*keyword)) {
             let message = format!("'{keyword}' is not supported: use $ref");
@@ -256,10 +256,10 @@ fn size(value: &Value) -> usize {
 
 /// Longest pattern, bytes.
 const MAX_PATTERN: usize = 2000;
-/// The checker translates a pattern in one pass for each escape, and each makes it longer: about what a pass costs for
-/// each of them, in bytes of a compiled pattern.
+/// The checker translates a pattern in one pass for each escape, and each pass makes it longer. This is about what one
+/// pass costs for one escape, in bytes of a compiled pattern.
 const ESCAPE: usize = 64;
-/// Parts of a pattern that stand for thousands of characters. To ignore case in them takes a look at each.
+/// Parts of a pattern that stand for thousands of characters. Ignoring case in them looks at each.
 const WIDE: [&str; 8] = [r"\p", r"\P", r"\x", r"\u", r"\U", r"\D", r"\S", r"\W"];
 
 /// The bytes and states of a pattern, compiled by the engine that checks use, but no further than `room` bytes; `None`:
@@ -282,7 +282,7 @@ fn compiled_size(pattern: &str, room: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// Keywords whose subschemas hold for the same value.
+/// Keywords whose subschemas apply to the same value.
 pub const SAME_VALUE: [&str; 9] =
     ["allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependencies"];
 

@@ -1,6 +1,6 @@
 //! Descriptors of tool services and their tools, as TrustGraph's configuration writes them.
 //!
-//! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
+//! The host's configuration says over which broker a service is called; policy decides whether it may be called.
 
 use super::reader::{Reader, below};
 use super::schema::Schema;
@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// What a tool's descriptor says beside the values for its service.
+/// The members of a tool's descriptor that are not values for its service.
 const OWN: [&str; 5] = ["type", "name", "description", "service", "arguments"];
-/// By these TrustGraph chooses which tools an agent has.
+/// Members by which TrustGraph chooses the tools of an agent. This host does not read them.
 const FILTERS: [&str; 3] = ["group", "state", "applicable-states"];
-/// The beginnings of the keys under which TrustGraph keeps both.
+/// The prefixes of the keys under which TrustGraph keeps services and tools.
 pub const SERVICE_KEY: &str = "tool-service/";
 const TOOL_KEY: &str = "tool/";
 const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
@@ -28,7 +28,7 @@ pub struct Descriptors {
     pub tools: Vec<Manifest>,
 }
 
-/// The members of a tool that its schema does not name are values for the service, of which its descriptor tells.
+/// The members of a tool that its schema does not name are values for the service, whose descriptor declares them.
 static TOOL_SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("service_tool.schema.json")).expect("the schema is JSON"));
 static SERVICE_SCHEMA: LazyLock<Value> =
@@ -78,8 +78,8 @@ pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<Manifes
     let mut reader = Reader::from_json(document);
     // TrustGraph keeps it under its key: { "tool/NAME": … }.
     let keyed = top.iter().next().filter(|(key, _)| top.len() == 1 && key.starts_with(TOOL_KEY));
-    // No manifest has a service, or a type and a name, of its own: it is a descriptor, also where its type is missing,
-    // misspelt or TrustGraph's own.
+    // No manifest has a `service`, or a `type` and a `name`, at the top: such a file is a descriptor, also where its
+    // type is missing, misspelt or TrustGraph's own.
     let is_typed = top.get("type").is_some_and(Value::is_string);
     let is_tool = top.contains_key("service") || top.get("type") == Some(&json!("tool-service"));
     if keyed.is_some() || is_tool || (is_typed && top.contains_key("name")) {
@@ -137,7 +137,7 @@ fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> O
         it.error(Code::Schema, &below(at, "id"), message);
     }
     if let Some(key) = key.filter(|key| *key != id) {
-        let message = format!("its key says '{}', and this '{}': write one", text::head(key, 80), text::head(&id, 80));
+        let message = format!("its key is '{}', but this is '{}': write one", text::head(key, 80), text::head(&id, 80));
         it.error(Code::Schema, &below(at, "id"), message);
     }
     let requests = match request_queue {
@@ -154,7 +154,7 @@ fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> O
     });
     let params: Vec<(String, bool)> = params.collect();
     if params.iter().map(|(name, _)| name).collect::<BTreeSet<_>>().len() < params.len() {
-        it.error(Code::Schema, &below(at, "config-params"), "a parameter stands here twice: keep one");
+        it.error(Code::Schema, &below(at, "config-params"), "a parameter is listed twice: keep one");
     }
     let digest = crate::base::sha256_hex(value.to_string().as_bytes());
     Some(ServiceDescriptor { id, requests, response: response_queue, params, digest, at: at.to_owned() })
@@ -250,7 +250,7 @@ fn parameters(it: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
             it.warn(&format!("{at}/{index}/type"), message);
         }
         if properties.insert(argument.name.clone(), property).is_some() {
-            it.error(Code::Schema, &format!("{at}/{index}/name"), "this name stands here twice: keep one");
+            it.error(Code::Schema, &format!("{at}/{index}/name"), "this name is listed twice: keep one");
         }
         if argument.required {
             required.insert(&argument.name);
@@ -259,7 +259,7 @@ fn parameters(it: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
     json!({ "type": "object", "properties": properties, "required": required })
 }
 
-/// As `modelName` has to be.
+/// Whether a name has the form of a `modelName`.
 fn is_model_name(name: &str) -> bool {
     name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -283,10 +283,10 @@ pub(super) fn handler(it: &mut Reader<'_>, top: &Value) -> Option<Remote> {
 pub(super) fn refuse_requests(it: &mut Reader<'_>, top: &Value) {
     for block in ["securityContext", "limits", "execution"] {
         let written = top[block].as_object().into_iter().flatten();
-        // The time that a call has is this host's own.
+        // These are enforced by this host itself.
         for (key, _) in written.filter(|(key, _)| !["timeoutMs", "outputBytes", "task", "mode"].contains(&key.as_str()))
         {
-            let message = "the tool is a service elsewhere, which this host does not confine: take it away";
+            let message = "the tool is a service elsewhere, which this host does not confine: remove this";
             it.error(Code::Security, &below(&format!("/{block}"), key), message);
         }
     }

@@ -1,6 +1,6 @@
 //! Prompts and resources: documents that are shown and not run (`*.prompt.json`, `*.resource.json`).
 //!
-//! A document reads no file outside of its own folder, and a URI template fits an address in one way only.
+//! A document reads no file outside of its own folder, and a URI template matches an address in one way only.
 
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::Reader;
@@ -25,7 +25,7 @@ pub enum Body {
 }
 
 impl Document {
-    /// What the names of such files end with.
+    /// The ending of the names of such files.
     pub fn ending(&self) -> &'static str {
         match self {
             Document::Prompt { .. } => ".prompt.json",
@@ -48,7 +48,7 @@ impl Document {
 pub(super) fn read(reader: &mut Reader<'_>, top: &Value) -> Option<Document> {
     let handler = &top["handler"];
     if !top["securityContext"]["fileAccess"].is_null() {
-        let message = "a document reads its own `file` and nothing else: take this away";
+        let message = "a document reads its own `file` and nothing else: remove this";
         reader.error(Code::Security, "/securityContext/fileAccess", message);
     }
     if handler["type"] == "prompt" {
@@ -61,7 +61,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Value) -> Option<Document> {
         Vec::new()
     });
     for name in variables.iter().filter(|name| top["parameters"]["properties"].get(name.as_str()).is_none()) {
-        let message = format!("parameters has no '{name}', which stands in the uri: describe it there");
+        let message = format!("parameters has no '{name}', which is a variable of the uri: describe it there");
         reader.error(Code::Schema, "/handler/uri", message);
     }
     let body = match (handler["text"].as_str(), handler["file"].as_str()) {
@@ -75,14 +75,14 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Value) -> Option<Document> {
             }
         },
         _ => {
-            reader.error(Code::Schema, "/handler", "a resource has `text` or `file`, one of them");
+            reader.error(Code::Schema, "/handler", "a resource must have either `text` or `file`");
             return None;
         }
     };
     Some(Document::Resource { uri, variables, mime: handler["mimeType"].as_str().map(str::to_owned), body })
 }
 
-/// A text alone is a block of text.
+/// The message, with a block of text in place of a string as `content`.
 fn message(message: &Value) -> Value {
     let mut message = message.clone();
     if let Value::String(text) = &message["content"] {
@@ -91,18 +91,18 @@ fn message(message: &Value) -> Value {
     message
 }
 
-/// The names in braces, each whole between two slashes, so that an address fits in one way.
+/// The names in braces, each alone between two slashes, so that an address matches in one way only.
 fn variables(uri: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for part in uri.split('/') {
         if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
             if !plain || names.iter().any(|other| other == name) {
-                return Err(format!("'{{{name}}}' must be one plain name, and stand once"));
+                return Err(format!("'{{{name}}}' must be one plain name, and occur once"));
             }
             names.push(name.to_owned());
         } else if part.contains(['{', '}']) {
-            return Err("a variable stands alone between two slashes: test://items/{id}/data".to_owned());
+            return Err("a variable must be alone between two slashes: test://items/{id}/data".to_owned());
         }
     }
     Ok(names)

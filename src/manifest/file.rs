@@ -19,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 /// The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by `toolhost schema
-/// manifest`, for editors. `additionalProperties: false` stands where an unknown name could be a misspelt restriction.
+/// manifest`, for editors. `additionalProperties: false` is set where an unknown name could be a misspelt restriction.
 pub static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
 
-/// Patterns take linear time: the author of a manifest writes what they are held against.
+/// Patterns must take linear time, because the author of a manifest writes the texts that they check.
 #[jsonschema::validator(
     path = "src/manifest/schema.json",
     methods = { validate = false },
@@ -139,7 +139,7 @@ fn home(schema: &Value, at: &str, name: &str) -> Option<String> {
     blocks.chain(forms).find_map(|(at, block)| home(block, &at, name))
 }
 
-/// The limits that are written, each at most what has an effect.
+/// The limits of the manifest, each clamped to the largest value that has an effect.
 fn limits(it: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
     let mut limits = BTreeMap::new();
     for limit in Limit::ALL {
@@ -154,7 +154,7 @@ fn limits(it: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
     limits
 }
 
-/// A whole number; reals that are none are whole to JSON Schema where they are large (1e300).
+/// A whole number that fits in 64 bits. To JSON Schema large reals (1e300) are whole numbers, too.
 fn whole(it: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<u64> {
     let written = top.pointer(pointer)?;
     let read = json::whole(written).ok_or_else(|| "must be a whole number that fits in 64 bits".to_owned());
@@ -320,7 +320,7 @@ fn remark(it: &mut Reader<'_>, manifest: &Manifest) {
     for (index, example) in manifest.examples.iter().enumerate() {
         steps += parameters.steps(&example.input);
         let message = if steps > LONG_CHECK_STEPS {
-            "the examples are too large: this one was not held to the parameters".to_owned()
+            "the examples are too large: this one was not checked against the parameters".to_owned()
         } else if let Err(fault) = arguments::check(manifest, example.input.clone(), false) {
             format!("the example does not fit the parameters: {}", fault.message)
         } else {

@@ -33,7 +33,7 @@ pub struct HostPattern {
 }
 
 impl Host {
-    /// Whether it stands for everything that `other` stands for.
+    /// Whether this pattern matches every host that `other` matches.
     pub fn covers(&self, other: &Host) -> bool {
         match (self, other) {
             (Host::Any, Host::Address(_)) => false,
@@ -54,7 +54,7 @@ impl HostPattern {
         self.port.map_or(WEB_PORTS.to_vec(), |port| vec![port])
     }
 
-    /// What both stand for; `None` where that is nothing.
+    /// The pattern of what both match. `None`: they have nothing in common.
     pub fn overlap(&self, other: &HostPattern) -> Option<HostPattern> {
         let host = match (&self.host, &other.host) {
             (own, theirs) if own.covers(theirs) => theirs,

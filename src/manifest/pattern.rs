@@ -4,7 +4,7 @@ use crate::base::text;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// One file pattern as asked for, already parsed. A pattern that cannot be enforced exactly was refused before.
+/// One requested file pattern, parsed. A pattern that cannot be enforced exactly was refused before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// As written in the manifest.
@@ -23,7 +23,7 @@ pub enum PatternShape {
     Tree { path: PathBuf },
     /// `data/in.csv`: one file. Reading: expanded at launch. Writing: staged.
     File { path: PathBuf },
-    /// `data/*.csv`: names within one folder; `*` and `?` stand in the last component only.
+    /// `data/*.csv`: names within one folder; `*` and `?` occur in the last component only.
     Names { folder: PathBuf, names: String },
 }
 
@@ -38,7 +38,7 @@ pub fn parse(written: &str) -> Result<Pattern, String> {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
             Err("names nothing below the scripts base: write `base:lib/**`".to_owned())
         }
-        // With `./` the name `self` is a file's.
+        // With `./` in front, `self` is the name of a file.
         Some(rest) => shape(&format!("./{rest}")),
     };
     let shape = match shape {
@@ -71,7 +71,7 @@ fn shape(written: &str) -> Result<PatternShape, String> {
     for middle in &components {
         if middle.contains(['*', '?']) {
             return Err(format!(
-                "has '{middle}' in the middle: '*' and '?' may stand in the last part only, '**' at the end"
+                "has '{middle}' in the middle: '*' and '?' are allowed in the last part only, '**' at the end"
             ));
         }
     }
@@ -81,7 +81,7 @@ fn shape(written: &str) -> Result<PatternShape, String> {
         // `./*` means the script's folder and everything below it.
         Some("*") if components.is_empty() && root.is_empty() => PatternShape::Tree { path: folder },
         Some(name) if name.contains("**") => {
-            return Err("has '**' next to other characters: '**' stands alone, after the last '/'".to_owned());
+            return Err("has '**' next to other characters: '**' must be alone, after the last '/'".to_owned());
         }
         Some(name) if name.contains(['*', '?']) => PatternShape::Names { folder, names: name.to_owned() },
         Some(name) => PatternShape::File { path: folder.join(name) },
@@ -90,7 +90,7 @@ fn shape(written: &str) -> Result<PatternShape, String> {
 
 fn refuse_characters(written: &str) -> Result<(), String> {
     if written.is_empty() {
-        return Err("is empty: name a file or a folder, or take it away".to_owned());
+        return Err("is empty: name a file or a folder, or remove it".to_owned());
     }
     let is_odd = written.len() > MAX_PATTERN_BYTES
         || !text::is_printable(written)

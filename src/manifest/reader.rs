@@ -20,9 +20,9 @@ const MAX_NAMES: usize = 100;
 
 /// How the faults of a file format (JSON or TOML) are explained.
 pub struct Format {
-    /// Values of a document beyond which its faults are not explained one by one.
+    /// The most values of a document whose faults are explained one by one.
     most_explained: usize,
-    /// Whoever reads a text says better than its schema what is wrong with it.
+    /// A schema's error about a text is reported only if the parser of that text reports none.
     defers: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Reader<'d> {
     places: &'d dyn Places,
     format: &'static Format,
     problems: Vec<Problem>,
-    /// Pointers and messages of what the schema says, and the reader of a text may say exactly.
+    /// Pointers and messages of errors that are reported only where no more exact one is.
     rough: Vec<(String, String)>,
 }
 
@@ -60,7 +60,7 @@ impl<'d> Reader<'d> {
         Reader { problems: document.notes.clone(), ..Reader::new(&document.value, document, &JSON) }
     }
 
-    /// Takes over what a schema says of the value at `pointer`. `errors` collects all of them, however many.
+    /// Reports the errors that a schema finds in the value at `pointer`. `errors` collects all of them, however many.
     pub fn hold_to<'v>(
         &mut self,
         (schema, errors): (&Value, fn(&'v Value) -> ErrorIterator<'v>),
@@ -68,7 +68,7 @@ impl<'d> Reader<'d> {
         pointer: &str,
     ) {
         if !has_at_most(value, &mut { self.format.most_explained }) {
-            let message = "this is too large for what its schema says of it: `toolhost schema manifest` prints it";
+            let message = "this breaks its schema (`toolhost schema manifest`), and is too large to say where";
             return self.error(Code::Schema, pointer, message);
         }
         for error in errors(value).take(MAX_PROBLEMS) {
@@ -76,7 +76,7 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// Reports one error of a schema. `around`: where the value lies that was held to it.
+    /// Reports one error of a schema. `around`: the pointer of the value that was checked.
     fn explain(&mut self, error: &ValidationError<'_>, schema: &Value, around: &str) {
         let at = format!("{around}{}", error.instance_path().as_str());
         // An entry of a list has the name of the list.
@@ -124,7 +124,7 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// For a value that its schema refused: that it is refused never depends on how well this is explained.
+    /// For a value that its schema refused: adds a general error, if no other error was reported.
     pub fn refuse_unless_faulty(&mut self) {
         if self.rough.is_empty() && !self.is_faulty("") {
             self.error(Code::Schema, "", "this does not fit the schema that `toolhost schema manifest` prints");
@@ -169,7 +169,7 @@ impl<'d> Reader<'d> {
         each.filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry))).collect()
     }
 
-    /// A text in a grammar of its own; what is wrong with it is a fault at its place.
+    /// The value that a parser read from a text; its error becomes a fault at `pointer`.
     pub fn parsed<T>(&mut self, pointer: &str, read: Result<T, String>) -> Option<T> {
         read.map_err(|message| self.fault(pointer, message)).ok()
     }
@@ -217,7 +217,7 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// The place is looked up only for a problem that is kept. `is_name`: it is that of the name.
+    /// The place is looked up only for a problem that is kept. `is_name`: the place of the member's name.
     fn add(&mut self, severity: Severity, code: Code, pointer: &str, is_name: bool, message: &str) {
         // The first error always finds room: without it a bad manifest would pass.
         if self.problems.len() >= MAX_PROBLEMS && (severity != Severity::Error || self.is_faulty("")) {
@@ -242,7 +242,7 @@ impl<'d> Reader<'d> {
         self.problems
     }
 
-    /// What was read, where no error was found, with the other problems.
+    /// The result with its warnings and notes, or, if there is an error, all problems.
     pub fn finish<T>(self, read: Option<T>) -> Result<(T, Vec<Problem>), Vec<Problem>> {
         let problems = self.problems();
         match read.filter(|_| problems.first().is_none_or(|worst| worst.severity < Severity::Error)) {
@@ -268,7 +268,7 @@ fn has_at_most(value: &Value, left: &mut usize) -> bool {
     }
 }
 
-/// The part of the schema that holds the keyword which is broken, or the nearest around it that says something.
+/// The part of the schema with the keyword at `path`, or the nearest around it with a description or properties.
 fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
     let mut path = path;
     while let Some((around, _)) = path.rsplit_once('/') {

@@ -21,9 +21,9 @@ const DEEP_STACK_BYTES: usize = 256 << 20;
 const LARGE_CHECK_STEPS: usize = 200_000;
 /// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
 const BYTES_A_STEP: usize = 32;
-/// A character is held against so many states of a pattern in one step.
+/// A character is compared with so many states of a pattern in one step.
 const STATES_A_STEP: usize = 16;
-/// So many bytes that an explanation copies weigh as much as one more.
+/// An explanation costs as much again for so many bytes of the schema that it copies.
 const COPIED_A_STEP: usize = 256;
 
 /// A schema as written, and compiled.
@@ -85,7 +85,7 @@ impl Schema {
         Ok(())
     }
 
-    /// Subschemas as the properties of an object, by their numbers: what they share is compiled once.
+    /// Compiles subschemas as the properties `0`, `1`, … of one object, so that what they share is compiled once.
     fn parts(&self, pointers: &[String]) -> Option<Validator> {
         const HERE: &str = "toolhost:schema";
         const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'~').remove(b'-').remove(b'_').remove(b'.');
@@ -99,7 +99,7 @@ impl Schema {
         options().with_registry(&document).build(&schema).ok()
     }
 
-    /// Whether any value at all may stand for this member, so that it need not be read.
+    /// Whether this member may have any value at all, so that it need not be read.
     pub fn takes_any(&self, name: &str) -> bool {
         let only = |schema: &Value, words: &[&str]| {
             schema.as_object().is_some_and(|own| own.keys().all(|word| words.contains(&word.as_str())))
@@ -127,9 +127,9 @@ impl Schema {
         self.effort(value).0
     }
 
-    /// What checking a value takes at most, in steps, and what explaining its flaws takes. As if every part of the
-    /// schema were held against every part of the value, and every character against every state of the patterns; an
-    /// explanation remembers no part's result, and copies words of the schema.
+    /// The most steps that checking a value takes, and that explaining its flaws takes. Counts as if every part of the
+    /// schema checked every part of the value, and every character met every state of the patterns. An explanation
+    /// reuses no results, and copies words of the schema.
     fn effort(&self, value: &Value) -> (usize, usize) {
         let (mut steps, mut deepest, mut open) = (0usize, 0, vec![(value, 0)]);
         while let Some((value, depth)) = open.pop() {
@@ -158,7 +158,7 @@ impl Schema {
     /// Every way a value breaks this schema, up to a bound; empty = it fits.
     pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
         if self.is_too_large(value) {
-            let what = "must be smaller: to hold so many values to this schema would take too long";
+            let what = "must be smaller: checking so many values against this schema would take too long";
             return vec![Flaw::must("", "schema", what)];
         }
         on_stack(self.bounds.is_recursive, || self.explain(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
@@ -184,7 +184,7 @@ impl Schema {
 
 /// The checker's options, the same for every schema.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
-    // The bounds weighed each pattern; the engine builds each forwards and backwards.
+    // `bounds` measured each pattern once, but the engine builds it forwards and backwards.
     let regex = PatternOptions::regex().size_limit(2 * MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
     jsonschema::options()
         .offline()

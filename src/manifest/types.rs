@@ -28,14 +28,14 @@ pub enum Handler {
     ToolService(Box<Remote>),
     /// `definition-only`: known, not built yet.
     DefinitionOnly,
-    /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
+    /// `x-…`: a type an embedding program registered an executor for. Its fields are in `Manifest::raw`.
     Extension { kind: String },
-    /// `prompt`, `resource`: told, not run.
+    /// `prompt`, `resource`: shown, not run.
     Document(Document),
 }
 
 impl Handler {
-    /// Whether this process does the work itself, or has it done elsewhere, unless it leads to a script.
+    /// Whether no script of the tool's own is run: this process, or a service elsewhere, does the work.
     pub fn is_ours(&self) -> bool {
         matches!(
             self,
@@ -48,7 +48,7 @@ impl Handler {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceDescriptor {
     pub id: String,
-    /// Several: each leads to another instance.
+    /// The queues for requests. Of several, each leads to another instance of the service.
     pub requests: Vec<String>,
     pub response: String,
     /// The values that its tools may set, and whether they must.
@@ -88,7 +88,7 @@ impl Remote {
 /// `securityContext`: a request, never a grant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asks {
-    /// `None` = not said = the script's own folder (or `self`, where the script lies directly in a base folder).
+    /// `None`: not written, so the script's own folder (or `self`, if the script lies directly in a base folder).
     pub read: Option<Vec<Pattern>>,
     pub write: Vec<Pattern>,
     pub hosts: Vec<HostPattern>,
@@ -116,11 +116,11 @@ pub enum TaskUse {
 pub struct Execution {
     pub timeout_ms: Option<u64>,
     pub stderr: StderrRule,
-    /// Output that is not one JSON value is the answer as text.
+    /// Output that is not one JSON value becomes the answer, as text.
     pub text_output: bool,
     /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
     pub asynchronous: bool,
-    /// Whether an MCP client may, or must, ask after its calls instead of waiting for them.
+    /// Whether an MCP client may, or must, poll for the result of a call as an MCP task instead of waiting.
     pub task: Option<TaskUse>,
     pub env: BTreeMap<String, String>,
 }
@@ -161,7 +161,7 @@ pub struct Manifest {
     pub execution: Execution,
     /// Only the limits that were written.
     pub limits: BTreeMap<crate::quantity::Limit, u64>,
-    /// The author says: twice with the same arguments is once.
+    /// The author's claim: a second call with the same arguments changes nothing more.
     pub idempotent: bool,
     pub is_final: bool,
     pub hidden: bool,
@@ -194,7 +194,7 @@ impl Manifest {
         }
     }
 
-    /// What it holds, if it is a prompt or a resource.
+    /// The document, if this is a prompt or a resource.
     pub fn document(&self) -> Option<&Document> {
         match &self.handler {
             Handler::Document(document) => Some(document),
@@ -261,7 +261,7 @@ pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
     Ok(range)
 }
 
-/// What a script is written in. `py`, `node`, `js` are accepted spellings.
+/// The language of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {

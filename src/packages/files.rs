@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 /// The largest file that is read, bytes: several times the lock of a large application.
 pub(super) const LARGEST: u64 = 4 << 20;
-/// The same, of what a person writes.
+/// The largest package.json or pyproject.toml that is read, bytes: a person writes them.
 const LARGEST_WRITTEN: u64 = 1 << 20;
 /// The most packages of one lock, and the most requirements of one file.
 pub(super) const MOST: usize = 5000;
@@ -25,9 +25,9 @@ pub struct ScriptLocation<'a> {
     pub language: Language,
     /// The version of the interpreter, with which markers are compared.
     pub python: Option<&'a str>,
-    /// Only the script itself speaks for it: it lies directly in a base folder, or in a folder of other tools.
+    /// Only the script itself can require packages: it lies directly in a base folder, or in a folder of other tools.
     pub alone: bool,
-    /// As if the lock that toolhost writes were not there.
+    /// Ignore the lock that toolhost writes.
     pub ignore_lock: bool,
     /// Who may write a file, or could in an earlier call: such a file is refused.
     pub writer: &'a dyn Fn(&Path) -> Option<String>,
@@ -96,10 +96,10 @@ impl<'a> ScriptFolder<'a> {
         Some(TextFile::new(self.path.join(name), &bytes))
     }
 
-    /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
+    /// Refuses settings files of installers: the policy names the index, and this host's configuration its address.
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
-        let why = "the settings of an installer beside a script are not obeyed: where packages come from is said by \
-                   the policy and this host's configuration; take the file away";
+        let why = "the settings of an installer beside a script are not obeyed: the policy and this host's \
+                   configuration say where packages come from; remove the file";
         let found = settings.iter().find(|name| self.has(name));
         found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }
@@ -143,7 +143,7 @@ fn problem(path: &Path, line: usize, message: impl AsRef<str>) -> FileProblem {
     FileProblem::new(path, Severity::Error, Code::Dependency, "", at, text::printable(message.as_ref()))
 }
 
-/// Of the folder, and not of what a file in it says.
+/// A problem of the folder or the file itself, not of the file's content.
 fn closed(path: &Path, what: &str, errno: Errno) -> FileProblem {
     let mut found = problem(path, 0, format!("it cannot be {what}: {}", errno.desc()));
     found.problem.code = Code::Unreadable;
@@ -155,7 +155,7 @@ pub(super) fn shown(part: &str) -> String {
     text::printable(&text::head(part, 80))
 }
 
-/// Why what a lock holds of a package does not fit a requirement.
+/// Why the locked package does not fit a requirement. `None`: it fits.
 pub(super) fn misfit(ecosystem: Ecosystem, range: &str, held: Option<&Package>) -> Option<String> {
     let Some(Package { version, .. }) = held else { return Some("does not hold it".to_owned()) };
     (versions::holds(ecosystem, range, version) != Some(true)).then(|| format!("holds {version}"))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The name that stands for the public index, unless the configuration says otherwise.
 pub const DEFAULT: &str = "default";
 
-/// What installers say of themselves, beside the standard headers.
+/// Headers that installers send beside the standard ones.
 #[rustfmt::skip]
 const OF_INSTALLERS: [&str; 9] = [
     "npm-auth-type", "npm-command", "npm-in-ci", "npm-scope", "npm-session", "pacote-integrity", "pacote-pkg-id",
@@ -24,15 +24,15 @@ pub struct Index {
     pub ecosystem: Ecosystem,
     /// Ends with a slash; holds no user and no password.
     pub url: String,
-    /// Its own host, and those that it sends installers to.
+    /// The index's own host, and those that it sends installers to.
     pub hosts: Vec<HostGrant>,
-    /// Added by the relay to the requests for its own host.
+    /// The credential that the relay adds to requests for the index's own host.
     pub credential: Option<SecretGrant>,
-    /// The file of the certificates (PEM) that vouch for its hosts instead of the machine's, and what it held.
+    /// The file of CA certificates (PEM) for these hosts, used instead of the machine's, and its content.
     pub ca: Option<(PathBuf, String)>,
 }
 
-/// A credential as configured: where it lies, the header, and its value with `{}` where the secret stands.
+/// A credential as configured: where it lies, the header, and its value with `{}` in place of the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     pub from: SecretSource,
@@ -50,7 +50,7 @@ impl Index {
         Index::new(DEFAULT, ecosystem, url, &hosts, &[], None, None).expect("a public index is an index")
     }
 
-    /// `hosts`: that serve its files, beside its own. `ranges`: addresses that are not public and that they may have.
+    /// `hosts`: other hosts that serve the index's files. `ranges`: the non-public addresses that all of them may have.
     pub fn new(
         name: &str,
         ecosystem: Ecosystem,
@@ -79,12 +79,12 @@ impl Index {
             if pattern.host == Host::Any {
                 return Err("hosts: `*` is every host: name those that serve the index's files".to_owned());
             }
-            // Without a port, as the index itself.
+            // A host without a port gets that of the index's scheme.
             grants.push(grant(HostPattern { port: Some(pattern.port.unwrap_or(usual)), ..pattern }));
         }
         let secret = |Credential { from, header, value }| {
             let (Host::Name(host), true) = (&host, url.starts_with("https:")) else {
-                return Err("it is added to https:// of a named host alone".to_owned());
+                return Err("it can be added only if `url` is https:// with a host name".to_owned());
             };
             let header = HeaderRule {
                 ca: ca.as_ref().map(|(path, _)| path.clone()),
@@ -108,25 +108,25 @@ impl Index {
         Ok(Index { name: name.to_owned(), ecosystem, url, hosts: grants, credential, ca })
     }
 
-    /// For people: where it leads, and whether something is added.
+    /// The URL, and whether a credential is added, in words for people.
     pub fn words(&self) -> String {
         let added = if self.credential.is_some() { ", with a credential that toolhost adds" } else { "" };
         format!("{}{added}", text::printable(&self.url))
     }
 
-    /// The address that an installer is given: it speaks plainly to the relay where that adds the credential, over TLS.
+    /// The URL that an installer gets. With a credential it is http://: the relay adds the credential, and speaks TLS.
     pub fn spoken(&self) -> String {
         self.origins().map_or_else(|| self.url.clone(), |(ours, theirs)| self.url.replacen(&ours, &theirs, 1))
     }
 
-    /// A lock as an installer wrote it, with the addresses that it was not given: another installer, which reads them
-    /// and knows a credential of its own, would send that in clear text.
+    /// A lock as an installer wrote it, with the https:// addresses of the index put back: another installer with a
+    /// credential of its own would send it to the http:// ones in clear text.
     pub fn with_own_addresses(&self, lock: &str) -> String {
         let own = |(ours, theirs)| lock.replace(&format!("\"{theirs}"), &format!("\"{ours}"));
         self.origins().map_or_else(|| lock.to_owned(), own)
     }
 
-    /// Where the index lies, and the address that its installers get.
+    /// The origin of the index, and the one that installers get instead. `None`: there is no credential to add.
     fn origins(&self) -> Option<(String, String)> {
         let header = self.credential.as_ref()?.header.as_ref()?;
         let own = self.url.split('/').nth(2)?;
@@ -146,10 +146,10 @@ impl Index {
 
 /// The address as an installer gets it, and the host that it names.
 fn address(written: &str) -> Result<(String, HostPattern), String> {
-    // First, so that no password is shown: an address has no other use for the sign.
+    // Checked first, so that no message shows a password. An address has no other use for `@`.
     if written.contains('@') {
         let fix = "write credential = { from = \"file:…\" }";
-        return Err(format!("url: a user or password stands in it, where everybody reads it: {fix}"));
+        return Err(format!("url: it holds a user or password, which everybody could read: {fix}"));
     }
     let shown = text::printable(&text::head(written, 100));
     let bad = |why: &str| format!("url `{shown}`: {why}");
@@ -159,11 +159,11 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
     if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {
-        return Err(bad("a path of plain characters follows the host, and nothing else"));
+        return Err(bad("only a path of plain characters may follow the host"));
     }
     let pattern = host::pattern(authority.as_str()).map_err(|why| bad(&why))?;
     if !matches!(pattern.host, Host::Name(_) | Host::Address(_)) {
-        return Err(bad("it names one host"));
+        return Err(bad("it must name one host"));
     }
     Ok((format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/')), pattern))
 }

@@ -1,4 +1,4 @@
-//! What an installer left, compared with the approved list: every distribution in the tree must be one of it.
+//! Compares what an installer left with the approved list: every distribution in the tree must be on that list.
 
 use super::tree::{Item, TreeError, hostile, shown};
 use crate::base::files::{self, open_at};
@@ -24,12 +24,12 @@ pub struct Vendored {
     pub path: String,
 }
 
-/// What says that it is a package: the place of the lock where it lies (`None`: where no installer puts one), its name
-/// and its version.
+/// A package found in the tree: its place, as the lock names places (`None`: where no installer puts packages), its
+/// name and its version.
 type Distribution = (Option<String>, String, String);
 
-/// Compares the tree with the lock, `site` being the folder of packages in it: at each place of a package lies what the
-/// lock has for that place. Returns the copies of packages that lie elsewhere.
+/// Compares the tree with the lock: each place must hold the package that the lock has for it. `site`: the folder of
+/// packages in the tree. Returns the copies of packages that lie elsewhere.
 pub fn compare(
     root: BorrowedFd,
     items: &[Item],
@@ -115,7 +115,7 @@ fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
     Ok(())
 }
 
-/// A folder below `node_modules`, or below a scope there; and a `package.json` anywhere else.
+/// Reads a folder below `node_modules` or below a scope there, or a `package.json` anywhere else.
 fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let is_folder = item.sha256.is_none();
     let place = is_folder && is_position(below);
@@ -125,7 +125,7 @@ fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distributio
     }
     let file = if place { format!("{}/package.json", item.path) } else { item.path.clone() };
     let text = read(root, &file, LARGEST)?;
-    // npm reads a manifest with a mark of its byte order.
+    // npm accepts a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     let said: Value = serde_json::from_slice(text).unwrap_or_default();
     let part = |key: &str| said[key].as_str().map(str::to_owned);
@@ -136,7 +136,7 @@ fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distributio
     Ok(name.zip(version).map(|(name, version)| (place.then(|| format!("node_modules/{below}")), name, version)))
 }
 
-/// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. What begins with a dot is theirs.
+/// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. Dot names are the installers' own.
 fn is_position(below: &str) -> bool {
     below.split("/node_modules/").all(|name| {
         let is_whole = name.matches('/').count() == usize::from(name.starts_with('@'));
@@ -144,7 +144,7 @@ fn is_position(below: &str) -> bool {
     })
 }
 
-/// A file of the tree; one that is not there is empty.
+/// The content of a file of the tree; empty if it cannot be opened.
 fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Vec<u8>, TreeError> {
     let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(Vec::new()) };
     let bytes = files::whole(File::from(file), most)?;

@@ -39,7 +39,7 @@ pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
-/// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `ScriptLocation`.
+/// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in `ScriptLocation`.
 pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
     let file = files::TextFile::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::LARGEST {
@@ -51,11 +51,11 @@ pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Resu
     }
 }
 
-/// What tells whether anything beside a script changed since its files were read. Of no script there are none.
+/// Shows whether any file beside a script changed since it was read. The default, for no script, has no stamps.
 #[derive(Clone, Debug, Default)]
 pub struct FileStamps {
     stamps: Vec<(Option<Stamp>, PathBuf)>,
-    /// Two writes within one second may leave the same times behind.
+    /// A file changed within the last second: a second write may leave the same times, so nothing counts as unchanged.
     are_young: bool,
 }
 

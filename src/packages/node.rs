@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// All names that say something, beside the folder that `npm install` fills.
+/// The names of all files that count, and of the folder that `npm install` fills.
 #[rustfmt::skip]
 pub(super) const NAMES: [&str; 10] = [
     "package.json", SHRINKWRAP, LOCK, FOREIGN, "bun.lockb", ".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml",
@@ -16,11 +16,11 @@ pub(super) const NAMES: [&str; 10] = [
 ];
 const SHRINKWRAP: &str = "npm-shrinkwrap.json";
 const LOCK: &str = "package-lock.json";
-/// A lock that is only translated, by the installer.
+/// A lock that is not parsed here: the installer translates it.
 const FOREIGN: &str = "bun.lock";
-/// Most packages below each other.
+/// Most packages nested in one another.
 const DEEPEST: usize = 32;
-/// Fields of a place that lead to other packages.
+/// Fields of a locked package that name other packages.
 const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
 /// Fields of package.json that change what its names and ranges mean.
 #[rustfmt::skip]
@@ -35,7 +35,7 @@ struct LockedPackage {
     package: Package,
     /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for it.
     bundled: bool,
-    /// An installer may do without it where it is for other machines.
+    /// An installer may leave it out if it is for other machines.
     optional: bool,
     /// `os`, `cpu`, `libc`.
     only: BTreeMap<&'static str, Value>,
@@ -44,10 +44,10 @@ struct LockedPackage {
 /// By place: `node_modules/a/node_modules/b`.
 type Tree = BTreeMap<String, LockedPackage>;
 
-/// Versions, and whether a machine may do without, by name.
+/// By name: a range of versions, and whether the package is optional.
 type Dependencies = BTreeMap<String, (String, bool)>;
 
-/// `ignore_lock`: as if there were no package-lock.json.
+/// `ignore_lock`: package-lock.json is not read.
 pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let document = parse(&file)?;
@@ -88,7 +88,7 @@ pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Optio
     Ok(Some(PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }))
 }
 
-/// A lock that nothing beside it speaks for: the places at the top are what is required.
+/// Reads a lock without a package.json beside it: the packages at its top are the requirements.
 pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
     let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
@@ -147,7 +147,7 @@ fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Depende
             if !versions::is_range(Ecosystem::Node, range) {
                 return Err(bad(&no_range(range)));
             }
-            // What stands in both is optional, as npm has it.
+            // A package in both fields is optional, as in npm.
             asked.insert(read, (range.to_owned(), optional));
         }
     }
@@ -155,13 +155,13 @@ fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Depende
     let refused = REFUSED.iter().find(|field| !empty.contains(&document.value[**field]));
     if let Some(field) = refused.filter(|_| !asked.is_empty()) {
         let line = document.place_of_key(&format!("/{field}")).0;
-        let why = "changes what is installed, and only names and versions count here: take it out";
+        let why = "changes what is installed, and only names and versions count here: remove it";
         return Err(file.problem(line, format!("`{field}` {why}")));
     }
     Ok(asked)
 }
 
-/// The lock holds it under its own name, at a version that fits.
+/// Checks that the lock has the package under its own name, at a version that fits.
 fn is_met(name: &str, range: &str, optional: bool, tree: &Tree) -> Result<(), String> {
     match tree.get(&format!("node_modules/{name}")).map(|entry| &entry.package) {
         None if optional => Ok(()),
@@ -170,7 +170,7 @@ fn is_met(name: &str, range: &str, optional: bool, tree: &Tree) -> Result<(), St
     }
 }
 
-/// The names along a place; `None`: it is not one.
+/// The names of the packages along a place. `None`: not a place below `node_modules`.
 fn names(place: &str) -> Option<Vec<&str>> {
     let names: Vec<&str> = place.strip_prefix("node_modules/")?.split("/node_modules/").collect();
     let good = names.len() <= DEEPEST && names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some());
@@ -218,7 +218,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
             None => return Err("the package that bundles it is missing".to_owned()),
         },
         (Some(text), false) => integrity(text)?,
-        (None, false) => return Err("it has no `integrity`: lock again with an index that tells it".to_owned()),
+        (None, false) => return Err("it has no `integrity`: lock again with an index that has it".to_owned()),
     };
     let name = said["name"].as_str().or(names.last().copied()).unwrap_or_default();
     let name = versions::name(Ecosystem::Node, name)

@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::str::FromStr;
 use toml::{Spanned, Value};
 
-/// All names that say something, beside the script's own.
+/// The names of all files that count, without those named after the script.
 pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", FOREIGN, LOCK, "pip.conf", "uv.toml"];
 /// The lock of a folder.
 const LOCK: &str = "pylock.toml";
-/// A lock that is only translated, by the installer.
+/// A lock that is not parsed here: the installer translates it.
 const FOREIGN: &str = "uv.lock";
 
 struct Asks {
@@ -27,7 +27,7 @@ struct Asks {
 
 struct Lock {
     file: TextFile,
-    /// Those for this interpreter.
+    /// The packages for this interpreter.
     packages: Vec<Package>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn find(
     let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
     match script.map(|file| block(file, &environment)).transpose()?.flatten() {
-        // The script says it itself: what the folder's project requires is for others.
+        // The script lists its own requirements, so those of the folder's project do not count.
         Some(block) => {
             asks.push(block);
             if !at.ignore_lock {
@@ -88,13 +88,13 @@ pub(super) fn find(
     from_lock(&asks, &lock, writes).map(Some)
 }
 
-/// The lock of one script, by the name that PEP 751 gives to a lock for one of many, where a dot may not stand.
+/// The file name of the lock of one script, by PEP 751: `pylock.NAME.toml`, in which NAME has no dot.
 pub(super) fn own_lock(script: &str) -> String {
     let name = script.rsplit_once('.').map_or(script, |(name, _)| name);
     format!("pylock.{}.toml", name.replace('.', "-"))
 }
 
-/// What a lock of PEP 751 holds.
+/// Reads a lock of PEP 751 that lies beside no script.
 pub(super) fn read_lock(file: TextFile, python: &str) -> Result<PackageRequirements, FileProblem> {
     let name = file.name();
     from_lock(&[], &Lock::read(file, &Environment::new(Some(python)))?, name)
@@ -108,7 +108,7 @@ pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageR
     Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) })
 }
 
-/// Everything that is required here stands in the lock, at a version that fits.
+/// Checks that the lock has all that this interpreter requires, at versions that fit.
 fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
     let held: BTreeMap<&str, &Package> = lock.packages.iter().map(|package| (package.name.as_str(), package)).collect();
     for required in asks.requirements.iter().filter(|required| required.here) {
@@ -146,7 +146,7 @@ fn unlocked(asks: &[Asks], foreign: Option<(TextFile, Option<String>)>, lock_fil
     PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }
 }
 
-/// What the lock holds. The installer is given these lines, which have no marker: it has nothing to decide.
+/// The packages of a lock. The installer gets lines without markers, so it has nothing to decide.
 fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
     let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
     for package in &lock.packages {
@@ -226,11 +226,11 @@ struct Hashed {
 }
 
 impl Lock {
-    /// A lock of PEP 751: what is for other interpreters is checked as well.
+    /// Reads a lock of PEP 751. Packages for other interpreters are checked, too, and then left out.
     fn read(file: TextFile, environment: &Environment) -> Result<Lock, FileProblem> {
         let lock: Pylock = file.toml(&file.text, 0)?;
         if !lock.version.starts_with("1.") {
-            return Err(file.problem(0, format!("lock-version `{}` is not known here: 1.0 is", shown(&lock.version))));
+            return Err(file.problem(0, format!("lock-version `{}` is not supported: use 1.0", shown(&lock.version))));
         }
         if lock.packages.len() > MOST {
             return Err(file.problem(0, format!("more than {MOST} packages")));
@@ -303,7 +303,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
 /// A requirement, and its hashes; of all options only `--hash` counts.
 fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requirement, Vec<String>), String> {
     if line.contains("${") {
-        return Err("a variable of the environment stands here, and none is read: write the text itself".to_owned());
+        return Err("this holds a variable of the environment, and none is read: write the text itself".to_owned());
     }
     let at = if line.starts_with('-') { 0 } else { line.find(" -").unwrap_or(line.len()) };
     let mut hashes = Vec::new();
@@ -314,7 +314,7 @@ fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requir
             Some(joined) if joined.starts_with('=') => &joined[1..],
             _ => {
                 let option = shown(word.split('=').next().unwrap_or_default());
-                return Err(format!("`{option}` is not read: only names, versions and hashes count here; take it out"));
+                return Err(format!("`{option}` is not read: only names, versions and hashes count here; remove it"));
             }
         };
         hashes.push(hash(text)?);
@@ -390,7 +390,7 @@ fn parse_requirements<'t>(
     if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
         let why = format!(
             "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the \
-             index, and this host's configuration its address; take it out"
+             index, and this host's configuration its address; remove it"
         );
         return Err(file.problem(line(value.span().start), why));
     }
@@ -440,11 +440,11 @@ struct Requirement {
     pub name: String,
     /// Empty: any version.
     pub versions: String,
-    /// As the resolver gets it.
+    /// The requirement as the resolver gets it.
     pub text: String,
     /// False where its marker does not hold for the interpreter.
     pub here: bool,
-    /// Where it stands.
+    /// Its line in the file.
     pub line: usize,
 }
 

@@ -24,9 +24,9 @@ const ENTRY: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max
 const LOCK: RecordKind = RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
 static KINDS: [RecordKind; 2] = [ENTRY, LOCK];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
-/// Most of one entry.
+/// The limits of one entry.
 const MOST: Limits = Limits { files: 100_000, bytes: 4 << 30 };
-/// Files of all lists that stay in memory.
+/// Most files in all lists that are cached in memory.
 const MAX_LISTED: usize = 300_000;
 
 /// What an entry was built from, and how: for people, and for the key.
@@ -43,7 +43,7 @@ pub struct BuildInfo {
     pub packages: Vec<Package>,
     /// Copies of packages inside others.
     pub vendored: Vec<Vendored>,
-    /// When each was published (`name version`), where a policy asked for that.
+    /// When each package (`name version`) was published, if a policy has a minimum age.
     pub published: BTreeMap<String, String>,
     /// RFC 3339.
     pub made: String,
@@ -58,9 +58,9 @@ pub struct BuiltEnvironment {
     pub name: String,
     pub about: BuildInfo,
     pub bytes: u64,
-    /// What its files occupy.
+    /// The bytes that its files occupy on disk.
     disk: u64,
-    /// What the interpreter runs before the script, below the tree.
+    /// Files that the interpreter runs before the script, relative to the tree.
     pub starts: Vec<PathBuf>,
     root: Stamp,
     items: Vec<Item>,
@@ -98,7 +98,7 @@ impl Store {
         self.content.path()
     }
 
-    /// The entry of a key, if it is as it was built. What was changed is removed, and `report` gets its path.
+    /// The entry of a key, if it is as it was built. A changed entry is removed, and `report` gets the changed path.
     pub fn hold(&self, key: &str, report: impl FnOnce(&str)) -> io::Result<Option<EnvironmentLease>> {
         self.content.check_private().map_err(io::Error::other)?;
         let Some(entry) = self.entry(key) else { return Ok(None) };
@@ -114,13 +114,13 @@ impl Store {
             self.remove(key)?;
             return Ok(None);
         }
-        // So that its last use is known.
+        // Mark the entry as used now.
         self.content.open_record(key, &ENTRY);
         let path = self.path().join(&entry.name);
         Ok(root.map(|root| EnvironmentLease { path, entry, _root: Arc::new(root) }))
     }
 
-    /// The entry of a key, as its record has it; one that cannot be read is as none.
+    /// The entry of a key, as its record has it. `None`: no record, or one that cannot be read.
     pub fn entry(&self, key: &str) -> Option<Arc<BuiltEnvironment>> {
         let record = self.content.peek(key, &ENTRY)?;
         let stamp = format!("{key} {}", crate::base::hex(&record.stated().ok()?));
@@ -148,7 +148,7 @@ impl Store {
         self.content.begin_tree(key)
     }
 
-    /// Looks at what a build left in its work, as `layout` has it: only what is in the approved list may be there.
+    /// Checks what a build left in its work folder: only packages on the approved list may be there.
     pub fn examine(
         work: Work,
         layout: Layout,
@@ -165,7 +165,7 @@ impl Store {
         Ok(Examined { work, layout, root, built, vendored })
     }
 
-    /// Takes over what was examined as an entry.
+    /// Keeps an examined build as the entry of a key.
     pub fn keep(&self, key: &str, about: BuildInfo, examined: Examined) -> Result<(), TreeError> {
         let Examined { work, layout, root, built, .. } = examined;
         let made = work.path.join("entry");
@@ -201,7 +201,7 @@ impl Store {
         Ok(all)
     }
 
-    /// What is not as it was built, by whole digests: a path, or `None`.
+    /// The first path that is not as it was built, by its stamp or by the digest of its content.
     pub fn altered(&self, entry: &BuiltEnvironment) -> Option<String> {
         let Ok(root) = self.content.open_tree(&entry.name) else { return Some("its folder".to_owned()) };
         first_changed(&root, entry).or_else(|| tree::first_altered(root.as_fd(), &entry.items)).map(str::to_owned)
@@ -213,7 +213,7 @@ impl Store {
         self.content.remove(key, &ENTRY, entry.as_ref().map(|entry| &*entry.name))
     }
 
-    /// Removes what belongs to nothing, and what was not used for longest beyond the limits.
+    /// Removes files of no entry and, beyond the limits, the entries that were not used for longest.
     pub fn tidy(&self) -> io::Result<()> {
         self.content.tidy(&|key| {
             let entry = self.entry(key)?;
@@ -240,7 +240,7 @@ impl Store {
     }
 }
 
-/// What of a tree is not as it was when the entry was made.
+/// The first path of a tree whose stamp changed since the entry was made.
 fn first_changed<'e>(root: &impl AsFd, entry: &'e BuiltEnvironment) -> Option<&'e str> {
     match Stamp::now(root.as_fd()).ok() == Some(entry.root) {
         true => tree::first_changed(root.as_fd(), &entry.items),
@@ -248,7 +248,7 @@ fn first_changed<'e>(root: &impl AsFd, entry: &'e BuiltEnvironment) -> Option<&'
     }
 }
 
-/// What a build left, read whole.
+/// What a build left, read and checked.
 pub struct Examined {
     work: Work,
     layout: Layout,
@@ -260,11 +260,11 @@ pub struct Examined {
 
 /// Where in an entry a build's result goes, and what the host adds.
 pub struct Layout {
-    /// Below the work.
+    /// Relative to the work folder.
     pub from: PathBuf,
-    /// Below the entry, with `/` between.
+    /// Relative to the entry, with `/` between names.
     pub site: String,
-    /// Of Python: the text of `pyvenv.cfg`, and the interpreter.
+    /// For Python: the text of `pyvenv.cfg`, and the interpreter.
     pub environment: Option<(String, PathBuf)>,
 }
 

@@ -1,4 +1,4 @@
-//! What each file says, and what of it is refused.
+//! What is read from each kind of file, and what is refused.
 
 use super::*;
 use crate::manifest::Language;
@@ -51,7 +51,7 @@ fn a_lock_of_python_becomes_lines_without_markers() {
         assert!(wanted.locked && wanted.packages.len() == 1);
         assert_eq!(wanted.inputs, [("requirements.txt".to_owned(), line.clone())]);
     }
-    // A marker that an installer reads in another way than this host decides nothing for either of them.
+    // Where an installer reads a marker differently than this host, the marker decides nothing for either of them.
     for marker in ["'linux' == sys_platform", "'win' not in sys_platform"] {
         let wanted = good("run.py", &[("pylock.toml", &pylock("1.16.0", marker))]);
         assert!(!wanted.inputs[0].1.contains(';'), "{marker}");
@@ -123,7 +123,7 @@ fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
     let names: Vec<String> = wanted.packages.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
     assert_eq!(names, ["c 2.0.0", "left-pad 1.3.0"]);
     assert!(!wanted.inputs[0].1.contains("evil") && wanted.inputs[0].1.contains(SHA512));
-    // What another archive brings has the hash of that archive, and is not fetched.
+    // A bundled package has the hash of the archive that contains it, and is not fetched.
     let bundled = below.replace("\"integrity\"", "\"inBundle\": true, \"none\"");
     let wanted = look(&bundled).expect("good").expect("some");
     assert!(wanted.packages.iter().all(|package| !package.hashes.is_empty()));

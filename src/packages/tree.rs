@@ -1,4 +1,4 @@
-//! What a build left, read as hostile and made the host's own; the same tree is looked at again before each use.
+//! Reads what a build left, as hostile input, and sets its modes; the same tree is checked again before each use.
 
 use crate::base::files::{self, is, names_in, open_at};
 use crate::base::store::{self, Limits};
@@ -38,12 +38,12 @@ impl Item {
     }
 }
 
-/// What tells a file or folder from itself before a change: inode, size, and the times of content and inode.
+/// Shows whether a file or folder changed: inode, size, and the times of content and inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp(u64, i64, (i64, i64), (i64, i64));
 
 impl Stamp {
-    /// Of an open file or folder.
+    /// The stamp of an open file or folder.
     pub fn now(file: BorrowedFd) -> io::Result<Stamp> {
         Ok(Stamp::from_stat(&fstat(file)?))
     }
@@ -57,7 +57,7 @@ impl Stamp {
 /// Why a tree is not taken.
 #[derive(Debug)]
 pub enum TreeError {
-    /// What lies in it, in words.
+    /// The path, and what is wrong with it, in words.
     Hostile(String),
     Io(io::Error),
 }
@@ -123,7 +123,7 @@ impl Taking {
         plain(&path, stat)?;
         let file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
         let stat = fstat(&file)?;
-        // Nobody is left who could have put another file there; this is the one that is read.
+        // Checked again on the descriptor that is read, although no process is left that could replace the file.
         plain(&path, &stat)?;
         let runs = stat.st_mode & 0o111 != 0;
         fchmod(&file, Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }))?;
@@ -138,7 +138,7 @@ impl Taking {
     }
 }
 
-/// A regular file of ours with one name.
+/// Refuses everything but a regular file of ours with one name.
 fn plain(path: &str, stat: &FileStat) -> Result<(), TreeError> {
     let reasons = [
         (is(stat.st_mode, SFlag::S_IFLNK), "is a link"),
@@ -207,7 +207,7 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
 
 /// The first path whose content is not what its digest says.
 pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
-    // Of folders, and of what the host added, the stamps were compared.
+    // Folders and what the host added have no digest: their stamps were compared.
     let same = |item: &&Item| {
         item.sha256.as_ref().is_none_or(|sha256| {
             let file = open_at(root, item.path.as_str(), OFlag::O_RDONLY).map(File::from);

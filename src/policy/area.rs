@@ -18,7 +18,7 @@ pub enum Area {
 }
 
 impl Area {
-    /// Two different globs give `None`: too little, never too much.
+    /// The paths in both areas. Two different globs give `None`: the result can be too small, never too large.
     pub fn overlap(&self, other: &Area) -> Option<Area> {
         match (self, other) {
             (Area::Tree(tree), inner) | (inner, Area::Tree(tree)) if inner.lies_in(tree) => Some(inner.clone()),
@@ -81,7 +81,7 @@ impl Area {
         }
     }
 
-    /// The same area below another folder; `None` where it does not lie in the first.
+    /// The area with the folder `to` in place of `from`. `None`: the area does not lie in `from`.
     pub fn moved(&self, from: &Path, to: &Path) -> Option<Area> {
         // `join` would add a slash at the end where nothing is left.
         let place =
@@ -113,7 +113,7 @@ impl Area {
         }
     }
 
-    /// How the area is opened: trees live, names as they are when the call starts or, to write, in a private copy.
+    /// How the area is opened: a tree live, files as a snapshot at call start or, to write, as a private copy.
     pub fn opening(&self, access: Access) -> Opening {
         let (folder, names) = match self {
             Area::Tree(path) => return Opening::Live { path: path.clone() },

@@ -1,7 +1,7 @@
 //! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes exactly this, and
-//! `audit` prints it: neither knows a path that does not stand here.
+//! `audit` prints it: neither has any other path.
 
-/// Kernel trees, which no policy opens, for reading or writing; a call has its own. `/` holds them all.
+/// Kernel trees. No policy opens them for reading or writing, nor `/`, which contains them: each call has its own.
 pub const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Folders that every tool sees, read-only, where they exist: system programs and libraries.
 pub const SYSTEM_FOLDERS: [&str; 14] = [
@@ -23,15 +23,15 @@ pub const SYSTEM_FOLDERS: [&str; 14] = [
 /// All of the host's /etc that every tool sees: the CA bundle and local time.
 pub const SYSTEM_ETC: [&str; 5] =
     ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
-/// The rest of the tool's /etc, made up: no account or host of this machine shows.
+/// The rest of the tool's /etc: files made for the call, which show no account or host of this machine.
 pub const MADE_ETC: [&str; 5] = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"];
-/// Each call's own, writable, gone after it.
+/// Scratch folders: private to each call, writable, deleted after it.
 pub const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Empty folders that programs look for; nothing can be put there.
 pub const EMPTY_FOLDERS: [&str; 2] = ["/run", "/var/tmp"];
 /// The tool's own processes, and some of what the kernel says of the machine.
 pub const PROC: &str = "/proc";
-/// toolhost's own folder: shims, and the covers of files that are not for the tool.
+/// toolhost's own folder: shims, and what is mounted over files that the tool must not see.
 pub const OURS: &str = "/.toolhost";
 /// Links to the tool's own descriptors, and where they lead.
 pub const DEVICE_LINKS: [(&str, &str); 4] = [
@@ -41,7 +41,7 @@ pub const DEVICE_LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Device nodes. A mapping of /dev/zero is memory that no process shows, so sampling could not count it.
+/// Device nodes. Without /dev/zero where memory is sampled: a mapping of it is memory that no process shows.
 pub fn devices(sampled: bool) -> impl Iterator<Item = &'static str> {
     let all = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
     all.into_iter().filter(move |device| !(sampled && *device == "/dev/zero"))

@@ -26,14 +26,14 @@ pub(super) fn read(document: &mut Reader<'_>, list: &str) -> Vec<CallbackRule> {
             let pattern = HostPattern { host: read.host.clone(), port: Some(read.port) };
             match hosts::unreachable(&pattern, &ranges) {
                 Some(message) => Err(message),
-                None if read.query.is_some() => Err("an entry has no query: calls bring theirs".to_owned()),
+                None if read.query.is_some() => Err("an entry must have no query: each call adds its own".to_owned()),
                 None => Ok(read),
             }
         });
         let read = read.map_err(|why| format!("`{}`: {why}", printable(&url)));
         let Some(url) = document.parsed(&pointer, read) else { continue };
         if found.iter().any(|rule| rule.url == url) {
-            document.conflict(&pointer, "another entry names this URL: write one");
+            document.conflict(&pointer, "another entry names this URL: write one entry");
         }
         found.push(CallbackRule { url, ranges, why });
     }
@@ -44,7 +44,7 @@ pub(super) fn read(document: &mut Reader<'_>, list: &str) -> Vec<CallbackRule> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallbackRule {
     pub url: CallbackUrl,
-    /// Addresses that are not public, and that its host may have all the same.
+    /// The non-public addresses that the host may have.
     pub ranges: Vec<IpNet>,
     pub why: String,
 }
@@ -59,7 +59,7 @@ pub struct CallbackGrant {
 /// `https://host[:port]/path[?query]`, in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallbackUrl {
-    /// Else plain HTTP.
+    /// False: plain HTTP.
     pub https: bool,
     /// An exact name or an address.
     pub host: Host,
@@ -72,29 +72,29 @@ pub struct CallbackUrl {
 impl CallbackUrl {
     pub fn parse(written: &str) -> Result<CallbackUrl, String> {
         if written.len() > MAX_URL_BYTES || !written.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(format!("it is at most {MAX_URL_BYTES} characters of ASCII without spaces"));
+            return Err(format!("it must have at most {MAX_URL_BYTES} characters, of ASCII and without spaces"));
         }
         let (https, rest) = match written.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", rest)) => (false, rest),
-            _ => return Err("it begins with https://, or http:// where its entry does".to_owned()),
+            _ => return Err("it must begin with https:// (or http://, if its entry does)".to_owned()),
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         let pattern = host::pattern(authority)?;
         let plain = matches!(pattern.host, Host::Name(_) | Host::Address(_));
         if !plain || pattern.to_string() != authority {
-            return Err("its host is one name or address in plain lower case, such as hooks.example.com".to_owned());
+            return Err("its host must be one name or address in lower case, such as hooks.example.com".to_owned());
         }
         let (path, query) = match rest.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
             None => (rest, None),
         };
         let path = if path.is_empty() { "/" } else { path };
-        // What servers read in different ways is not passed on.
+        // Servers read such paths in different ways, so they are refused.
         let odd = |part: &str| part == "." || part == ".." || part.contains(['\\', '%', '#', ';']);
         if path.split('/').any(odd) || path.contains("//") || query.as_ref().is_some_and(|query| query.contains('#')) {
-            return Err("its path has plain parts: no `.`, `..`, `//`, `%`, `;`, `#` or backslash".to_owned());
+            return Err("its path must have plain parts: no `.`, `..`, `//`, `%`, `;`, `#` or backslash".to_owned());
         }
         let port = pattern.port.unwrap_or(if https { 443 } else { 80 });
         Ok(CallbackUrl { https, host: pattern.host, port, path: path.to_owned(), query })
@@ -137,7 +137,7 @@ impl CallbackRule {
 }
 
 impl CallbackGrant {
-    /// Whether this sends nothing to a place that `other` does not allow.
+    /// Whether this grant allows every URL and address that `other` allows.
     pub fn covers(&self, other: &CallbackGrant) -> bool {
         let urls = (CallbackUrl::parse(&self.url), CallbackUrl::parse(&other.url));
         let wide = matches!(&urls, (Ok(own), Ok(theirs)) if own.covers(theirs));
@@ -147,8 +147,8 @@ impl CallbackGrant {
     pub fn text(&self) -> String {
         let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
         match ranges.is_empty() {
-            true => format!("told at {}", self.url),
-            false => format!("told at {} (also at {})", self.url, ranges.join(", ")),
+            true => format!("notified at {}", self.url),
+            false => format!("notified at {} (also where its address is in {})", self.url, ranges.join(", ")),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no
-//! entry names calls nothing.
+//! entry names may call nothing.
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub const CALLERS_FILE: &str = "callers.policy.toml";
-/// Every caller that no other entry names, every tool, every name in `act_as`.
+/// As a caller's name: every caller that no other entry names. In `act_as`: every name.
 pub const EVERYBODY: &str = "*";
 const MAX_NAME_BYTES: usize = 200;
 
@@ -44,10 +44,10 @@ pub struct CallerRule {
     /// Sees audits, metrics and the calls of others.
     #[serde(skip)]
     pub operator: bool,
-    /// Whose names this caller may bring with a request and be taken for.
+    /// The callers that this caller may act as, by their name in a request.
     #[serde(default)]
     pub act_as: Vec<String>,
-    /// Where the ends of its background calls may be sent.
+    /// The URLs that may be notified when background calls of this caller end.
     #[serde(skip)]
     pub callbacks: Vec<CallbackRule>,
     #[serde(skip)]
@@ -56,7 +56,7 @@ pub struct CallerRule {
     pub at: At,
 }
 
-/// What one parameter of a tool may be. Of several rules for one parameter one must hold.
+/// The values that one parameter of a tool may have. If a parameter has several rules, one of them must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterRule {
     pub tool: Selector,
@@ -82,7 +82,7 @@ pub enum AllowedValue {
     },
 }
 
-/// One `[[limit]]`: of each tool that it names, all callers together.
+/// One `[[limit]]`. It limits each tool that it names, for all callers together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ToolLimit {
     pub tools: Vec<Selector>,
@@ -91,7 +91,7 @@ pub struct ToolLimit {
     pub at_once: Option<u32>,
 }
 
-/// After how many failures in a row calls are held back, and for how long.
+/// The circuit breaker: after how many failures in a row calls are refused, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     pub failures: u32,
@@ -109,9 +109,9 @@ impl Default for Breaker {
 #[serde(rename_all = "camelCase")]
 pub struct CallerGrant {
     pub name: String,
-    /// Of `*`: the callers that have entries of their own, which it does not speak for.
+    /// For `*`: the callers with entries of their own, to which `*` does not apply.
     pub except: Vec<String>,
-    /// Who may be taken for this caller.
+    /// Callers that may act as this caller.
     pub through: Vec<String>,
     pub parameters: Vec<ParameterRule>,
     pub calls_per_minute: Option<u32>,
@@ -125,7 +125,7 @@ pub struct CallerGrant {
 impl Callers {
     pub fn rule(&self, name: &str) -> Option<&CallerRule> {
         let named = |name: &str| self.list.iter().find(|rule| rule.name == name);
-        // A caller that calls itself `*` is one of everybody.
+        // A caller with the name `*` gets the entry for everybody, too.
         named(name).or_else(|| named(EVERYBODY))
     }
 
@@ -133,7 +133,7 @@ impl Callers {
         self.rule(name).is_some_and(|rule| rule.may_call(id))
     }
 
-    /// Who a request is from: its label's name where the caller may act as that one, else the caller.
+    /// Who a request counts as: the name in its label, if `caller` may act as that one, else `caller`.
     pub fn acts_as<'n>(&self, caller: &'n str, label: Option<&'n str>) -> &'n str {
         let may = |label: &&str| is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label));
         label.filter(may).unwrap_or(caller)
@@ -159,7 +159,7 @@ impl Callers {
             name: rule.name.clone(),
             except: if rule.name == EVERYBODY { others(&|_| true) } else { Vec::new() },
             through: others(&|other| match rule.name.as_str() {
-                // A name of its own entry is spoken for there.
+                // A name with an entry of its own does not fall under `*`.
                 EVERYBODY => other
                     .act_as
                     .iter()
@@ -189,13 +189,13 @@ impl CallerRule {
         self.act_as.iter().any(|own| own == name || own == EVERYBODY)
     }
 
-    /// The entry by which ends may be sent there for this caller; the narrowest counts.
+    /// The rule that lets this URL be notified; of several, the one with the longest path.
     pub fn callback(&self, url: &CallbackUrl) -> Option<&CallbackRule> {
         self.callbacks.iter().filter(|rule| rule.url.covers(url)).max_by_key(|rule| rule.url.path.len())
     }
 
-    /// The first parameter whose value this caller may not use, and the rule that says so. An argument that is left out
-    /// fits no rule: what the tool does then is the tool's to say.
+    /// A rule for the first parameter whose value this caller may not use. An argument that is left out fits no rule,
+    /// because the tool would then choose the value.
     pub fn refuses(&self, id: &str, arguments: &Value) -> Option<&ParameterRule> {
         let rules = || self.parameters.iter().filter(|rule| rule.tool.matches(id));
         let fits = |name: &str| {
@@ -240,7 +240,7 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Compared by parts, none of which leads elsewhere.
+/// Whether a path lies below a folder. A path with `.`, `..`, an empty part or NUL never does.
 fn is_below(path: &str, folder: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
     let rest = path.strip_prefix(folder.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
@@ -248,7 +248,7 @@ fn is_below(path: &str, folder: &str) -> bool {
 }
 
 impl CallerGrant {
-    /// What holds without a file.
+    /// The grant of everybody where `callers.policy.toml` does not exist.
     pub fn anybody() -> CallerGrant {
         let (name, rule) = ("anybody whom this host serves".to_owned(), "house".to_owned());
         CallerGrant { name, rule, why: format!("there is no {CALLERS_FILE}"), ..CallerGrant::default() }
@@ -275,7 +275,7 @@ impl Grantable for CallerGrant {
     fn covers(&self, other: &CallerGrant) -> bool {
         let anybody = *self == CallerGrant::anybody();
         let wide = |ours: Option<u32>, theirs: Option<u32>| ours.is_none_or(|o| theirs.is_some_and(|t| t <= o));
-        // A parameter that has rules here has the same ones there, or some of them.
+        // Each parameter with rules here has rules there too, and each of those is also a rule here.
         let parameters = self.parameters.iter().all(|rule| {
             let theirs: Vec<_> = other.parameters.iter().filter(|their| their.name == rule.name).collect();
             let is_ours = |their: &&ParameterRule| {
@@ -330,14 +330,14 @@ pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> 
     for (pointer, entry) in it.list("/caller") {
         let rule = caller(&mut it, &pointer, entry, file.parent().unwrap_or(Path::new("")));
         if list.iter().any(|other| other.name == rule.name) {
-            it.conflict(&format!("{pointer}/name"), "another entry names this caller: write one");
+            it.conflict(&format!("{pointer}/name"), "another entry names this caller: write one entry");
         }
         list.push(rule);
     }
     let mut limits: Vec<ToolLimit> = Vec::new();
     for (pointer, limit) in it.list::<ToolLimit>("/limit") {
         if limits.iter().any(|other| other.tools.iter().any(|tool| limit.tools.contains(tool))) {
-            it.conflict(&format!("{pointer}/tools"), "another entry limits one of these: write one");
+            it.conflict(&format!("{pointer}/tools"), "another entry limits one of these tools: write one entry");
         }
         limits.push(limit);
     }
@@ -350,21 +350,20 @@ pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> 
     it.finish(Some(callers)).map(|(callers, _)| callers)
 }
 
-/// `folder`: of the file, where relative paths start.
+/// `folder`: the folder of the file, where relative paths start.
 fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
     let at = |key: &str| format!("{pointer}/{key}");
     let names = rule.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
     for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
         if !is_name(name) {
-            document.fault(&pointer, "the name of a caller is as it authenticates (alice, uid:1000), or \"*\"");
+            document.fault(&pointer, "a caller has the name by which it authenticates (alice, uid:1000), or \"*\"");
         }
     }
     let mut parameters = Vec::new();
     for (pointer, line) in document.list::<ParameterLine>(&at("parameters")) {
         // A misspelt id would leave the tool that is meant without its rule.
         if !rule.tools.iter().any(|own| own.meets(&line.tool)) {
-            document
-                .fault(&format!("{pointer}/tool"), "none of this caller's `tools`: write the same id here and there");
+            document.fault(&format!("{pointer}/tool"), "not among this caller's `tools`: write the same id in both");
         }
         let (tool, name, why) = (line.tool.clone(), line.name.clone(), line.why.clone());
         let Some(takes) = allowed_value(document, &pointer, line) else { continue };

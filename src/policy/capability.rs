@@ -22,7 +22,7 @@ pub enum CapabilityKind<'a> {
     Secret(&'a str),
     /// `ask:WHAT`: a policy must grant that the tool asks its client.
     Ask(Ask),
-    /// What this host's configuration says that the machine has (`capabilities`). It opens nothing.
+    /// Something that the machine has if the host's configuration says so (`capabilities`). It opens nothing.
     Declared,
     Later,
     Unknown,
@@ -170,7 +170,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
     }
 }
 
-/// The answers to all that are not secrets, and what the machine lacks for them.
+/// Judges all capabilities that are not secrets. Returns what this machine lacks for them.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_>],

@@ -100,7 +100,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The tree that is read by `base:`.
+    /// The folder of a read grant that the manifest requested with `base:`.
     pub fn base_tree(&self) -> Option<&Path> {
         (self.access == Access::Read && self.asked.starts_with("base:")).then(|| self.opening.folder())
     }
@@ -138,7 +138,7 @@ impl Network {
 pub struct HostGrant {
     #[serde(flatten)]
     pub pattern: HostPattern,
-    /// Addresses that are not public, and that these hosts may have all the same.
+    /// The non-public addresses that these hosts may have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<IpNet>,
     pub asked: String,
@@ -158,7 +158,7 @@ impl HostGrant {
 pub struct SecretGrant {
     pub name: String,
     pub from: SecretSource,
-    /// Added by the relay; `None`: a variable of the tool, by the secret's name.
+    /// The header in which the relay adds the secret. `None`: the tool gets a variable of the secret's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<HeaderRule>,
     pub rule: String,
@@ -171,10 +171,10 @@ pub struct SecretGrant {
 pub enum SecretSource {
     Env(String),
     File(PathBuf),
-    /// A file for each caller, absolute; `{caller}` stands once, in its name.
+    /// A file for each caller, absolute; `{caller}` occurs once, in its name.
     #[serde(rename = "callerFile")]
     CallerFile(PathBuf),
-    /// What this program prints, started with these words and without a shell.
+    /// The output of a program. The words are its path and arguments; no shell is involved.
     Command(Vec<String>),
 }
 
@@ -183,10 +183,10 @@ pub enum SecretSource {
 #[serde(rename_all = "camelCase")]
 pub struct HeaderRule {
     pub host: String,
-    /// Where that host speaks TLS.
+    /// The port at which the host speaks TLS.
     pub port: u16,
     pub name: String,
-    /// With `{}` where the secret stands.
+    /// The header's value, with `{}` in place of the secret.
     pub value: String,
     /// Empty: all.
     pub methods: Vec<String>,
@@ -198,13 +198,13 @@ pub struct HeaderRule {
     /// With methods or paths: the headers that a request may have beside the standard ones, in lower case.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub request_headers: Vec<String>,
-    /// A file with the certificates of who vouches for the host, instead of the machine's.
+    /// A file of CA certificates by which the host is verified, instead of the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
 }
 
 impl HeaderRule {
-    /// Whether it is added to some requests of its host only.
+    /// Whether the header is added to only some of the requests for its host.
     pub fn is_limited(&self) -> bool {
         !self.methods.is_empty() || !self.paths.is_empty()
     }
@@ -234,7 +234,7 @@ pub struct PackageGrant {
 pub struct PackageRules {
     /// The name of an index in the host's configuration.
     pub index: String,
-    /// A lock with hashes is required; else what the first call resolves is kept.
+    /// A lock with hashes is required. If false, the versions that the first call resolves are kept.
     pub lock_required: bool,
     /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
     pub builds: bool,
@@ -279,7 +279,7 @@ pub struct Built {
     pub link: Option<(PathBuf, PathBuf)>,
 }
 
-/// A tree in which a script would find the code that some tool wrote: it is looked at before the call.
+/// A tree from which a script could load code that a tool wrote. It is checked before the call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WrittenTree {
@@ -330,7 +330,7 @@ impl fmt::Debug for Variable {
     }
 }
 
-/// The part that is the same for every call: a launcher is made for one shape, and audit prints it.
+/// The part of a confinement that is the same for every call. A launcher is made for one shape; `audit` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
@@ -350,17 +350,17 @@ pub struct Shape {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub built: Option<Built>,
     pub limits: Limits,
-    /// Added to the from-scratch environment. Only literals stand in the kept text and in the digest.
+    /// Variables added to an empty environment. Only the text of literals is serialized, and so in the digest.
     pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe: bool,
     pub stderr_is_error: bool,
-    /// Output that is not one JSON value is the answer as text.
+    /// Output that is not one JSON value becomes the answer, as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub text_output: bool,
-    /// Trees in which the script would find code that some tool wrote: looked at before each call.
+    /// Trees from which the script could load code that a tool wrote. They are checked before each call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<WrittenTree>,
 }
@@ -369,7 +369,7 @@ pub struct Shape {
 /// for another call, or in a digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCall {
-    /// min(policy ceiling, call ?? manifest ?? house), milliseconds.
+    /// Milliseconds: what the call requests, else the manifest, else the default; at most the policy's ceiling.
     pub timeout_ms: u64,
     /// Source text of run-code: placed in scratch as the script.
     pub source: Option<String>,
@@ -386,7 +386,7 @@ pub struct Confinement {
 }
 
 impl Shape {
-    /// A confinement that grants nothing, with the house's limits; in `/tmp`.
+    /// A shape that grants nothing: the default limits, and `/tmp` as working folder.
     pub fn bare(tool: &str, runtime: Runtime) -> Shape {
         Shape {
             tool: tool.to_owned(),

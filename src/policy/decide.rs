@@ -31,9 +31,9 @@ struct Subject<'a> {
     pub site: &'a Site,
     /// Language and entry point, if the tool runs as a process of its own.
     pub runs: Option<(Language, Option<String>)>,
-    /// Denied asks are dropped in any mode of the policy (a script answers to several tools' asks).
+    /// Denied requests are dropped in any mode of the policy (several tools can bound one script).
     pub narrow: bool,
-    /// The manifests that name the script, where it is not `manifest` that does.
+    /// The manifests that name the script, where `manifest` is a builtin tool's and does not.
     pub namers: &'a [(Arc<Manifest>, Site)],
 }
 
@@ -45,8 +45,8 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     if runs.is_some() || manifest.document().is_some() || manifest.remote().is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
-    // No process of its own: its asks are for the script that a call names. `decide_run` judges that script and
-    // narrows, so this answer narrows too.
+    // The tool has no process of its own: its requests are for the script that a call names. `decide_run` judges that
+    // script and narrows, so this decision narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
     let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
     let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine);
@@ -69,8 +69,8 @@ pub struct RunTarget {
     pub language: Language,
 }
 
-/// The builtin's asks relative to the script's folder ∩ its policy ∩ every policy and manifest that names the script.
-/// `namers`: the tools whose script this is; the caller finds them.
+/// Decides what a script may do that a builtin tool runs: the builtin's requests, relative to the script's folder ∩ its
+/// policy ∩ what each tool that names the script was granted (`namers`, which the caller finds).
 pub fn decide_run(
     target: &RunTarget,
     tool: &Manifest,
@@ -87,7 +87,7 @@ pub fn decide_run(
     judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine)
 }
 
-/// Source text: scratch only. It exists only where a policy names the tool by its exact id.
+/// Decides about source text: scratch only, and only where a policy names the tool by its exact id.
 fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &Machine) -> Decision {
     let mut bare = tool.clone();
     bare.asks.read = Some(Vec::new());
@@ -135,7 +135,7 @@ fn answer(subject: &Subject<'_>, layers: &[Layer<'_>], policies: &Policies, mach
     Answers { verdicts, grants, hosts, secrets, service, env, runtime, lacks }
 }
 
-/// Who bounds a tool. `owned`: what each tool that names its script has.
+/// The layers that bound a tool. `owned`: the grants of each tool that names its script, as policies.
 fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) -> Vec<Layer<'p>> {
     let layer = |narrower| move |policy| Layer { policy, narrower };
     let own = std::iter::once(policy).map(layer(Narrower::Policy));
@@ -218,11 +218,11 @@ fn starts_scripts(handler: &Handler) -> bool {
     matches!(handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE)
 }
 
-/// Fills in what is enforced, or why a call is refused; `refused`: because of a tool that names the script.
+/// Sets the shape, or the fault of every call. `refused`: the fault due to a tool that names the script.
 fn resolve_shape(decision: &mut Decision, policy: &Policy, subject: &Subject<'_>, refused: Option<Fault>) {
     let faulty = policy.fault.as_deref().map(|fault| faulty(fault, &decision.tool));
     if faulty.is_some() {
-        // What is not granted is so because of the fault.
+        // Nothing is granted because of this fault, so verdicts would give wrong reasons.
         decision.verdicts.clear();
     }
     let fault = refused.or(faulty).or_else(|| refusal(decision)).or_else(|| unavailable(decision, subject.manifest));
@@ -246,7 +246,7 @@ fn asked_for(policy: &Policy) -> Option<Confirm> {
     Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()?, by_client })
 }
 
-/// Of which packages may be installed for the script, or for any script that a tool inside the host is asked to run.
+/// The ecosystems that the script can have packages of, or any script that a tool inside the host is asked to run.
 fn ecosystems(subject: &Subject<'_>) -> impl Iterator<Item = Ecosystem> + use<> {
     let language = match (&subject.runs, &subject.manifest.handler) {
         (Some((language, _)), _) => Some(*language),
@@ -298,7 +298,7 @@ fn faulty(fault: &str, tool: &str) -> Fault {
     Fault::new(Kind::SecurityError, message).person(format!("the policy that names {tool} has a fault: {fault}"))
 }
 
-/// The fault of a tool that needs what is not built or not here.
+/// The fault of a tool that needs a feature that is not built, or something that this machine lacks.
 fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     let needs: Vec<Need> = capability::needs_of(manifest).into_iter().chain(decision.lacks.iter().cloned()).collect();
     if needs.is_empty() {
@@ -310,7 +310,7 @@ fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     Some(fault.person(format!("{tool} is unavailable: it needs {needs}\n{see}")))
 }
 
-/// What is enforced.
+/// Builds the shape, which the sandbox enforces.
 fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
@@ -330,7 +330,7 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
         text_output: decision.text_output,
         ..Shape::bare(&decision.tool, runtime.clone())
     };
-    // The places of other tools are added by whoever knows them.
+    // Only this tool's own grants are known here: `service` adds what other tools may write.
     shape.written = written_trees(&shape, &[]);
     // A shape is kept, printed and hashed as JSON, which cannot hold a path that is not UTF-8.
     if serde_json::to_vec(&shape).is_err() {
@@ -343,7 +343,7 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
     Ok(shape)
 }
 
-/// SHA-256 over all that bounds the tool: the digest and name of each.
+/// SHA-256 over the digest and the name of each policy that bounds the tool.
 fn digest<'p>(bounds: impl Iterator<Item = &'p Policy>) -> String {
     let lines: Vec<String> = bounds.map(|policy| format!("{} {}\n", policy.digest, policy.name)).collect();
     crate::base::sha256_hex(lines.concat().as_bytes())

@@ -24,9 +24,9 @@ pub struct Decision {
     pub policy: String,
     /// That policy's file; empty for the built-in default.
     pub policy_file: PathBuf,
-    /// That policy names the tool by its exact id: a second one that does would not load.
+    /// The policy names the tool by its exact id. A second policy that does so would not load.
     pub exact: bool,
-    /// Denied asks are dropped instead of refused: by that policy's `mode`, or for a script that a builtin tool runs.
+    /// Denied requests are dropped and refuse no call: by the policy's `mode`, or because a builtin tool runs scripts.
     pub narrow: bool,
     pub verdicts: Vec<Verdict>,
     pub limits: Vec<LimitVerdict>,
@@ -35,18 +35,18 @@ pub struct Decision {
     pub hosts: Vec<HostGrant>,
     pub secrets: Vec<SecretGrant>,
     pub service: Option<ServiceGrant>,
-    /// The packages, likewise; `None`: its files require none.
+    /// The packages that a call gets, likewise. `None`: none are required, or none are granted.
     pub packages: Option<PackageGrant>,
-    /// What these files say, whether it is granted or not.
+    /// The packages that the script's files require, granted or not.
     pub wanted: Option<Arc<PackageRequirements>>,
-    /// What its policies would allow, whether it requires any or not.
+    /// The packages that the tool's policies would allow, required or not.
     pub package_rules: BTreeMap<Ecosystem, Allowance>,
     pub runtime: Option<Runtime>,
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
     pub passed_over: Vec<PassedOver>,
-    /// It runs source text, for which a policy must name it by its exact id, and none does.
+    /// The tool runs source text, so a policy must name it by its exact id, but none does.
     pub unnamed: bool,
     /// `metadata.permissions`: words of the author, which nothing enforces.
     pub labels: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Decision {
     pub text_output: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.
     pub in_process: bool,
-    /// It does, and starts scripts, which are held to what is decided here.
+    /// Runs inside the host and starts scripts, which this decision bounds.
     pub starts_scripts: bool,
     pub shape: Result<Arc<Shape>, Fault>,
     /// Its variables: literals of the manifest, and the host's own that were granted.
@@ -89,7 +89,7 @@ impl Decision {
         if self.hosts.is_empty() { Network::None } else { Network::Hosts(self.hosts.clone()) }
     }
 
-    /// What is risky about the hosts that a call may reach: pattern and sentence.
+    /// The risks of the hosts that a call may reach: pattern and sentence.
     pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
         let of = |grant: &HostGrant| {
             let pattern = grant.pattern.to_string();
@@ -103,14 +103,14 @@ impl Decision {
         self.secrets.iter().filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
     }
 
-    /// What was decided about an ask that holds this path.
+    /// The verdict on a request of this kind whose area holds the path.
     pub fn asked_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
         let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
         self.verdicts.iter().find(of)
     }
 
-    /// Why every call is refused. A tool that runs in this process has no shape, and is not refused for that
-    /// (`InternalError` says so).
+    /// The fault with which every call is refused. That a tool inside the host has no shape
+    /// (`InternalError`) is not a refusal.
     pub fn refused(&self) -> Option<&Fault> {
         self.shape.as_ref().err().filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
     }
@@ -119,8 +119,8 @@ impl Decision {
         self.verdicts.iter().filter(|v| !v.allowed)
     }
 
-    /// Takes over what the script's files require: into the shape, or as what keeps every call from starting.
-    /// `by_hand`: where somebody installed the packages already, which then need no policy.
+    /// Judges the packages that the script's files require: they go into the shape, or every call is refused.
+    /// `by_hand`: says where somebody installed the packages already. They then need no policy.
     pub fn wants(
         &mut self,
         requirements: Result<Option<PackageRequirements>, FileProblem>,
@@ -141,7 +141,7 @@ impl Decision {
         }
     }
 
-    /// Nothing is installed by half of what the files say.
+    /// Refuses every call: nothing is installed from files that cannot be read in full.
     fn refuse_unreadable(&mut self, FileProblem { path, problem }: &FileProblem) {
         let line = if problem.line > 0 { format!(":{}", problem.line) } else { String::new() };
         let name = packages::name(path);
@@ -178,7 +178,7 @@ impl Decision {
         }
     }
 
-    /// What refused the tool before stays its first reason.
+    /// Refuses every call with this fault, unless another fault does already.
     fn stop(&mut self, fault: Fault) {
         if self.shape.is_ok() {
             self.shape = Err(fault);

@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
     found
 }
 
-/// A lock of packages that a policy names, held to what holds for the policy.
+/// Reads a lock of packages that a policy names. The file must be as safe as a policy file.
 pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
     read_beside(path, |_| None).map_err(|mut bad| {
         bad.problem.code = Code::Dependency;
@@ -62,7 +62,7 @@ pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
     })
 }
 
-/// Certificates in PEM that a policy names, likewise.
+/// Reads certificates in PEM that a policy names, with the same checks.
 pub fn certificates(path: &Path) -> Result<String, FileProblem> {
     let is_pem = |text: &str| text.contains("-----BEGIN CERTIFICATE-----");
     read_beside(path, |text| (!is_pem(text)).then_some("holds no certificate in PEM"))
@@ -91,7 +91,7 @@ fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts)
             found.take(&file, text);
         } else if !name.to_str().is_some_and(is_lock_name) {
             let why = "ignored: a policy file ends in `.policy.toml`";
-            // Whoever wrote one that is not read believes in it.
+            // Such a name looks like a policy: its author may believe that it is in force.
             let like = name.to_string_lossy().to_lowercase();
             let like = like.ends_with(".toml") || like.ends_with(".policy");
             let severity = if like { Severity::Warning } else { Severity::Note };

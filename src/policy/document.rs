@@ -1,4 +1,4 @@
-//! A policy file as text, as a value and as places.
+//! A parsed policy file: its value, and the line and column of each part of it.
 
 use crate::base::text;
 use crate::manifest::reader::Places;
@@ -52,7 +52,7 @@ pub(super) struct TomlDocument<'t> {
 }
 
 impl<'t> TomlDocument<'t> {
-    /// The first fault of the syntax is an error: what the parser finds behind it is a guess.
+    /// Reports only the first syntax error: what the parser finds after it is a guess.
     pub fn parse(text: &'t str) -> Result<TomlDocument<'t>, Vec<Problem>> {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -82,7 +82,7 @@ impl<'t> TomlDocument<'t> {
 }
 
 impl Places for TomlDocument<'_> {
-    /// Of a value that is not written: where the nearest around it starts.
+    /// For a value that the file does not have: the position of the nearest value around it.
     fn at(&self, pointer: &str, is_name: bool) -> At {
         let mut found = (0..0, 0..0);
         let (mut table, mut value) = (Some(&self.table), None);
@@ -111,14 +111,14 @@ fn table_value(table: &DeTable<'_>) -> Value {
     Value::Object(table.iter().map(|(key, value)| (key.get_ref().to_string(), json(value.get_ref()))).collect())
 }
 
-/// JSON has no dates and no numbers without end: the schema refuses `null` everywhere.
+/// Converts to JSON. Dates, infinities and NaN become `null`, which the schema refuses everywhere.
 fn json(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => text.as_ref().into(),
         DeValue::Boolean(flag) => (*flag).into(),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => number.into(),
-            // Beyond every bound of a schema.
+            // An integer beyond i64 becomes a number beyond every bound of a schema.
             Err(_) => (if number.as_str().starts_with('-') { f64::MIN } else { f64::MAX }).into(),
         },
         DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Value::Null, Value::from),

@@ -73,11 +73,11 @@ pub struct Policy {
     pub require_cgroup: bool,
     /// Labels that a manifest must declare in `metadata.permissions`.
     pub require_permissions: BTreeSet<String>,
-    /// What calls ask for and are refused is kept, at a cost.
+    /// Records what calls request and are refused, which makes them slower.
     pub observe: bool,
-    /// Why a person is asked before each call.
+    /// If set, a person must agree to each call. The text says why.
     pub confirm: Option<String>,
-    /// Why the person may be one that the client which calls asks.
+    /// If set, the calling MCP client may ask its own person. The text says why.
     pub confirm_by_client: Option<String>,
     pub files: FileRules,
     pub limits: BTreeMap<Limit, PolicyEntry<u64>>,
@@ -89,7 +89,7 @@ pub struct Policy {
     pub services: Vec<ServiceRule>,
     pub source: Value,
     pub digest: String,
-    /// What is wrong with the file: its tools are refused.
+    /// The fault of the file, if it has one. Calls of its tools are then refused.
     pub fault: Option<String>,
 }
 
@@ -134,7 +134,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
 }
 
 /// `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
-const EMPTY: &str = "the file is empty: write a policy into it, or take it away (of `toolhost … > FILE` the shell \
+const EMPTY: &str = "the file is empty: write a policy into it, or remove it (for `toolhost … > FILE` the shell \
                      makes FILE first: print elsewhere, then move it here)";
 
 /// JSON Schema (2020-12) of a policy file, read as TOML.
@@ -147,8 +147,8 @@ pub fn schema() -> &'static Value {
 #[jsonschema::validator(path = "src/policy/schema.json", methods = { is_valid = false, validate = false })]
 struct PolicySchema;
 
-/// Reads one policy as far as it can be read. One with a fault grants nothing to the tools that it names. `None`: it is
-/// not known which those are, or the file is the cap of every tool.
+/// Reads one policy as far as it can be read. A policy with a fault grants nothing to the tools that it names. `None`:
+/// those tools are not known, or the file is `host.policy.toml`.
 pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Policy>, Vec<Problem>) {
     if source.trim().is_empty() {
         let empty = Problem::new(Severity::Error, Code::Schema, "", EMPTY);
@@ -171,7 +171,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     let (require_cgroup, require_permissions) = require(it);
     let beside = file.parent().unwrap_or(Path::new(""));
     let hosts = hosts::read(it, &name);
-    // The complaint about `[secrets]` in a cap is that it stands there.
+    // In `host.policy.toml` the table `[secrets]` itself is the fault, so its entries are not read.
     let mut secrets = if host { Vec::new() } else { secrets::read(it, &name, beside) };
     hosts::vouch(it, &mut secrets, beside);
     let packages = packages::read(it, Origin { name: &name, file });
@@ -202,11 +202,11 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     };
     let problems = reader.problems();
     let is_faulty = |pointer: &str| problems.iter().any(|problem| problem.is_below(pointer));
-    // Of so many faults some are not listed, perhaps one of `tools`.
+    // At the limit of problems some are not listed, perhaps one about `tools`.
     if !problems.is_empty() && (host || problems.len() >= MAX_PROBLEMS || is_faulty("/tools")) {
         return (None, problems);
     }
-    // With a folder that cannot be read the policy governs its tools wherever they lie.
+    // If `folders` has a fault, the policy governs its tools wherever they lie.
     let folders = if is_faulty("/folders") { Vec::new() } else { policy.folders.clone() };
     let policy = match problems.first() {
         Some(first) => without_grants(Policy { folders, ..policy }, first.clone()),
@@ -215,8 +215,8 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     (Some(policy), problems)
 }
 
-/// What is left of a policy with a fault: which tools it governs, and where its secrets and interpreters lie, which
-/// stays protected.
+/// A policy with a fault, without its grants. It still governs its tools, and the files of its secrets and interpreters
+/// stay protected.
 fn without_grants(policy: Policy, problem: Problem) -> Policy {
     let fault = Some(FileProblem { path: policy.file.clone(), problem }.to_string());
     let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;
@@ -232,8 +232,8 @@ fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     for key in ["folders", "mode", "runtimes", "secrets"] {
         if document.value.get(key).is_some() {
             let message = format!(
-                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (of secrets \
-                 the cap lists the names, in [capabilities] grant)"
+                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (for secrets \
+                 the cap lists their names in [capabilities] grant)"
             );
             document.fault(&format!("/{key}"), message);
         }
@@ -294,7 +294,7 @@ fn runtimes(document: &mut Reader<'_>) -> BTreeMap<Language, NamedRuntime> {
     found
 }
 
-/// Narrower is greater, and wins.
+/// Which tools an entry names. A narrower selector is greater in this order, and wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Selector {
@@ -321,7 +321,7 @@ impl TryFrom<String> for Selector {
     }
 }
 
-/// As it is written.
+/// Serialized as a policy writes it.
 impl Serialize for Selector {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&self.text())
@@ -337,7 +337,7 @@ impl Selector {
         }
     }
 
-    /// Whether some tool that `other` names is one of these.
+    /// Whether both selectors can name the same tool.
     pub fn meets(&self, other: &Selector) -> bool {
         match (self, other) {
             (Selector::Any, _) | (_, Selector::Any) => true,

@@ -39,7 +39,7 @@ pub struct FileRules {
 }
 
 impl FileRules {
-    /// Those that allow an access: a rule for writing is one for reading, too.
+    /// The rules that allow an access. A rule for writing also allows reading.
     fn allowing(&self, access: Access) -> impl Iterator<Item = &Rule> {
         let read: &[Rule] = if access == Access::Read { &self.read } else { &[] };
         read.iter().chain(&self.write)
@@ -224,8 +224,8 @@ impl Judge<'_> {
         (verdict, parts.into_iter().map(grant).collect())
     }
 
-    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. What is
-    /// never granted goes at each step, since a cap could narrow it to something that passes.
+    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. At each
+    /// layer what is never granted is dropped, because the next one could narrow it to something that passes.
     fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
         let whole = (request.clone(), None::<&Rule>);
         let parts = narrowed(
@@ -244,8 +244,8 @@ impl Judge<'_> {
         known.filter(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH))).collect()
     }
 
-    /// Whether the area is other tools' too: of a guest, or a whole base folder of scripts. A relative rule ("its own
-    /// folder") does not open it, only a rule with an absolute path.
+    /// Whether the area belongs to other tools, too: the tool is a guest, or the area holds a whole script base folder.
+    /// Only a rule with an absolute path opens it, not a relative one ("its own folder").
     fn is_shared(&self, area: &Area) -> bool {
         let base = &self.site.base;
         self.guest || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
@@ -301,7 +301,7 @@ impl Grantable for Grant {
         format!("{} {}{staged}", self.kind(), Area::from_opening(&self.opening).text())
     }
     fn covers(&self, other: &Grant) -> bool {
-        // A tree that is read by `base:` is known as such to the rules for code.
+        // Code is loaded from a tree that is read by `base:` (`module_folders`), so another grant does not cover it.
         if self.access < other.access || other.base_tree().is_some() && self.base_tree().is_none() {
             return false;
         }

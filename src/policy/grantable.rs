@@ -1,4 +1,4 @@
-//! What every kind of grant can answer, and the one intersection by which everything narrows.
+//! The trait of every kind of grant, and the one intersection by which all requests are narrowed.
 
 use super::area::Area;
 use super::capability::Capability;
@@ -28,7 +28,7 @@ pub struct Origin<'p> {
 }
 
 impl Origin<'_> {
-    /// Where something of it is written: `file:line`, or the policy's name.
+    /// Where an entry of the policy is written: `file:line`, or the policy's name if it has no file.
     pub fn place(self, at: At) -> String {
         match text::path(self.file) {
             file if file.is_empty() => self.name.to_owned(),
@@ -45,8 +45,8 @@ impl Origin<'_> {
     }
 }
 
-/// Who bounds a tool: its policy, the cap of the host, and each tool that names its script, by what that one was
-/// granted. Whatever is granted is the intersection of all of them.
+/// One bound of a tool: its policy, the host's cap, or the grants of a tool that names the same script. A tool is
+/// granted the intersection of its request with all its layers.
 #[derive(Clone, Copy)]
 pub struct Layer<'p> {
     pub policy: &'p Policy,
@@ -56,14 +56,14 @@ pub struct Layer<'p> {
 impl Layer<'_> {
     pub fn lacks_entry(self, table: &str, what: &str) -> String {
         match self.narrower {
-            // A caller reads this, too: it names no place.
+            // Callers read this text, too, so it names no file.
             Narrower::Owner => format!("{} names this script and is not granted all of it", self.policy.name),
             _ => format!("no entry of {table} in policy {} covers {what}", self.policy.origin().called()),
         }
     }
 }
 
-/// What a tool has, as a policy that bounds whoever runs its script.
+/// The grants of a tool, as a policy that bounds every other tool that runs its script.
 pub(super) fn as_policy(owner: &Decision) -> Policy {
     fn entry<G: Clone>(grant: &G) -> PolicyEntry<G> {
         PolicyEntry { grant: grant.clone(), at: At::default() }
@@ -74,7 +74,7 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
         let areas = grants.map(|grant| Area::from_opening(&grant.opening));
         areas.map(|area| Rule { text: area.text(), relative: false, area, why: why.clone(), at }).collect()
     };
-    // One that cannot run lends no word and no secret.
+    // A tool that cannot run passes on no capability and no secret.
     let can_run = owner.shape.is_ok();
     let is_word = |verdict: &&Verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability;
     let words = owner.verdicts.iter().filter(is_word);
@@ -96,7 +96,7 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
     }
 }
 
-/// Why no call may run the script of a tool that is refused itself.
+/// The fault of every call that runs the script of this tool. `None`: the tool is not refused itself.
 pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
     let by_policy = owner.lacks.iter().any(|need| need.by_policy);
     let fault = owner.shape.as_ref().err().filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
@@ -106,7 +106,7 @@ pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
-/// Of what goes by a name: the entry of the policy, where every layer has one; else who refuses, and why.
+/// For a request by name: the entry of the first layer, if every layer has one; else which layer refuses, and why.
 pub fn granted<'p, E: 'p>(
     layers: &[Layer<'p>],
     table: &str,
@@ -121,7 +121,7 @@ pub fn granted<'p, E: 'p>(
     entries.into_iter().next().ok_or((Narrower::Policy, String::new()))
 }
 
-/// Of what has parts: the largest that every layer grants. `both`: what a part has in common with an entry of a layer.
+/// For a request with parts: the largest parts that every layer grants. `both`: the overlap of a part and an entry.
 pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
     whole: P,
     layers: &[Layer<'p>],
@@ -131,12 +131,12 @@ pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
 ) -> Vec<P> {
     layers.iter().fold(vec![whole], |parts, layer| {
         let common = |part| entries(layer.policy).into_iter().filter_map(|entry| both(part, entry)).collect::<Vec<_>>();
-        // After each layer: parts of parts would multiply.
+        // Covered parts are dropped after each layer, or the parts would multiply.
         largest(parts.iter().flat_map(common), &covers)
     })
 }
 
-/// Without those that another covers.
+/// The parts, without those that another part covers.
 fn largest<P>(parts: impl IntoIterator<Item = P>, covers: impl Fn(&P, &P) -> bool) -> Vec<P> {
     let mut kept: Vec<P> = Vec::new();
     for part in parts {
@@ -151,18 +151,18 @@ fn largest<P>(parts: impl IntoIterator<Item = P>, covers: impl Fn(&P, &P) -> boo
 pub trait Grantable: Sized {
     fn kind(&self) -> &'static str;
 
-    /// What it lets a tool do, for people; without where it comes from.
+    /// What the grant lets a tool do, in words for people, without its origin.
     fn text(&self) -> String;
 
-    /// Whether whoever has this can do all that the other lets do.
+    /// Whether this grant allows all that `other` allows.
     fn covers(&self, other: &Self) -> bool;
 
-    /// Whether several grants together let do all that another does.
+    /// Whether several grants together allow all that `narrow` allows.
     fn are_covering(wide: &[Self], narrow: &Self) -> bool {
         wide.iter().any(|wide| wide.covers(narrow))
     }
 
-    /// Whether both speak of the same thing, however much of it each gives.
+    /// Whether both grants are about the same thing, however much of it each allows.
     fn is_near(&self, other: &Self) -> bool;
 }
 

@@ -21,7 +21,7 @@ struct HostLine {
     why: String,
 }
 
-/// The certificates of who vouches for those hosts of an entry that get a header.
+/// The CA certificates for those hosts of an entry that get a header.
 #[derive(Deserialize)]
 struct Authority {
     host: String,
@@ -49,7 +49,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<H
     found
 }
 
-/// Gives the headers the authorities of their hosts. `folder`: of the policy file, where relative paths start.
+/// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative paths start.
 pub(super) fn vouch(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<SecretGrant>], folder: &Path) {
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
         let (Some(ca), Ok(pattern)) = (ca, host::pattern(&host)) else { continue };
@@ -60,7 +60,7 @@ pub(super) fn vouch(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<Secret
         let other = headers.any(|header| header.ca.replace(ca.clone()).is_some_and(|other| other != ca));
         let message = match () {
             () if unused => "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the tool's own",
-            () if other => "another entry with this host has another `ca`: write one",
+            () if other => "another entry with this host has another `ca`: write the same one",
             () => continue,
         };
         document.fault("/network/hosts", format!("`{pattern}`: {message}"));
@@ -90,7 +90,7 @@ pub fn range(written: &str) -> Result<IpNet, String> {
         _ => range.trunc().to_string(),
     };
     if range.to_string() != plain || (range.addr().is_ipv4() && plain != written) || !written.contains('/') {
-        return Err(format!("`{shown}` is not written plainly: write `{plain}`"));
+        return Err(format!("`{shown}` is not in its usual form: write `{plain}`"));
     }
     match special(range.addr()) {
         Some(_) => Ok(range),
@@ -106,11 +106,11 @@ pub(super) fn unreachable(pattern: &HostPattern, ranges: &[IpNet]) -> Option<Str
     Some(format!("`{address}` is not public ({what}): add ranges = [\"{range}\"] to the entry if it is meant"))
 }
 
-/// What is risky about reaching these hosts, a sentence each.
+/// The risks of reaching these hosts, a sentence each.
 pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
     let mut found = Vec::new();
     match &pattern.host {
-        Host::Any => found.push("it is every public name, so what the tool reads can go to anybody".to_owned()),
+        Host::Any => found.push("it is every public name: the tool can send what it reads to anybody".to_owned()),
         Host::Below(name) if !name.contains('.') => {
             found.push(format!("`{name}` is a whole top-level domain: others have names below it, too"));
         }
@@ -138,7 +138,7 @@ fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What holds a tool to its hosts: a network namespace with our stub and relay only, ports, kinds of sockets.
+/// The walls that limit a tool to its hosts: a network namespace with our stub and relay only, ports, socket types.
 const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 
 /// The answer to each request, and the grants of all.
@@ -226,7 +226,7 @@ impl Grantable for HostGrant {
     fn covers(&self, other: &HostGrant) -> bool {
         HostGrant::are_covering(std::slice::from_ref(self), other)
     }
-    /// Each port, and at each the addresses of its ranges.
+    /// Compares port by port, and at each port the ranges.
     fn are_covering(wide: &[HostGrant], narrow: &HostGrant) -> bool {
         narrow.pattern.ports().into_iter().all(|port| {
             let mut at = wide.iter().filter(|other| other.reaches(&narrow.pattern.host, port)).peekable();

@@ -1,4 +1,4 @@
-//! Limits: the smallest of what the manifest and every layer say. None is left open. A call may ask for less time, or
+//! Limits: the smallest of what the manifest and every layer say. Each has a value. A call may ask for less time, or
 //! for more up to the ceiling.
 
 use super::confinement::{Confinement, Limits, PerCall};
@@ -9,7 +9,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::Manifest;
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 
-/// All limits; `notes` says which are less than was requested. `usual_ms`: the most time that a call has which asks for
+/// All limits; `notes` gets those that are smaller than requested. `usual_ms`: the most time of a call that requests
 /// none.
 pub(super) fn limits(
     manifest: &Manifest,
@@ -35,7 +35,7 @@ pub(super) fn limits(
             _ => false,
         };
         let most = if limit == Limit::TimeoutMs { ceiling.min(usual_ms) } else { ceiling };
-        // Who asks for no time gets the built-in default, not the ceiling.
+        // A tool that requests no time gets the built-in default, not the ceiling.
         let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
         let effective = asked.unwrap_or(usual).min(most);
         LimitVerdict { limit, asked, ceiling, effective, clamped, from, enforced_by, sampled }
@@ -47,7 +47,7 @@ pub(super) fn limits(
     limits
 }
 
-/// What a shape enforces: of time the ceiling, since a call may ask for more than the manifest did, up to that.
+/// The limits of a shape. The time is the ceiling, because a call may request more than the manifest, up to that.
 pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
     let value = |l: &LimitVerdict| if l.limit == Limit::TimeoutMs { l.ceiling } else { l.effective };
     Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
@@ -92,7 +92,7 @@ pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault>
     Ok(asked_ms.unwrap_or(usual).min(most))
 }
 
-/// What to record and tell of one call: where it gets less than the tool or the call itself asked.
+/// The notes of one call: where it gets less than its tool or the call itself requested.
 pub fn call_notes(decision: &Decision, asked_ms: Option<u64>) -> Notes {
     let mut notes = decision.notes.clone();
     if let Some(limit) = decision.limit(Limit::TimeoutMs)

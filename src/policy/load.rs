@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub file: PathBuf,
-    /// It names the tool by its exact id: a second policy that does would not load.
+    /// The policy names the tool by its exact id. A second policy that does so would not load.
     pub exact: bool,
     pub words: String,
 }
@@ -52,7 +52,7 @@ pub struct Policies {
     /// Manifests whose scripts lie in folders of other tools: rules relative to such a folder grant them nothing.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
-    /// What is wrong with policies whose tools are known: those tools are refused.
+    /// Faults of policies whose tools are known. Calls of those tools are refused.
     faults: Vec<FileProblem>,
 }
 
@@ -61,14 +61,14 @@ impl Policies {
         Policies { list: vec![Policy::built_in()], ..Policies::default() }
     }
 
-    /// A folder or one file. `root`: where relative `folders` start.
+    /// Loads a folder or one file; any problem fails it. `root`: where relative `folders` start.
     pub fn load(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
         let (policies, problems) = Policies::look(path, root);
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// The policies, and what stops every call: a file that cannot be read, or not as far as its `tools`, a fault of
-    /// the cap or of the callers, and policies that contradict each other.
+    /// The policies, and the problems that stop every call: a file that cannot be read as far as its `tools`, a fault
+    /// of the cap or of the callers, and policies that contradict each other.
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
@@ -108,8 +108,8 @@ impl Policies {
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// Adds the built-in default where no file is for `*`, warnings, and the files of secrets to what no tool may
-    /// write. Returns what is wrong.
+    /// Adds the built-in default if no file is for `*`, collects warnings, and protects the files that policies name.
+    /// Returns the conflicts.
     fn finished(&mut self) -> Vec<FileProblem> {
         let problems = self.conflicts();
         if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
@@ -132,17 +132,17 @@ impl Policies {
         }
         let files: Vec<PathBuf> = named.chain(locks).chain(authorities).collect();
         let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
-        // Whoever writes there says what the secret is, and what runs to tell it.
+        // Whoever can write there decides what a secret is, or which program prints it.
         self.protect(files.into_iter().chain(resolved));
         problems
     }
 
-    /// Two policies of one name, or of the same width for one tool: which one holds would be unclear.
+    /// Policies with the same name or the same selector: it would be unclear which of them governs.
     fn conflicts(&self) -> Vec<FileProblem> {
         let mut problems = Vec::new();
         let (mut names, mut selectors): (BTreeMap<&str, &Policy>, BTreeMap<&Selector, &Policy>) = Default::default();
         let mut conflict = |policy: &Policy, pointer: String, at, first: &Policy, what: &str| {
-            let message = format!("{what} is also in {}: keep one", first.origin().called());
+            let message = format!("{what} is defined in {}, too: keep one", first.origin().called());
             problems.push(FileProblem::new(&policy.file, Severity::Error, Code::Conflict, pointer, at, message));
         };
         for policy in self.all().filter(|policy| policy.fault.is_none()) {
@@ -166,13 +166,13 @@ impl Policies {
         &self.notes
     }
 
-    /// What is wrong with policies, and does not stop other tools than theirs.
+    /// Faults of policies that stop no other tools than theirs.
     pub fn faults(&self) -> &[FileProblem] {
         &self.faults
     }
 
     /// The policy for a tool: the narrowest that names it and whose `folders` hold its manifest.
-    /// With it, the policies that name it but do not count.
+    /// Returned with it: the policies that name the tool but whose `folders` do not hold its manifest.
     pub fn governing(&self, id: &str, manifest: &Path) -> (&Policy, Vec<PassedOver>) {
         let mut best: Option<(&Selector, &Policy)> = None;
         let mut passed_over = Vec::new();
@@ -298,13 +298,13 @@ fn fallback() -> &'static Policy {
     &BUILT_IN
 }
 
-/// What only narrows, beside a file that is read alone: it would be passed over in silence.
+/// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
     let beside = |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();
     let others = [CALLERS_FILE, HOST_FILE].into_iter().filter(|name| path.file_name().is_some_and(|own| own != *name));
     let problem = |name| {
         let message =
-            format!("would not be read, because the policies are {} alone: name its folder", text::path(path));
+            format!("would not be read, because only the file {} is loaded: name its folder", text::path(path));
         FileProblem::new(&path.with_file_name(name), Severity::Error, Code::Conflict, "", At::default(), message)
     };
     others.filter(beside).map(problem).collect()

@@ -17,14 +17,14 @@ pub struct Machine {
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
     /// Paths that the search for interpreters relies on, each with the reason in words: no tool writes there.
     pub relied_on: BTreeMap<PathBuf, String>,
-    /// The homes of whoever runs this host, as named and with links resolved; where the host is root, everybody's.
+    /// The homes of the user that runs this host, as named and with links resolved; if that is root, of all users.
     pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
     pub environment: BTreeMap<String, Variable>,
     pub declared: BTreeSet<String>,
     /// The indexes that the host's configuration names, and where each leads, in words.
     pub indexes: BTreeMap<(Ecosystem, String), String>,
-    /// Over which broker each service is called, in words; `*`: every other.
+    /// The broker of each service, in words. The keys are ids of services, `namespace.*` and `*`.
     pub brokers: BTreeMap<String, String>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
@@ -95,7 +95,7 @@ fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<R
     }
 }
 
-/// What a tool needs and does not have here, whatever a policy says, in words for anybody.
+/// Something that a tool needs and no grant can give it here. Any caller may read the words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The words after "it needs".

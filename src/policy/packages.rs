@@ -26,10 +26,10 @@ pub struct PackageRequirements {
     pub locked: bool,
     /// The name of the lock that toolhost writes beside the script.
     pub lock_file: String,
-    /// What the installer is given, name and text: written by us from names, versions and hashes alone. Where nothing
-    /// is locked: the requirements, to be resolved.
+    /// The files for the installer, name and text. toolhost writes them from names, versions and hashes alone; without
+    /// a lock they hold the requirements to resolve.
     pub inputs: Vec<(String, String)>,
-    /// What is asked for by name, before anything is resolved.
+    /// The packages that are required by name, before anything is resolved.
     pub requires: Vec<Required>,
 }
 
@@ -42,7 +42,7 @@ impl PackageRequirements {
         }
     }
 
-    /// A policy demands a lock, and there is none: the call cannot be served before somebody makes it.
+    /// Whether the policy requires a lock and there is none. Calls are refused until somebody makes one.
     pub fn lacks_lock(&self, rules: &PackageRules) -> bool {
         rules.lock_required && !self.locked
     }
@@ -51,7 +51,7 @@ impl PackageRequirements {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Required {
     pub name: String,
-    /// The versions that fit, as the ecosystem writes it; empty: any.
+    /// A range of versions, as the ecosystem writes it; empty: any.
     pub versions: String,
     pub pinned: bool,
     /// Where it stands: `requirements.txt:3`.
@@ -123,7 +123,7 @@ pub fn index_name(name: &str) -> Result<(), String> {
     }
     let shown = printable(&text::head(name, 60));
     Err(format!(
-        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address stands in the configuration \
+        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address is in the configuration \
          ([indexes.NAME])"
     ))
 }
@@ -134,7 +134,7 @@ pub struct PackagesAllowed {
     pub rules: PackageRules,
     pub rule: String,
     pub place: String,
-    /// The lock beside the policy, for what has none beside its script.
+    /// The lock beside the policy, for a script that has no lock beside it.
     pub lock_file: Option<PathBuf>,
 }
 
@@ -160,7 +160,7 @@ pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
 }
 
 impl PackagesAllowed {
-    /// Two indexes have nothing in common.
+    /// What both allow. `None`: they name different indexes.
     fn intersection(mut self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
         let (rules, theirs) = (&mut self.rules, &other.rules);
         let more: Vec<DeniedPackage> =
@@ -181,7 +181,7 @@ pub(super) enum PackageRefusal {
     Denied(Vec<String>),
 }
 
-/// What the files of a script get, by what its policies allow.
+/// Judges the packages that a script's files require, by what its policies allow.
 pub(super) fn judge(
     wanted: &PackageRequirements,
     allowance: Option<&Allowance>,
@@ -304,7 +304,7 @@ fn words(rules: &PackageRules) -> String {
     format!("{lock}, {builds}{age}{deny}")
 }
 
-/// A warning of what another day would resolve otherwise.
+/// A warning that lists the requirements without an exact version, unless there is a lock.
 pub(super) fn unpinned(wanted: &PackageRequirements) -> Option<String> {
     let loose = wanted.requires.iter().filter(|required| !required.pinned);
     let loose: Vec<String> = loose.map(|required| format!("{} ({})", required.name, required.place)).collect();

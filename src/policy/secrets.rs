@@ -1,7 +1,7 @@
 //! Secrets: those that a manifest requests (`secret:NAME`) ∩ the entries of the policy ∩ the names in the cap.
 //!
-//! A policy says where each lies and how it is used. A header goes to one exact name; a tool uses no secret in two
-//! ways, and never has one that the relay adds.
+//! A policy says where a secret lies, and how it is used: as a variable of the tool, or in a header that the relay adds
+//! for one exact host name. The tool never has a secret that the relay adds.
 
 use super::area::{self, Area};
 use super::capability::{self, CapabilityKind};
@@ -56,12 +56,12 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
         let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         let at = |key: &str| format!("{pointer}/{key}");
-        // An entry with another fault still says what no tool may write.
+        // The file of a secret is protected from tools also where its entry has another fault.
         let from = entry["from"].as_str().and_then(|from| document.parsed(&at("from"), source(from, folder)));
         let Some(from) = from else { continue };
         let (name, why) = (written("name"), written("why"));
         if !name.is_empty() && environment::refused(&name, "").is_some() {
-            document.fault(&at("name"), "a secret has the name of a variable that a tool may have");
+            document.fault(&at("name"), "name the secret as a variable that a tool may have");
         } else if found.iter().any(|entry| entry.grant.name == name) {
             document.conflict(&at("name"), format!("`{name}` is named twice"));
         }
@@ -71,8 +71,8 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
             others.filter(|other| other.host == header.host).any(|o| o.name == header.name || o.port != header.port)
         };
         if header.as_ref().is_some_and(meets) {
-            let message = "another entry has this header of this host, or another port of it: keep one header of a \
-                           name, and one port";
+            let message = "another entry adds this header for this host, or has another port for the host: keep one \
+                           header of each name, and one port";
             document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
@@ -97,7 +97,7 @@ fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
     match (kind, text.matches(CALLER).count()) {
         ("file", 0) => Some(SecretSource::File(folder.join(plain_path(text).ok()?))),
         ("file", 1) => {
-            // Judged as a path in which the name of a caller stands.
+            // Checked with a caller's name in place of `{caller}`.
             plain_path(&text.replace(CALLER, "caller")).ok()?;
             let path = folder.join(text.strip_prefix("./").unwrap_or(text));
             let is_in_name = path.file_name()?.to_str()?.contains(CALLER) && path.parent()?.parent().is_some();
@@ -160,7 +160,7 @@ pub fn header_name(written: &str) -> Result<String, String> {
 }
 
 impl fmt::Display for SecretSource {
-    /// As a policy says it; a file with its whole path.
+    /// As a policy writes it; a file with its whole path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SecretSource::Env(name) => write!(f, "env:{name}"),
@@ -171,7 +171,7 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
-    /// The folder of a secret of each caller, and the name of this one's file in it; or why that name does not exist.
+    /// If each caller has a file: its folder, and the name of this caller's file in it, or why it cannot have one.
     pub fn own_file(&self, caller: &str) -> Option<(&Path, Result<String, String>)> {
         let SecretSource::CallerFile(path) = self else { return None };
         let plain = !caller.is_empty() && !caller.starts_with('.') && !caller.contains(['/', '\0']);
@@ -183,7 +183,7 @@ impl SecretSource {
         Some((path.parent()?, name))
     }
 
-    /// All files of that folder which could be some caller's, also by its real path.
+    /// The files that could be some caller's, in the folder and in its real path.
     fn all_files(&self) -> Vec<Area> {
         let SecretSource::CallerFile(path) = self else { return Vec::new() };
         let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
@@ -194,7 +194,7 @@ impl SecretSource {
         folders.map(|folder| Area::Names { folder, names: names.clone() }).collect()
     }
 
-    /// The file that it is read from, or the program that tells it.
+    /// The file that the secret is read from, or the program that prints it.
     pub fn file(&self) -> Option<&Path> {
         match self {
             SecretSource::Env(_) | SecretSource::CallerFile(_) => None,
@@ -203,11 +203,11 @@ impl SecretSource {
         }
     }
 
-    /// All files that its text names: who may change one of them says what the secret is.
+    /// All files that the source names. Whoever can change one of them decides what the secret is.
     pub fn named_files(&self) -> Vec<&Path> {
         match self {
             SecretSource::Command(words) => words.iter().map(Path::new).filter(|word| word.is_absolute()).collect(),
-            // Whoever makes a file in that folder says what somebody's secret is.
+            // Whoever can make a file in that folder decides what some caller's secret is.
             SecretSource::CallerFile(path) => path.parent().into_iter().collect(),
             other => other.file().into_iter().collect(),
         }
@@ -231,7 +231,7 @@ pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
     format!("header {name}{what} of {host}{port}{only}, added by toolhost (never shown)")
 }
 
-/// What a tool can do with a secret, and where that comes from, as reports say it.
+/// How a tool uses a secret, and where the secret comes from, as reports show it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Secret {
     pub name: String,
@@ -283,8 +283,8 @@ impl HeaderRule {
     }
 }
 
-/// The grants, in order of name; `hosts` and `files`: what the tool reaches and opens. The host's cap has no
-/// `[secrets]`: it lists their words in `[capabilities]`.
+/// The grants, sorted by name. `hosts` and `files`: what the tool reaches and opens. The host's cap has no `[secrets]`:
+/// it lists each `secret:NAME` in `[capabilities]`.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_>],
@@ -303,7 +303,7 @@ pub(super) fn judge(
         let own = policy.secrets.iter().find(|entry| entry.grant.name == name);
         let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
         let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
-        // All of them use it in the same way, or none does.
+        // All layers must use the secret in the same way.
         let is_same = |entry: &&PolicyEntry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
         let entry = granted(&others, "[secrets] grant", word, |policy| policy.secrets.iter().find(is_same));
         let is_listed = |cap: &Layer<'_>| cap.policy.capabilities.iter().any(|capability| capability.name == *word);
@@ -331,7 +331,7 @@ impl SecretGrant {
     }
 }
 
-/// Why a secret that both allow cannot be used by this tool, with the fix.
+/// Why this tool cannot use a secret that all layers grant, with the fix.
 fn conflict(
     manifest: &Manifest,
     secret: &SecretGrant,
@@ -341,7 +341,7 @@ fn conflict(
     let requests = |word: String| manifest.asks.capabilities.contains(&word);
     let name = &secret.name;
     let is_open = |grant: &Grant| {
-        let reason = format!("the tool could read the file where it lies ({}): put that file elsewhere", grant.rule);
+        let reason = format!("the tool could read its file ({}): move that file elsewhere", grant.rule);
         (Narrower::Policy, reason)
     };
     // Two patterns of one folder may have a name in common.

@@ -21,14 +21,14 @@ pub struct ServiceRule {
     pub at: At,
 }
 
-/// What calls of a tool go to, and what leaves this host with them.
+/// The tool service that does the work of a tool, and what each call sends to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceGrant {
     pub service: String,
     pub request: Vec<String>,
     pub response: String,
-    /// In words; `None`: nothing says over which.
+    /// The broker, in words. `None`: the configuration names none for this service.
     pub broker: Option<String>,
     pub config: Map<String, Value>,
     pub user: bool,
@@ -71,20 +71,20 @@ pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
     for (pointer, rule) in document.list::<ServiceRule>("/services/call") {
         let pointer = format!("{pointer}/service");
         if found.iter().any(|other| other.service == rule.service) {
-            document.conflict(&pointer, "another entry names this service: write one");
+            document.conflict(&pointer, "another entry names this service: write one entry");
         }
         found.push(ServiceRule { at: document.at(&pointer), ..rule });
     }
     found
 }
 
-/// What the configuration may call a service by, the nearest first: its id, all of a namespace, all.
+/// The names by which the configuration can mean a service, the narrowest first: its id, its namespace, `*`.
 pub fn names(id: &str) -> [String; 3] {
     let namespace = id.split('.').next().unwrap_or_default();
     [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]
 }
 
-/// The grant of a tool whose work a service does, and what the machine lacks for it; no verdict where it needs none.
+/// Judges the service that does a tool's work: its grant, and what this machine lacks. No service: no verdict.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_>],

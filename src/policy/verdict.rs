@@ -61,7 +61,7 @@ impl RequestKind {
     }
 }
 
-/// Who denied an ask or gave less.
+/// Who denied a request or narrowed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Narrower {
@@ -97,7 +97,7 @@ pub struct Verdict {
     pub asked: String,
     /// What a call gets, in words; `None` = nothing.
     pub effective: Option<String>,
-    /// The whole ask is met.
+    /// The request is granted in full.
     pub allowed: bool,
     /// `policy: rule`; empty if none.
     pub rule: String,
@@ -108,7 +108,7 @@ pub struct Verdict {
     pub narrower: Option<Narrower>,
     /// Walls; empty for what is checked before a call starts.
     pub enforced_by: Vec<String>,
-    /// The files that are asked for.
+    /// The requested files. `None`: another kind of request, or one that needs no rule.
     #[serde(skip)]
     pub area: Option<Area>,
 }
@@ -137,8 +137,8 @@ impl Verdict {
         Verdict { effective: None, allowed: false, reason, narrower, ..Verdict::met(what, asked, "", walls) }
     }
 
-    /// Not granted in full, so a call is refused (or narrowed). A missing runtime, packages that it may not have or
-    /// another lack of this machine makes the tool unavailable instead.
+    /// Whether calls are refused or narrowed because this request is not granted in full. A missing runtime, denied
+    /// packages or another lack of this machine make the tool unavailable instead.
     pub fn refuses(&self) -> bool {
         !self.allowed
             && ![RequestKind::Runtime, RequestKind::Package].contains(&self.what)
@@ -163,7 +163,7 @@ impl Verdict {
         self.refuses() && self.narrower == Some(Narrower::House)
     }
 
-    /// The same where only a part of what was asked is granted.
+    /// The verdict for a request of which only a part is granted.
     pub(super) fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
         let reason = Some(format!("only a part is allowed: {reason}"));
         Verdict { allowed: false, narrower: Some(narrower), reason, ..self }
@@ -174,21 +174,21 @@ impl Verdict {
     }
 }
 
-/// One limit: what was asked, the most there is, and what a call gets.
+/// One limit: what was requested, the ceiling, and what a call gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitVerdict {
     pub limit: Limit,
     pub asked: Option<u64>,
     pub ceiling: u64,
-    /// What a call gets that asks for nothing itself (a call can ask for `timeoutMs` only).
+    /// What a call gets by default. (A call itself can request only `timeoutMs`.)
     pub effective: u64,
     /// The manifest asked for more than the ceiling.
     pub clamped: bool,
     /// Who set the ceiling: `file:line`, a policy's name, or `BUILT_IN`.
     pub from: String,
     pub enforced_by: String,
-    /// Summed up over the call every few milliseconds: CPU and memory without a cgroup, what it writes live always.
+    /// Measured every few milliseconds during the call: CPU and memory if there is no cgroup, live writes always.
     pub sampled: bool,
 }
 
@@ -211,7 +211,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// An ask that a call does not get in full.
+    /// Notes a request that is not granted in full.
     pub fn narrowed(&mut self, words: String) {
         self.all.push(words.clone());
         self.told.push(words);
@@ -222,7 +222,7 @@ impl Notes {
         self.told.extend(more.told);
     }
 
-    /// A limit that is smaller than what was asked.
+    /// Notes a limit that is smaller than what was requested.
     pub(super) fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.limit.name());
         self.all.push(format!("{words} (set by {})", limit.set_by()));
@@ -236,7 +236,7 @@ impl Notes {
 pub struct Confirm {
     pub policy: String,
     pub why: String,
-    /// Why the client that calls may ask its person. A call needs that of all its policies.
+    /// If set, the calling MCP client may ask its own person. All policies of a call must set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_client: Option<String>,
 }

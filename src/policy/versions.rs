@@ -41,7 +41,7 @@ const LONGEST: usize = 214;
 /// The largest part of a version of Node (`Number.MAX_SAFE_INTEGER`).
 const LARGEST: u64 = (1 << 53) - 1;
 
-/// The name as its index spells it when it compares names; `None`: it is none.
+/// The name in the form in which its index compares names. `None`: not the name of a package.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
     match ecosystem {
         Ecosystem::Python if text.is_empty() || text.len() > LONGEST => None,
@@ -50,7 +50,7 @@ pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
     }
 }
 
-/// `name` or `@scope/name`; capitals stand in old names.
+/// `name` or `@scope/name`; old names may have capitals.
 fn node_name(text: &str) -> bool {
     let part = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -64,7 +64,7 @@ fn node_name(text: &str) -> bool {
         }
 }
 
-/// The version in its plain spelling; `None`: it is none.
+/// The version in its normal form. `None`: not a version.
 pub fn version(ecosystem: Ecosystem, text: &str) -> Option<String> {
     if text.len() > LONGEST || !text.is_ascii() {
         return None;
@@ -121,7 +121,7 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
         }
         Ecosystem::Node => {
             let (Some(range), Ok(version)) = (node_range(range), semver::Version::parse(version)) else { return true };
-            // A pre-release stands right before its release, and right after the greatest version below that.
+            // A pre-release comes right before its release, and right after the greatest version below that.
             let (major, minor, patch) = (version.major, version.minor, version.patch);
             let before = match (major, minor, patch) {
                 (_, _, 1..) => Some((major, minor, patch - 1)),
@@ -152,7 +152,7 @@ fn python_range(text: &str) -> Option<VersionSpecifiers> {
 
 fn node_range(text: &str) -> Option<nodejs_semver::Range> {
     let plain = text.len() <= LONGEST * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
-    // The library passes over an operator without a version.
+    // The library ignores an operator without a version.
     let operator = |word: &str, all: bool| {
         let signs = word.bytes().filter(|b| b"<>=~^".contains(b)).count();
         if all { signs == word.len() } else { word.starts_with(['<', '>', '=', '~', '^']) }

@@ -52,18 +52,18 @@ impl WritablePath {
         format!("{} {when}", self.tool)
     }
 
-    /// Any version of the same tool.
+    /// Whether this is a path of the tool, in any version of it.
     pub fn is_of(&self, tool: &str) -> bool {
         self.tool.split('@').next() == tool.split('@').next()
     }
 }
 
-/// Where many tools may write now, or could in earlier calls. Of one area two tools are known, no more.
+/// Where many tools may write now, or could in earlier calls. For one area at most two tools are kept.
 #[derive(Clone, Debug, Default)]
 pub struct WritablePaths {
     /// By their folders.
     places: BTreeMap<PathBuf, BTreeSet<WritablePath>>,
-    /// Trees below the folder of any script that a builtin tool runs.
+    /// Trees that a builtin tool may write, relative to the folder of the script that it runs, with the writer.
     anywhere: BTreeMap<PathBuf, String>,
 }
 
@@ -115,7 +115,7 @@ impl WritablePaths {
         above.chain(below.map(|(_, places)| places)).flatten().filter(|place| place.names.is_none())
     }
 
-    /// As `by`, for the path, each link that leads on from it, and the file at its end; with the step that is meant.
+    /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that was found writable.
     pub fn on_the_way(&self, path: &Path) -> Option<(PathBuf, String)> {
         files::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
@@ -134,8 +134,8 @@ pub fn module_folders(shape: &Shape) -> Vec<&Path> {
     own.chain(shape.grants.iter().filter_map(Grant::base_tree)).collect()
 }
 
-/// The trees to look at before a call, among all places around the folders of modules. A hidden folder that only this
-/// tool ever could write is left out.
+/// The trees to check before a call: writable places from which its script could load code. A hidden folder that only
+/// this tool could ever write is left out.
 pub fn written_trees(shape: &Shape, places: &[WritablePath]) -> Vec<WrittenTree> {
     let own = WritablePath::of_grants(&shape.grants, &shape.tool);
     let all = || own.iter().chain(places).filter(|place| place.names.is_none());

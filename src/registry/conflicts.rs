@@ -1,4 +1,4 @@
-//! What several files claim: ids of tools and of tool services, and what tools require of each other. The order of
+//! Settles what several files claim: ids of tools and of tool services, and requirements between tools. The order of
 //! files never decides, and no newcomer takes over what is loaded.
 
 use super::load::{self, position};
@@ -18,7 +18,7 @@ pub(super) struct Refused {
     pub tool: Tool,
     /// For the report of its own file.
     pub message: String,
-    /// For whoever asks for the tool and does not see the report: names the refused file as well.
+    /// For a person who asks for the tool and does not see the report. It names the refused file, too.
     pub summary: String,
     pub code: Code,
     /// JSON pointer of the part of the file that is at fault.
@@ -34,7 +34,7 @@ impl Refused {
     }
 }
 
-/// The tools that were loaded in the snapshot before: the folded id of each, and its file.
+/// The tools of the previous snapshot: the folded id of each, and its file.
 #[derive(Default)]
 pub(super) struct Incumbents(BTreeSet<(String, PathBuf)>);
 
@@ -121,7 +121,7 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
     };
     let claims: Vec<String> = go.iter().chain(stay).zip(&places).map(claim).collect();
     let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
-    let message = format!("{what}: claimed by {}; {end}. Change one id or take one file away", claims.join(", "));
+    let message = format!("{what}: claimed by {}; {end}. Change one id or remove one file", claims.join(", "));
     refused.extend(go.into_iter().map(|tool| Refused::new(tool, Code::Conflict, message.clone())));
 }
 
@@ -136,7 +136,7 @@ pub(super) fn written_by(writer: &str) -> String {
 /// Services by their ids, and files with their problems.
 type Services = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 
-/// Decides which descriptors of services stand, and gives each tool its own; `refused` gets the tools that have none. A
+/// Decides which descriptors of services are loaded, and gives each tool its service's; `refused` gets the others. A
 /// newcomer never takes over the id of a loaded service, and a file that a tool may write describes none.
 pub(super) fn settle_services(
     described: Vec<Described>,
@@ -170,7 +170,7 @@ pub(super) fn settle_services(
         }
         for Described { descriptor, file } in claims {
             let message = format!(
-                "the service '{id}' is described more than once ({}); {end}. Change one id or take one file away",
+                "the service '{id}' is described more than once ({}); {end}. Change one id or remove one file",
                 files.join(", ")
             );
             let pointer = format!("{}/id", descriptor.at);
@@ -243,7 +243,7 @@ pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
     tool.needs.iter().chain(&decision.lacks).cloned().collect()
 }
 
-/// The need of a tool whose requests policy refuses, and so every call: known before any call.
+/// The need of a tool of which policy refuses every call. It is known before any call.
 pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
     if !refused(decision) {
         return None;
@@ -285,7 +285,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     let waiting = (0..tools.len()).filter(|index| !ready.contains(index));
     let mut needs: BTreeMap<usize, Vec<Need>> =
         waiting.map(|index| (index, unmet(&tools[index], tools, &by_id, &ready))).collect();
-    // What waits for no tool that lacks something waits for itself.
+    // A tool that waits, but for no tool that lacks something, waits for a cycle.
     let mut lacking: BTreeSet<usize> = BTreeSet::new();
     let lacks = |(index, needs): &(&usize, &Vec<Need>)| {
         !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
@@ -298,7 +298,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     }
     for (index, needs) in &mut needs {
         if !lacking.contains(index) {
-            needs.push(Need::mistaken("/requires", "requirements that do not go round in a circle (requires)"));
+            needs.push(Need::mistaken("/requires", "requirements that are not circular (requires)"));
         }
     }
     needs.into_iter().for_each(|(index, needs)| tools[index].needs.extend(needs));

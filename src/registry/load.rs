@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock};
 
 const SCRIPT: &str = "/handler/scriptPath";
 const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
-/// How much of a module is looked at, bytes.
+/// How much of a WASI file is read to tell a module from a component, bytes.
 const HEAD: u64 = 512;
 /// From so many files on, reading them in several threads is faster.
 const WORTH_A_THREAD: usize = 64;
@@ -96,7 +96,7 @@ impl DirectToolLoader {
         self
     }
 
-    /// Also holds every manifest to this JSON Schema, where the operator has one.
+    /// Also checks every manifest against this JSON Schema, if the operator has one.
     pub fn stricter(mut self, schema: Option<schema::Schema>) -> DirectToolLoader {
         self.stricter = schema;
         self
@@ -181,7 +181,7 @@ impl DirectToolLoader {
     }
 }
 
-/// Where the tool lies; its script must be there now.
+/// The site of the tool. Its script must exist now.
 fn site(
     manifest: &Manifest,
     path: &Path,
@@ -206,8 +206,8 @@ fn site(
     Ok(Site { manifest: path.to_path_buf(), ..site })
 }
 
-/// The scripts of a manifest that cannot be loaded, as far as its text still says: the script that it names, also if
-/// that is not there. If it names none by a path that could be used: any in its folder, and what a broken text spells.
+/// The scripts that a manifest claims although it cannot be loaded: the one that it names, even if that does not exist.
+/// If it names none by a usable path: any script in its folder, and those that its broken text spells.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
     let parsed = json::parse(bytes, json::Dialect::Commented).ok();
@@ -227,7 +227,7 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     Claim { manifest: manifest.to_path_buf(), scripts: Some(scripts) }
 }
 
-/// What follows a field's name in a text, up to sixteen times.
+/// The strings that follow a field's name in a text that may not be JSON, for its first sixteen occurrences.
 fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let after = text.split(field).skip(1).take(16);

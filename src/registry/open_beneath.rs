@@ -15,13 +15,13 @@ pub(super) enum OpenError {
     Missing,
     /// A component is a symbolic link.
     Link,
-    /// It leads out of the folder.
+    /// The path leads out of the folder.
     Outside,
     Folder,
     /// A pipe, a socket, a device.
     NotAFile,
     TooLarge,
-    /// Anything else the system said.
+    /// Any other error of the system.
     System(Errno),
 }
 
@@ -88,7 +88,7 @@ pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>,
     })
 }
 
-/// Its bytes, up to a bound.
+/// The bytes of a regular file below a folder, up to a bound.
 pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, OpenError> {
     let bytes = files::whole(file(folder, relative)?, most).map_err(|error| system(&error))?;
     bytes.ok_or(OpenError::TooLarge)

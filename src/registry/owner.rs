@@ -2,7 +2,7 @@
 //!
 //! A script belongs to the manifests of the nearest folder, its own or above, that holds any: to those that name it,
 //! else to all of them. Only where no such folder exists does it belong to every manifest that names it. A manifest
-//! that is not loaded still owns. Below a tree that a tool may or could write nothing is loaded: a tool cannot make
+//! that is not loaded still owns. Nothing is loaded from a tree that a tool may or could write: a tool cannot make
 //! tools.
 
 use super::conflicts::{Incumbents, Refused, written_by};
@@ -69,7 +69,7 @@ impl Ownership {
         }
     }
 
-    /// The manifests that a call of the script answers to: its owners and, if none of those names it, all that do.
+    /// The manifests that bound a call of the script: its owners and, if none of those names it, all that name it.
     pub(super) fn answers_to(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
         let mut manifests = self.owners(script, base);
         if !manifests.iter().any(|owner| self.names(owner, script)) {
@@ -78,8 +78,8 @@ impl Ownership {
         manifests
     }
 
-    /// The manifests of those tools that see their script alone: they do not lie with it, nor in the folder of the same
-    /// path in another base, and in the script's folder lie scripts of other such tools.
+    /// The manifests of guests: tools that see only their script. Such a manifest lies neither with its script nor in
+    /// the folder of the same path in another base, and the script's folder holds scripts of other such tools.
     pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s Site>) -> BTreeSet<PathBuf> {
         // By folder: the folders of manifests elsewhere that own a script in it or below.
         let mut from: HashMap<&Path, BTreeSet<&Path>> = HashMap::new();
@@ -182,7 +182,7 @@ pub(super) fn linked_file_id(file: &Path) -> Option<(u64, u64)> {
     Some((facts.dev(), facts.ino()))
 }
 
-/// Has `folder` in a base beside this one the path that the script's folder, or one above, has in this base?
+/// Whether the path of `folder` in a base beside this one is that of the script's folder, or one above, in this base.
 fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
     let beside = folder.ancestors().find(|top| top.parent() == base.parent());
     let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
@@ -208,9 +208,9 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths) -
     })
 }
 
-/// The write trees in the tools' own folders: what lies below one is not registered, whoever put it there. The outer of
-/// two trees counts first; a tool that lies below one grants nothing, and none holds a tool that `standing` has or
-/// whose own tree counts. A tree elsewhere keeps nothing from being loaded: policy refuses it while it holds a tool.
+/// The write trees in tools' own folders: nothing below one is registered. Outer trees are judged first. A tree does
+/// not count if it holds a tool of `standing` or one whose tree counts, or if its own tool lies below one that counts.
+/// A tree elsewhere keeps nothing from being loaded: policy refuses to grant it while it holds a tool.
 pub(super) fn own_trees(
     tools: &[Tool],
     policies: &policy::Policies,

@@ -29,7 +29,7 @@ pub struct Registry {
 
 #[derive(Default)]
 struct State {
-    /// The policies that every tool answers to.
+    /// The policies that govern every tool, and the facts of the machine.
     rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
     /// Where tools could write before, even if they no longer may.
     earlier: policy::WritablePaths,
@@ -54,7 +54,7 @@ struct Owned {
     refused: Vec<Refused>,
     ownership: Ownership,
     files: Vec<PathBuf>,
-    /// Nothing is loaded from there.
+    /// The places from which nothing is loaded.
     unloaded: policy::WritablePaths,
 }
 
@@ -81,7 +81,7 @@ impl Registry {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
+    /// Sets the policies. Then nothing is loaded that a tool may write: a tool cannot make tools.
     pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = lock(&self.state);
         let known = |(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine);
@@ -92,7 +92,7 @@ impl Registry {
         }
     }
 
-    /// Takes the places where tools could write in earlier calls: nothing there is loaded either.
+    /// Adds places where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before(&self, places: &policy::WritablePaths) {
         let mut state = lock(&self.state);
         state.earlier.merge(places);
@@ -149,7 +149,7 @@ impl Registry {
         result
     }
 
-    /// Takes over what another registry found, for a host of one call that reads its files again.
+    /// Uses the snapshot of another registry, for a host of one call that reads its files again.
     pub fn adopt(&self, other: &Registry) {
         let snapshot = other.snapshot();
         self.outdated.store(false, Ordering::Release);
@@ -162,8 +162,8 @@ impl Registry {
         ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
     }
 
-    /// Registers a tool of this process. `document`: a manifest without a handler, version and display name if it
-    /// likes. `kind` is the `x-…` type its executor is registered for.
+    /// Registers a tool of this process. `document`: a manifest, in which version and display name may be missing.
+    /// `kind`: the `x-…` type for which its executor is registered, which becomes the handler.
     pub fn register(&self, document: Value, kind: &str) -> Result<Arc<Tool>, Fault> {
         let mut state = lock(&self.state);
         self.publish_changes(&mut state);
@@ -227,7 +227,7 @@ impl Registry {
         let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
         sources.extend((!state.in_process.is_empty()).then(|| IN_PROCESS.to_owned()));
         let found = || state.sources.iter().map(|entry| &entry.found);
-        // What may hold manifests, or be one, and was not seen.
+        // Folders that may hold manifests, and manifests, that could not be read.
         let closed = found().flat_map(|found| &found.claims).filter(|claim| claim.scripts.is_none());
         let unlisted = found().flat_map(|found| &found.unlisted).chain(closed.map(|claim| &claim.manifest));
         let rest = Snapshot {
@@ -263,7 +263,7 @@ fn candidates(state: &State) -> (Vec<Tool>, Vec<Described>) {
     (tools, services)
 }
 
-/// Which of these tools own their scripts, where nothing below the trees of `unloaded` counts.
+/// Decides which of these tools own their scripts. No file below the trees of `unloaded` counts.
 fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths, standing: &Incumbents) -> Owned {
     // First, so that a file which a tool wrote cannot even conflict with a good tool.
     let mut refused = owner::withhold(&mut tools, &unloaded);
@@ -305,7 +305,7 @@ fn report_refused(
     let problems = problems.into_iter().map(|(path, problem)| (path, problem, false));
     for (path, mut problem, is_refused) in refused.chain(problems) {
         let Some(report) = by_path.get(&path).map(|index| &mut reports[*index]) else { continue };
-        // A copy of a builtin's file is meant as a whole.
+        // A note is about a file as a whole: it is a copy of a builtin's.
         if problem.severity != Severity::Note {
             load::locate(std::slice::from_mut(&mut problem), &path);
         }
@@ -318,7 +318,7 @@ fn report_refused(
     disabled
 }
 
-/// Every manifest, whether or not it is loaded, and every script that one names, but what some tool could write.
+/// Every manifest, whether or not it is loaded, and every script that one names, except what some tool could write.
 fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy::WritablePaths) -> Vec<PathBuf> {
     let reports = state.sources.iter().flat_map(|entry| &entry.found.reports).map(|report| report.path.clone());
     let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
@@ -331,8 +331,8 @@ fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy
     files
 }
 
-/// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be
-/// listed any more: the tool stays what it was. Returns the warnings.
+/// Keeps the old tools of manifests whose text became wrong, as in the middle of an edit, or whose folder cannot be
+/// listed any more. Returns the warnings.
 fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     let mut warnings = BTreeSet::new();
     let keep = |file: &Path, found: &mut Discovery| {
@@ -367,8 +367,8 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     warnings.into_iter().collect()
 }
 
-/// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not
-/// loaded.
+/// Logs one line per file that was just read, after conflicts are settled: a file that a conflict or a writer disabled
+/// is not logged as loaded.
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::path(&report.path);
@@ -405,7 +405,7 @@ const IN_PROCESS_FIELDS: [&str; 11] = [
     "presentation", "handler",
 ];
 
-/// Checks a document as a manifest file is checked. A name to show and a version are filled in.
+/// Checks a document as a manifest file is checked. A missing display name or version is filled in.
 fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
     let blank = |field: &str| document[field].as_str().is_none_or(|text| text.trim().is_empty());
     let missing = match () {

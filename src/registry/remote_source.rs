@@ -27,7 +27,7 @@ pub struct Announced {
 
 #[derive(Default)]
 struct Announcement {
-    /// When it last became something.
+    /// When the announcement last changed to one that is not empty.
     since: Option<Instant>,
     text: String,
     found: Discovery,
@@ -39,7 +39,7 @@ impl Announced {
         Announced { id, namespace: namespace.to_owned(), present: Mutex::default() }
     }
 
-    /// Takes what is announced from now on; false: it was there before. An error leaves what was there.
+    /// Replaces what is announced. False: nothing changed. An error leaves the previous announcement.
     pub fn update(&self, descriptors: &Map<String, Value>) -> Result<bool, String> {
         let mut present = lock(&self.present);
         let (mut own, mut tools) = (Map::new(), 0);
@@ -65,7 +65,7 @@ impl Announced {
             return Ok(false);
         }
         *present = match descriptors.is_empty() {
-            // It may be back at once, as a host that restarts is.
+            // A withdrawal does not start the pause: a host that restarts may announce again at once.
             true => Announcement { since: present.since, ..Announcement::default() },
             false if present.since.is_some_and(|since| since.elapsed() < PAUSE) => {
                 return Err("it changed a moment ago, and may change once a second".to_owned());
@@ -84,7 +84,7 @@ impl Announced {
         let known = |service: &str| found.services.iter().any(|it| it.id == service);
         let tool = |mut manifest: Manifest| {
             if manifest.remote().is_some_and(|remote| !known(&remote.service)) {
-                return Err(format!("it says nothing of the service of {}", manifest.id));
+                return Err(format!("it does not describe the service of {}", manifest.id));
             }
             manifest.model_name = None;
             Ok(Tool::new(Arc::new(manifest), nowhere(), &self.id))
@@ -95,7 +95,7 @@ impl Announced {
         Ok(Discovery { tools, services, ..Discovery::default() })
     }
 
-    /// What a policy has to say before the tools of each service may be called.
+    /// The policy entries that would allow calls of these tools, one for each service.
     pub fn grants(&self) -> Vec<String> {
         let grant = |it: &Described| {
             let it = &it.descriptor;
@@ -121,8 +121,8 @@ impl Source for Announced {
     }
 }
 
-/// Takes out what was announced with a namespace that something here has: it can neither stand before a file nor
-/// disable one.
+/// Removes what was announced with a namespace that something here has: an announcement can neither replace a file
+/// nor disable one.
 pub(super) fn give_way(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
     let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
     let own = tools.iter().filter(|tool| !is_announced(tool)).map(|tool| tool.manifest.namespace());

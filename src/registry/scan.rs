@@ -53,7 +53,7 @@ fn scan_at_most<'a>(
 }
 
 struct Scan<'d> {
-    /// Files and folders that are looked at in one base.
+    /// Most files and folders that are looked at in one base.
     most: usize,
     seen: HashSet<PathBuf>,
     candidates: Vec<Candidate>,
@@ -100,8 +100,8 @@ impl Scan<'_> {
                     }
                     let shown = text::path(folder);
                     let message = format!(
-                        "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take \
-                         away what fills {shown}, or name a smaller folder",
+                        "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; \
+                         remove what fills {shown}, or name a smaller folder",
                         self.most
                     );
                     self.discovery.unlisted.extend(level.iter().cloned());
@@ -174,7 +174,7 @@ impl Scan<'_> {
                 self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
             }
         } else if kind.is_file() && is_nearly_manifest_file(&name) && self.seen.insert(path.clone()) {
-            let message = format!("is passed over: the name of a manifest ends with {ENDING}, in small letters");
+            let message = format!("is ignored: the name of a manifest ends with {ENDING}, in lower case");
             self.report(&path, Severity::Warning, message);
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.

@@ -21,7 +21,7 @@ pub(super) type Note = Option<(Severity, String)>;
 pub(super) struct Bases(Vec<Base>);
 
 impl Bases {
-    /// Bases that are not there hold no script; `doctor` and `check` tell about them.
+    /// Bases that are not there hold no script; `doctor` and `check` report them.
     pub(super) fn open(bases: &[PathBuf]) -> Bases {
         let mut opened: Vec<Base> = Vec::new();
         for base in bases.iter().filter_map(|base| Base::open(base).ok()) {
@@ -122,8 +122,8 @@ pub fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
         .person(format!("no script '{shown}': {place}; put the script there or correct the path"))
 }
 
-/// Looks at one place. False: nothing is there. To a call also where a folder is: which there are would tell of tools
-/// that its caller may not know.
+/// Looks at one place. False: nothing is there. A call gets false for a folder, too: an error would reveal tools that
+/// its caller may not know.
 fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bool, Fault> {
     let error = match open_beneath::file(&base.folder, relative) {
         Ok(_) => return Ok(true),

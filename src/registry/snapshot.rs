@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Most versions named in a message.
 const MAX_NAMED: usize = 10;
 
-/// What to list: of the tags any, of everything else all must hold.
+/// Which tools to list: those that have any of the tags, and all of the other values that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub tags: Vec<String>,
@@ -71,14 +71,14 @@ impl Snapshot {
         self.skipped_files().filter(|report| report.has_errors()).count()
     }
 
-    /// Why a manifest of these folders was not loaded, where the reason has the code `Security`.
+    /// Why a manifest was not loaded. `None`: it was loaded, or the reason does not have the code `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
         let report = self.skipped_files().find(|report| report.path == manifest)?;
         let why = |problem: &&Problem| problem.severity == Severity::Error && problem.code == Code::Security;
         report.problems.iter().find(why).map(|problem| problem.message.as_str())
     }
 
-    /// The same with these tools, of these sources.
+    /// Adds these tools and sources to the snapshot.
     pub(super) fn with(mut self, tools: Vec<Tool>, sources: Vec<String>) -> Snapshot {
         for tool in tools {
             self.tools.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
@@ -104,7 +104,7 @@ impl Snapshot {
         self.find_among(reference, &|_| true)
     }
 
-    /// The same for somebody to whom only some ids are known: another is not there.
+    /// As `find`, for a caller who may know only some ids: any other tool is reported as unknown.
     pub fn find_among(&self, reference: &str, known: &dyn Fn(&str) -> bool) -> Result<Arc<Tool>, Fault> {
         let (id, range) = match reference.split_once('@') {
             Some((id, range)) => (id, Some(range.trim())),
@@ -126,7 +126,7 @@ impl Snapshot {
         self.tools.get(id).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// In order of id and version.
+    /// The tools that the filter takes, in order of id and version.
     pub fn list(&self, filter: &Filter) -> Vec<Arc<Tool>> {
         self.tools.values().flatten().filter(|tool| filter.takes(tool)).cloned().collect()
     }
@@ -140,7 +140,7 @@ impl Snapshot {
         policies
     }
 
-    /// Takes the policies: which code tools share, and where they may write now, beside where they could before.
+    /// By these policies, sets which code tools share, and adds where they may write now to where they could before.
     pub(super) fn judge(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
         self.shared = Arc::new(owner::shared(self.tools(), policies, machine));
         let mut written = owner::written(self.tools(), &self.protect(policies), machine);
@@ -148,11 +148,11 @@ impl Snapshot {
         self.written = written;
     }
 
-    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, or
-    /// may lie in this folder that could not be listed, so what would be denied is unknown.
+    /// The tools that bound a call of a script below this base. `Err`: a manifest that names the script and is not
+    /// loaded, or a folder that could not be listed and may hold one: what it would deny is not known.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
         let mut manifests = self.ownership.answers_to(script, base);
-        // Manifests elsewhere have no say where one that lies with the script names it.
+        // Manifests elsewhere do not count if one that lies with the script names it.
         let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
         let settled = manifests.iter().any(|owner| lies_with(owner) && self.ownership.names(owner, script));
         if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
@@ -181,9 +181,9 @@ impl Snapshot {
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         let fault = |message: String| Fault::new(Kind::ToolNotFoundError, message);
-        // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
+        // An id claimed twice, the namespace `core`, a file that a tool may write: only `person` says which.
         if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
-            let words = "is disabled: its manifest cannot stand beside what is loaded. Ask the operator.";
+            let words = "is disabled: its manifest cannot be loaded beside the others. Ask the operator.";
             return fault(format!("The tool '{shown}' {words}"))
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
@@ -192,7 +192,7 @@ impl Snapshot {
             return fault(format!("The tool '{shown}' {words}")).person(self.unread(id).unwrap_or_default());
         }
         let end = match self.near(id, known).join(", ") {
-            near if near.is_empty() => "The list of tools shows those there are.".to_owned(),
+            near if near.is_empty() => "The list of tools has all known names.".to_owned(),
             near => format!("Did you mean {near}?"),
         };
         let fault = fault(format!("Unknown tool '{shown}'. {end}"));
@@ -206,7 +206,7 @@ impl Snapshot {
         self.reports.iter().filter(|report| report.status == Status::Skipped)
     }
 
-    /// Where no manifest was found at all, where one was looked for.
+    /// If no manifest was found at all: the folders in which one was looked for, in words.
     pub fn nothing_found(&self) -> Option<String> {
         let mut names = self.reports.iter().filter_map(|report| report.path.file_name());
         if !self.by_manifest.is_empty() || names.any(|name| tool::is_manifest_file(&name.to_string_lossy())) {

@@ -12,7 +12,7 @@ pub const CORE: &str = "core";
 
 /// The ending of a manifest's file name.
 pub const ENDING: &str = ".tool.json";
-/// Of prompts, resources and tool services too.
+/// The endings of all manifests: of tools, prompts, resources and tool services.
 pub const ENDINGS: [&str; 4] = [ENDING, ".prompt.json", ".resource.json", DESCRIPTOR];
 
 /// True for the name of a manifest of any kind.
@@ -69,7 +69,7 @@ impl Tool {
         }
     }
 
-    /// Its file, or a word for where it came from.
+    /// The path of its manifest, or else the name of its source.
     pub(super) fn origin(&self) -> String {
         if self.site.manifest.as_os_str().is_empty() {
             return format!("source '{}'", self.source);
@@ -83,9 +83,9 @@ impl Tool {
 pub struct FileReport {
     pub path: PathBuf,
     pub status: Status,
-    /// `id@version`, when it got that far.
+    /// `id@version`, if the manifest could be read so far.
     pub tool: Option<String>,
-    /// The id in the text of a manifest that did not.
+    /// The id that the text of a manifest spells, if the manifest could not be read so far.
     #[serde(skip)]
     pub claims: Option<String>,
     pub problems: Vec<Problem>,

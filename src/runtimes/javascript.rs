@@ -40,12 +40,12 @@ pub(super) fn runtime(
         version: String::new(),
         found: found.to_owned(),
     };
-    // It may load any file in its roots, so they are judged before it is run.
+    // The interpreter may load any file in its roots, so they are checked before it is run.
     let asked = || {
         outside(&runtime, off_limits).ok()?;
         asker.and_then(|asker| asker.version(&binary.real).ok())
     };
-    let version = told.or_else(asked).unwrap_or_else(|| "not told by its files".to_owned());
+    let version = told.or_else(asked).unwrap_or_else(|| "unknown (its files do not say)".to_owned());
     runtime.version = version.trim_start_matches('v').to_owned();
     Ok(runtime)
 }

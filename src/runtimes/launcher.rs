@@ -1,9 +1,9 @@
 //! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
 //! tells.
 //!
-//! A program runs only where no other user can change it, nor a tool write what it may read; without the host's
-//! environment, outside of the current folder, without a shell, for at most 5 seconds. The answer is kept in a private
-//! cache.
+//! A program is run only if no other user can change it and no tool can write what it may read. It runs without the
+//! host's environment, outside of the current folder, without a shell, for at most 5 seconds. The answer is kept in a
+//! private cache.
 
 use super::trust::{self, OffLimits};
 use crate::base::files::{self, Folder};
@@ -41,7 +41,7 @@ pub(super) struct Asker<'a> {
     search_path: OsString,
     home: OsString,
     off_limits: &'a OffLimits,
-    /// `None`: no place for it outside the tool folders, so nothing is kept.
+    /// `None`: there is no cache folder outside of the tool folders, so nothing is kept.
     cache: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// The interpreter that a launcher starts. Owner and mode of the launcher were judged.
+    /// The interpreter that a launcher starts. The caller has checked owner and mode of the launcher.
     pub(super) fn executable(&self, language: Language, launcher: &Path) -> Result<PathBuf, String> {
         let question: &[&str] = match language {
             Language::Python => &["-c", "import sys; print(sys.executable)"],
@@ -71,7 +71,7 @@ impl<'a> Asker<'a> {
         };
         self.off_limits.check_launcher(launcher, &self.home)?;
         let path = PathBuf::from(self.ask(launcher, question, |answer| Path::new(answer).is_file())?);
-        if path.is_absolute() { Ok(path) } else { Err("it did not say where its interpreter is".to_owned()) }
+        if path.is_absolute() { Ok(path) } else { Err("it did not print the path of its interpreter".to_owned()) }
     }
 
     /// What `--version` prints.

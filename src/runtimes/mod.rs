@@ -1,7 +1,7 @@
 //! Runtimes: the interpreters of this machine, and the files that each one needs to run.
 //!
 //! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change
-//! it. An interpreter whose files tell enough is not started; a launcher script is asked once where its interpreter is.
+//! it. An interpreter is not started if its files say enough. A launcher script is asked once where its interpreter is.
 
 mod binary;
 mod javascript;

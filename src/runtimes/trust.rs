@@ -60,7 +60,7 @@ pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
     Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` corrects it", path.display()))
 }
 
-/// Each place as it was named and without links.
+/// The paths that no interpreter is taken from, each as it was named and with links resolved.
 #[derive(Clone, Debug, Default)]
 pub struct OffLimits {
     /// Folders of tools, scripts and policies.
@@ -89,7 +89,7 @@ impl OffLimits {
         }
     }
 
-    /// The place that lies below this folder, or is it.
+    /// Describes a path that is off limits and lies in this folder, or is this folder.
     pub(super) fn below(&self, folder: &Path) -> Option<String> {
         let tools = self.tools.iter().find(|tools| tools.starts_with(folder));
         let written = || self.written.places().find(|place| place.tree.starts_with(folder));
@@ -97,8 +97,8 @@ impl OffLimits {
         words.or_else(|| written().map(|place| format!("{}, where {}", place.tree.display(), place.writer())))
     }
 
-    /// Refuses a launcher that may read what a tool could write. What it reads is not known: its installation, and the
-    /// settings that programs keep in a home, are taken for that.
+    /// Refuses a launcher that may read what a tool could write. What it reads is not known; assumed are its
+    /// installation and the settings that programs keep in a home.
     pub(super) fn check_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
         let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
         let installation = launcher.parent().and_then(Path::parent);

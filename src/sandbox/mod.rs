@@ -1,7 +1,7 @@
-//! Every wall, and the order in which they are raised. The page that an auditor reads first.
+//! All walls (enforcement mechanisms), and the order in which they are raised. An auditor reads this file first.
 //!
-//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised: then nothing
-//! runs. Nothing switches that off, in tests either.
+//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised; then nothing
+//! runs. No switch leaves a wall out, not even for tests.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 
@@ -44,11 +44,11 @@ pub struct Wall {
     pub needs: &'static str,
 }
 
-/// All walls; `raise` has their exact order. Every one is required; `cgroup` may stand as `sampled`.
+/// All walls; `raise` has their exact order. Every one is required; sampling may replace `cgroup` (state `sampled`).
 pub const WALLS: [Wall; 13] = [
     wall(
         "network",
-        "packets, datagrams and DNS, in and out, but to the relay at granted ports",
+        "packets, datagrams and DNS, in and out, except to the relay at granted ports",
         "network namespaces; for named hosts policy routing (Linux 4.17)",
     ),
     wall("view", "seeing or changing any file that was not granted", "mount namespaces, Linux 5.13"),
@@ -65,7 +65,7 @@ pub const WALLS: [Wall; 13] = [
     wall("environment", "reading the host's variables", "nothing"),
     wall("limits", "too many or too large files, core dumps", "nothing"),
     wall("privileges", "capabilities, set-id programs", "nothing"),
-    wall("landlock", "writing, making or running files beyond the grants, a second time", "Landlock, Linux 5.13"),
+    wall("landlock", "writing, making or running files beyond the grants (a second check)", "Landlock, Linux 5.13"),
     wall("seccomp", "system calls no tool needs", "seccomp filters, x86_64; for recorded calls Linux 5.19"),
 ];
 
@@ -73,7 +73,7 @@ const fn wall(name: &'static str, stops: &'static str, needs: &'static str) -> W
     Wall { name, stops, needs }
 }
 
-/// What the walls of one call are made of.
+/// What `raise` needs for the walls of one call.
 struct Raising<'a> {
     setup: &'a protocol::Setup,
     counters: Option<&'a cgroup::Counters>,
@@ -92,15 +92,15 @@ struct Raising<'a> {
     environment: &'a [String],
 }
 
-/// Raises the walls of one call, in order. Network, view and scratch stand already: they are the launcher's,
-/// and the call starts inside them. Any step that fails refuses the call.
+/// Raises the walls of one call, in order. The launcher has raised network, view and scratch already, and the call
+/// starts inside them. Any step that fails refuses the call.
 fn raise(r: &Raising) -> plan::Plan {
     let (setup, mut plan) = (r.setup, plan::Plan::default());
     namespaces::raise(&mut plan); // with clone(2) itself: nothing of the call runs outside them
     if let Some(counters) = r.counters {
         counters.raise(&mut plan); // first, so that all that follows is charged
     }
-    identity::raise(&mut plan, setup.identity.id); // before anything that asks whose process this is
+    identity::raise(&mut plan, setup.identity.id); // before any step that checks the process's user
     limits::rank(&mut plan); // before /proc becomes read-only
     namespaces::own_cgroup(&mut plan); // after joining the group, whose name the call then does not see
     namespaces::mount_proc(&mut plan); // needs the mapped user namespace
@@ -122,7 +122,7 @@ fn raise(r: &Raising) -> plan::Plan {
     plan
 }
 
-/// The walls as they stand on this machine once a launcher is ready.
+/// The state of each wall on this machine once a launcher is ready.
 fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<WallState> {
     let state = |wall: &Wall| match wall.name {
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),

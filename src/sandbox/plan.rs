@@ -44,7 +44,7 @@ pub enum Step {
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
-    /// setpriority(2): so much nicer than its parent, or than 0 where that is less.
+    /// setpriority(2): adds this to the nice value of the parent, or to 0 if the parent's is negative.
     Nicer(i32),
     /// prlimit(2), soft and hard.
     Limit {
@@ -107,7 +107,7 @@ impl Plan {
 }
 
 impl Step {
-    /// For a refusal: what was tried, as `MountProc`.
+    /// The name of the step in a refusal, for example `MountProc`.
     pub fn name(&self) -> String {
         match self {
             Step::WriteFile { path, .. } => format!("WriteFile {}", path.to_string_lossy()),

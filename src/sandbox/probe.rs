@@ -25,7 +25,7 @@ pub struct PathProbe {
     pub write: bool,
     /// Whether the confinement grants it.
     pub granted: bool,
-    /// The file's owner and mode, where they close a granted path to the tool all the same.
+    /// The file's owner and mode, if they deny the tool a path that is granted.
     pub closed: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct Probes {
     pub hosts: bool,
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tried {
     pub what: String,
@@ -51,7 +51,7 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// The attempt went as the confinement says.
+    /// Whether the attempt succeeded if it is granted, and failed if it is not.
     pub fn as_said(&self) -> bool {
         self.granted == self.could
     }
@@ -95,7 +95,7 @@ fn path(wanted: &PathProbe) -> Tried {
     Tried { closed: wanted.closed.clone(), ..tried(what, wanted.granted, result) }
 }
 
-/// Attempts that no confinement grants, one in the call's own scratch, and sockets, which granted `hosts` bring.
+/// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which need granted `hosts`.
 fn fixed(hosts: bool) -> Vec<Tried> {
     let socket = |family| nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop);
     let bound = nix::sys::socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)

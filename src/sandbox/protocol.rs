@@ -15,13 +15,13 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
+/// Most bytes of a `Setup`, whose grants and arguments have limits of their own, and of a call's variables.
 pub const MAX_SETUP: u64 = 16 * MIB;
 
-// The listening sockets of all ports travel beside one message, with the stub's and a file.
+// One message carries the listening sockets of all ports, those of the stub, and a file.
 const _: () = assert!(MAX_PORTS + 4 <= MAX_DESCRIPTORS);
 
-/// The id that tells the tool from everybody else on this machine.
+/// The id that a tool runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
@@ -37,10 +37,10 @@ pub struct Mount {
     pub path: PathBuf,
     pub access: Access,
     pub folder: bool,
-    /// What the path was when the grant was resolved; the launcher refuses anything else.
+    /// The file at the path when the grant was resolved; the launcher refuses any other.
     pub device: u64,
     pub inode: u64,
-    /// Whose files they are: mapped to the tool's id where the host is real root.
+    /// The owner of the files, which is mapped to the tool's id if the host is real root.
     pub uid: u32,
     pub gid: u32,
 }
@@ -64,7 +64,7 @@ impl StagedFolder {
         self.names.iter().any(|names| name_matches(names, name))
     }
 
-    /// The same for a file at this path.
+    /// Whether the file at this path is copied.
     pub fn copies_at(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         path.parent() == Some(&self.folder) && name.is_some_and(|name| self.copies(name))
@@ -79,7 +79,7 @@ pub enum Executable {
     Ourselves,
 }
 
-/// Everything a launcher must know before its first call. Also its key while it is idle.
+/// Everything a launcher must know before its first call. Also the key under which an idle launcher is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Setup {
@@ -87,7 +87,7 @@ pub struct Setup {
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<StagedFolder>,
-    /// Files and folders that an empty one covers in each call.
+    /// Files and folders that are hidden in each call, each covered by an empty file or folder.
     pub masks: Vec<PathBuf>,
     /// Links of the view: where each lies, and where it leads.
     pub links: Vec<(PathBuf, PathBuf)>,
@@ -98,21 +98,21 @@ pub struct Setup {
     pub arguments: Vec<String>,
     pub environment: Hidden<Vec<String>>,
     pub limits: Limits,
-    /// Set where a group counts; its files come last beside `ToLauncher::Setup`.
+    /// Set if a cgroup counts the call; the group's files then come last beside `ToLauncher::Setup`.
     pub cgroup: Option<super::cgroup::Version>,
     /// The tool keeps descriptor 3 (the worker's compiled code).
     pub keeps_third: bool,
     /// A worker outlives calls and counts their time and CPU itself.
     pub lasting: bool,
-    /// What the call asks for and is refused is kept.
+    /// The files and system calls that the call is refused are recorded.
     pub recorded: bool,
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty namespace.
     pub ports: Option<Vec<u16>>,
 }
 
 impl Setup {
-    /// Whether memory is only what the processes of a script show, so that memory none of them would show is refused.
-    /// (Not for a worker, which runs our own code.)
+    /// Whether memory is sampled from a script's processes. Then system calls that make memory which no process shows
+    /// are refused. (Not for a worker, which runs our own code.)
     pub fn sampled(&self) -> bool {
         self.cgroup.is_none() && !self.lasting
     }
@@ -126,8 +126,8 @@ impl Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToLauncher {
-    /// The first message: what holds for every call is made before it is known what the call asks for. `owner`: uid and
-    /// gid that files of the call probably have. Beside it: the lock of a pooled id.
+    /// The first message. The launcher then prepares what every call needs, before the set-up is known. `owner`: uid
+    /// and gid that files of the call probably have. Beside it: the lock of a pooled id.
     Enter {
         identity: Identity,
         owner: Option<(u32, u32)>,
@@ -141,13 +141,13 @@ pub enum ToLauncher {
         source: Option<String>,
         /// The call sets variables: a JSON object, which may be longer than a message.
         environment: bool,
-        /// What lay in the folders that the call may write live.
+        /// The size of the folders that the call may write live, before the call.
         before: Totals,
         /// No other call follows: the launcher ends with this one.
         last: bool,
     },
     Kill,
-    /// The staged folders were read; the scratch may go.
+    /// The host has read the staged folders; the launcher may free the scratch.
     Done,
 }
 
@@ -159,7 +159,7 @@ pub enum Killed {
     Deadline,
     Memory,
     Cpu,
-    /// More sessions at a time than a call may hold where no group shares out the CPU.
+    /// More sessions at a time than a call may have if no cgroup distributes the CPU.
     Sessions,
     /// `writtenBytes` or `writtenFiles`.
     Written(Limit),
@@ -181,14 +181,14 @@ pub enum Operation {
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
     pub operation: Operation,
-    /// The path as it was asked for, or the name of the system call.
+    /// The path as the tool gave it, or the name of the system call.
     pub target: String,
-    /// The path from the root, links followed, where that is another.
+    /// The absolute path with links followed, if it differs from `target`.
     pub path: Option<String>,
     pub rule: String,
 }
 
-/// A line of what a recorder kept.
+/// A line of a recorder's output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Note {
@@ -199,7 +199,7 @@ pub enum Note {
     Unread,
 }
 
-/// How the tool ended, as the walls saw it.
+/// How the tool ended, as the launcher observed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exited {
@@ -222,7 +222,7 @@ pub enum FromLauncher {
     /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each
     /// port.
     Ready { walls: Vec<WallState> },
-    /// The launcher ends without a result; the tool was started only where the problem is about `Ran`.
+    /// The launcher ends without a result. The tool was started only if the kind of the problem is `Ran`.
     Refused(Problem),
     /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory
     /// file with lines of JSON, each a `Note`.
@@ -244,7 +244,7 @@ pub enum ProblemKind {
     Wall,
     /// The source or the staged files of the call do not fit its scratch.
     Scratch,
-    /// A granted path changed a moment ago.
+    /// A granted path changed after it was checked.
     Changed,
     /// The tool was started, and how it ended is not known.
     Ran,
@@ -278,7 +278,7 @@ impl Problem {
     }
 }
 
-/// One layer as it stood during a call.
+/// The state of one layer during a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WallState {
     pub name: String,

@@ -1,13 +1,13 @@
 //! A process beside the launcher that records what a call attempted and was refused.
 //!
-//! It has the listener of the call's seccomp filter, answers what the rules of the filter refuse with their errors,
-//! and lets the rest go on to the other layers. It starts with the three capabilities that entering the tool's
-//! namespaces and reading its memory take. At the tool's first file call it enters the tool's user and mount
-//! namespaces and its root, becomes its user, and keeps the one capability to read processes in there.
+//! The recorder has the listener of the call's seccomp filter. It answers a call that the filter's rules refuse with
+//! their error, and lets other calls go on to the other layers. It starts with the three capabilities that it needs to
+//! enter the tool's namespaces and read its memory. At the tool's first file call it enters the tool's user and mount
+//! namespaces and its root, becomes its user, and keeps only the capability to read the memory of processes.
 //!
 //! It reads a path through /proc/TID/mem while the call waits, and the kernel resolves it: openat2(2) sees what the
-//! task sees. Where a part is missing, the mount of the last folder that is there decides. Nothing is opened but as
-//! O_PATH. What cannot be read or resolved, as a link to nothing, is recorded as such. Another thread may change a
+//! task sees. If a component is missing, the mount of the last folder that exists decides. Files are opened only with
+//! O_PATH. A path that cannot be read or resolved (a dangling link) is recorded as such. Another thread may change a
 //! path later: the record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel
 //! refuses every call that it would have been notified of.
 
@@ -39,10 +39,10 @@ use std::path::{Path, PathBuf};
 /// Most entries of one call, and most bytes of them.
 const MOST: usize = 1000;
 pub const MOST_BYTES: u64 = 512 * 1024;
-/// How long the recorder of a call that is over may take to end, ms.
+/// How long a recorder may take to end after its call, ms.
 const PATIENCE_MS: u16 = 1000;
 
-/// C libraries try these two and go on without them, in every program.
+/// Not recorded: in every program the C library tries these two calls and then uses older ones.
 const FALLEN_BACK: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
 
 /// The launcher's end of a recorder. Dropping it ends the process.
@@ -52,12 +52,12 @@ pub struct Recorder {
     theirs: OwnedFd,
 }
 
-/// What a recorder leaves.
+/// The output of a recorder.
 pub struct RecorderOutput {
     /// Lines of JSON, each a `Note`.
     pub found: OwnedFd,
     pub cpu_ms: u64,
-    /// It did not end by itself.
+    /// The recorder failed, or had to be killed.
     pub lost: bool,
 }
 
@@ -66,7 +66,7 @@ fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
 }
 
 impl Recorder {
-    /// Starts one for the next call of this set-up.
+    /// Starts the recorder of the next call.
     pub fn start(rules: &Recorded) -> Result<Recorder, Problem> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(failed())?;
@@ -78,17 +78,17 @@ impl Recorder {
         Ok(Recorder { pid, found, theirs })
     }
 
-    /// Where the listener is sent to.
+    /// The socket to which the filter's listener is sent.
     pub fn socket(&self) -> RawFd {
         self.theirs.as_raw_fd()
     }
 
-    /// CPU time that it used so far, which is the call's.
+    /// CPU time that the recorder has used so far. It counts as the call's.
     pub fn cpu_ms(&self) -> u64 {
         processes::process(self.pid.unsigned_abs()).ok().flatten().map_or(0, |(_, process)| process.own_ms)
     }
 
-    /// What was kept of a call that has ended.
+    /// Waits for the recorder of a call that has ended, and returns its output.
     pub fn end(mut self) -> Result<RecorderOutput, Problem> {
         if let Ok(process) = sys::pidfd_open(self.pid) {
             let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(PATIENCE_MS));
@@ -115,15 +115,15 @@ impl Drop for Recorder {
     }
 }
 
-/// The recorder itself. Ends when no process has the filter any more.
+/// The work of the recorder's process. Returns when no process has the filter any more.
 fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> {
-    // Before the tool starts: no more than entering its namespaces takes.
+    // Until the tool starts: only the capabilities that entering its namespaces needs.
     sys::keep_capabilities(sys::CAP_SYS_ADMIN | sys::CAP_SYS_CHROOT | sys::CAP_SYS_PTRACE)?;
     // The launcher recognises the recorder among the processes of the call by its session (`processes`).
     nix::unistd::setsid()?;
     nix::unistd::dup2_stdin(&socket)?;
     nix::unistd::dup2_stdout(found)?;
-    // Closes all that the launcher has, its control socket included, whose end the host waits for.
+    // Closes all descriptors of the launcher, also its control socket, because the host waits until that is closed.
     let _ = socket.into_raw_fd();
     sys::close_range(2, false)?;
     let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));
@@ -143,7 +143,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         }
         let heard = match sys::hear(listener.as_fd()) {
             Ok(heard) => heard,
-            // Its process was killed, or left the call for a signal, meanwhile.
+            // Meanwhile the process was killed, or a signal interrupted its call.
             Err(Errno::ENOENT | Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
         };
@@ -154,7 +154,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
             None => None,
         };
         match (errno, init) {
-            // The first call starts the tool. It and the one that starts the init (pid 1 of the call) are our own.
+            // The first call starts the tool. That call, and the one that starts the init (pid 1), are our own.
             (_, None) => init = Some(processes::process(heard.thread)?.ok_or(Errno::ESRCH)?.1.parent),
             (Some(errno), _) => entries.call(heard.number, errno),
             (None, Some(init)) if heard.thread != init && !entries.full => {
@@ -167,7 +167,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
             }
             (None, Some(_)) => {}
         }
-        // Refused where its process was killed meanwhile.
+        // Fails if the process was killed meanwhile.
         let _ = sys::answer(listener.as_fd(), heard.id, errno);
     }
 }
@@ -200,7 +200,7 @@ fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     rights.next().map(messages::adopt).ok_or(Errno::EBADF)
 }
 
-/// What is recorded of one call, each thing once, as lines of JSON in a memory file.
+/// The record of one call: distinct entries, as lines of JSON in a memory file.
 struct Entries {
     found: File,
     bytes: u64,
@@ -228,7 +228,7 @@ impl Entries {
         self.bytes <= most && self.found.write_all(&line).is_ok()
     }
 
-    /// Some path could not be read.
+    /// Records, once, that some path could not be read.
     fn unread(&mut self) {
         self.unread = self.unread || self.write(&Note::Unread, u64::MAX);
     }
@@ -240,7 +240,7 @@ impl Entries {
         }
     }
 
-    /// `valid`: whether the call still waits, so that what was read was of its own task.
+    /// `valid`: whether the call still waits. If not, the path may have been read from another task.
     fn file(&mut self, proc: &OwnedFd, heard: &SeccompNotification, named: &PathArgument, valid: impl Fn() -> bool) {
         let (operation, last) = match named.usage {
             FileUse::Read => (Operation::Read, LinkHandling::Followed),
@@ -296,22 +296,22 @@ fn opens(flags: u64) -> (Operation, LinkHandling) {
 /// The rule of a file that is not granted.
 const NOT_SHOWN: &str = "view: not granted";
 const READ_ONLY: &str = "view: read-only";
-/// The rule of a program that the tool can write, which no policy lifts.
+/// The rule of a program that the tool can write. No policy can allow it.
 pub const WRITABLE: &str = "view: what the tool can write is not run";
-/// The rule of a path that could not be resolved, with an error behind it: whether it was refused is not known.
+/// The rule of a path that could not be resolved, followed by the error: it is not known whether it was refused.
 pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
 /// The longest path, as by the kernel (PATH_MAX).
 const LONGEST: usize = 4096;
 const PAGE: usize = 4096;
 
-/// How a system call takes the last part of a path.
+/// How a system call treats a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkHandling {
-    /// A link there is followed.
+    /// The link is followed.
     Followed,
     /// The link itself is meant.
     Itself,
-    /// As `Itself`, and the call fails where there is something.
+    /// As `Itself`, and the call fails if the path exists.
     New,
 }
 
@@ -328,13 +328,13 @@ enum ResolvedPath {
 }
 
 impl Task<'_> {
-    /// A file of this thread's folder in /proc, as a handle on what it leads to.
+    /// Opens the target of a link in this thread's /proc folder, with O_PATH.
     pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
         let name = format!("{}/{name}", self.thread);
         openat(self.proc, name.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
     }
 
-    /// The path at this address of the thread's memory, which the kernel reads whatever its protection is.
+    /// Reads the path at this address of the thread's memory. The kernel ignores the protection of the page.
     pub fn path_at(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let name = format!("{}/mem", self.thread);
         let memory = File::from(openat(self.proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?);
@@ -393,14 +393,14 @@ impl Task<'_> {
             Ok(file) => return Ok(ResolvedPath::There(file)),
             Err(errno) => errno,
         };
-        // What is shorter is there where what is longer is.
+        // If a path resolves, every shorter beginning of it does.
         let ends: Vec<usize> = (1..path.len()).filter(|end| path[*end] == b'/' && path[end - 1] != b'/').collect();
         let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
         let end = there.checked_sub(1).map_or(0, |last| ends[last]);
         let at = if end > 0 { open(&start, &path[..end], true)? } else { start };
         let rest: Vec<u8> = path[end..].iter().copied().skip_while(|byte| *byte == b'/').collect();
         let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
-        // A link that is there leads nowhere, or elsewhere for each reader (/proc/self).
+        // If the name exists, it is a dangling link, or one that differs for each reader (/proc/self).
         let is_missing = errno == Errno::ENOENT && open(&at, name, false).is_err();
         if is_missing { Ok(ResolvedPath::Missing(at, rest)) } else { Err(errno) }
     }
@@ -423,7 +423,7 @@ fn rule(place: &ResolvedPath, operation: Operation, last: LinkHandling) -> Resul
     let mount = fstatvfs(file)?.flags();
     Ok(match operation {
         _ if !there && own()? => Some(NOT_SHOWN),
-        // It fails for what is there already.
+        // The call fails because the file exists, not for lack of a grant.
         Operation::Write if there && last == LinkHandling::New => None,
         Operation::Write if mount.contains(FsFlags::ST_RDONLY) && !special() => Some(READ_ONLY),
         Operation::Run if there && mount.contains(FsFlags::ST_NOEXEC) => Some(WRITABLE),
@@ -435,7 +435,7 @@ fn is(file: &OwnedFd, kind: SFlag) -> bool {
     fstat(file).is_ok_and(|stat| crate::base::files::is(stat.st_mode, kind))
 }
 
-/// A handle on what a path leads to, by no magic link.
+/// Opens the target of a path with O_PATH. Follows no magic link.
 fn open(start: impl std::os::fd::AsFd, path: &[u8], follow: bool) -> Result<OwnedFd, Errno> {
     let flags = if follow { OFlag::O_PATH } else { OFlag::O_PATH | OFlag::O_NOFOLLOW };
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);

@@ -129,7 +129,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
             ),
             Step::Setsid => libc::setsid().into(),
             Step::Nicer(by) => {
-                // The system call answers 20 less the nice value (getpriority(2)), so that no answer is negative.
+                // The system call returns 20 minus the nice value (getpriority(2)), so that no result is negative.
                 let now = 20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int;
                 libc::setpriority(libc::PRIO_PROCESS, 0, now.max(0) + *by).into()
             }
@@ -208,7 +208,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
     }
 }
 
-/// Sends a descriptor beside one byte (SCM_RIGHTS, unix(7)), on data of this stack alone.
+/// Sends a descriptor beside one byte (SCM_RIGHTS, unix(7)). Uses only local variables: nothing may be allocated.
 fn hand_over(socket: RawFd, descriptor: RawFd) -> libc::c_long {
     #[repr(C)]
     struct Rights {

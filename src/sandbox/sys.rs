@@ -181,7 +181,7 @@ pub fn children_are_told() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Makes a file that grows too large an error of this process, not its end (setrlimit(2), RLIMIT_FSIZE).
+/// Makes a write beyond the file size limit return an error, not end this process (setrlimit(2), RLIMIT_FSIZE).
 pub fn large_files_are_errors() {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -190,7 +190,7 @@ pub fn large_files_are_errors() {
 /// Whether standard output was closed when this process began.
 static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Before `main`: from then on Rust's runtime has /dev/null in the place of a standard stream that was closed.
+/// Runs before `main`: after that, Rust's runtime has opened /dev/null in place of each closed standard stream.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
@@ -242,15 +242,15 @@ pub fn answer(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), E
         .map(drop)
 }
 
-/// Whether a notification still waits for its answer, so that its thread number was not given out again.
+/// Whether a notification still waits for its answer. If so, its thread id still belongs to the thread that called.
 pub fn is_valid(listener: BorrowedFd, id: u64) -> bool {
     // SAFETY: a live descriptor and a local of the size that is part of the request.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
-/// Reads the memory and enters the root of a process.
+/// To read the memory of a process and enter its root.
 pub const CAP_SYS_PTRACE: u32 = 1 << 19;
-/// Enter the user and mount namespaces of a process (setns(2)).
+/// These two: to enter the user and mount namespaces of a process (setns(2)).
 pub const CAP_SYS_CHROOT: u32 = 1 << 18;
 pub const CAP_SYS_ADMIN: u32 = 1 << 21;
 
@@ -263,7 +263,7 @@ pub fn keep_capabilities(kept: u32) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(drop)
 }
 
-/// What a path names, without its times.
+/// The metadata of a file, without its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lstat {
     pub device: (u32, u32),
@@ -271,7 +271,7 @@ pub struct Lstat {
     pub mode: u32,
     pub owner: u32,
     pub size: u64,
-    /// Names it has; 0 = it was removed.
+    /// Number of hard links; 0: the file was removed.
     pub links: u32,
 }
 
@@ -281,7 +281,7 @@ pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
     statx(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// The same for an open file.
+/// As `lstat`, for an open file.
 pub fn fstat(file: BorrowedFd) -> Result<Lstat, Errno> {
     statx(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
 }
@@ -318,8 +318,8 @@ pub fn init_code() -> &'static [u8] {
     }
 }
 
-// Waits for every child. For the tool, which is pid 2 as the first process that pid 1 made, it writes the wait status
-// to descriptor 0 and kills the rest. It waits for the rest too, so that their CPU time is counted, and exits.
+// Waits for every child. When the tool ends (pid 2, the first process that pid 1 made), it writes the wait status to
+// descriptor 0 and kills the rest. It waits for the rest too, so that their CPU time is counted, and exits.
 std::arch::global_asm!(
     ".pushsection .rodata.toolhost_init, \"a\"",
     ".globl toolhost_init_code",

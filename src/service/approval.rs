@@ -1,8 +1,8 @@
 //! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
 //!
-//! One answer is for one call and one decision: the call pipeline decides again afterwards, and refuses where anything
-//! changed. A question ends in time and holds up no other call. A caller does not answer itself, where callers can be
-//! told apart, unless every policy that asks says so.
+//! One answer is for one call and one decision: the pipeline decides again afterwards, and refuses if anything
+//! changed. A question has a time limit, and blocks no other call. Where callers can be told apart, a caller cannot
+//! approve its own call, unless every policy that requires approval allows that.
 
 use super::record::CallRecord;
 use super::request::{Answer, Approver, Event, EventStream, Question};
@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 
-/// A question that operators may answer: it stands with its call.
+/// A question that operators may answer, kept in the entry of its call.
 #[derive(Debug)]
 pub(super) struct OpenQuestion {
     pub question: Question,
@@ -39,7 +39,7 @@ impl Service {
         open
     }
 
-    /// An operator's answer to one of them. `None`: it is not there any more.
+    /// Answers a question as an operator. `None`: the call no longer waits for an answer.
     pub fn approve(&self, operator: &Caller, call: &str, approve: bool) -> Option<Result<(), Fault>> {
         let by = operator.user.clone();
         let answer = if approve { Answer::Approved { by } } else { Answer::Denied { by } };
@@ -65,7 +65,7 @@ impl Service {
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 
-    /// Asks a person and waits; the call gives up its slot meanwhile. Returns when somebody agreed.
+    /// Asks a person to approve the call, and waits without a slot. `Ok`: somebody approved it.
     pub(super) async fn agreed(
         &self,
         target: &Target,
@@ -117,7 +117,7 @@ impl Service {
                 (format!("dismissed by {by}"), fault.person(format!("{by} closed it")))
             }
             Answer::InputRequired => {
-                let message = "A person is asked before this tool runs: the call is made again with the answer.";
+                let message = "A person must agree before this tool runs: make the call again with the answer.";
                 ("asked".to_owned(), Fault::new(Kind::CancelledError, message).retryable())
             }
             Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),

@@ -1,4 +1,4 @@
-//! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate
+//! Arguments as callers send them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate
 //! key or NaN is refused. `manifest::arguments` checks them against the schema.
 
 use crate::base::{json, text};
@@ -19,15 +19,15 @@ pub enum Arguments {
     Text(String),
     /// `name=value` pairs: texts, converted to what the schema says.
     Strings(BTreeMap<String, String>),
-    /// The inputs of an action: an object whose texts, at any depth, are read as the schema asks. `twice`: names that
-    /// were given more than once.
+    /// The inputs of an ACTION block: an object whose texts, at any depth, are converted as the schema requires.
+    /// `twice`: names that occur more than once.
     Inputs {
         texts: Value,
         twice: Vec<String>,
     },
 }
 
-/// Nothing of it is shown: secrets are among it.
+/// Shows nothing: arguments can hold secrets.
 impl fmt::Debug for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(hidden)")
@@ -41,7 +41,7 @@ impl Default for Arguments {
 }
 
 impl Arguments {
-    /// The same text for the same arguments, as far as they are short.
+    /// A text by which arguments are compared. Only short JSON text is normalized.
     pub fn same(&self) -> Cow<'_, str> {
         match self {
             Arguments::Text(text) if text.len() <= LARGE_TEXT_BYTES => {
@@ -77,7 +77,7 @@ fn document(what: &str, text: &str) -> Result<Value, Fault> {
     match json::compact(text.as_bytes()) {
         Ok(compact) => compact.tree(MAX_TREE_BYTES).map_err(|json::TooMuch| {
             let most = MAX_TREE_BYTES >> 20;
-            let words = format!("{what} must hold fewer values: read in full it would take more than {most} MiB.");
+            let words = format!("{what} must hold fewer values: in memory they would take more than {most} MiB.");
             Fault::new(Kind::ParameterValidationError, words)
         }),
         Err(problem) => Err(Fault::new(Kind::ParameterValidationError, format!("{what} is not one JSON document."))
@@ -96,8 +96,8 @@ pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
     }
 }
 
-/// The time limit that a config sets. What a config holds besides is others' to read, but not a time limit by another
-/// name.
+/// The time limit that a config sets. Its other members are ignored here, except a misspelt name of the time limit,
+/// which is refused.
 pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
     let meant =
         |name: &&String| ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str());

@@ -19,19 +19,18 @@ static PLACES: LazyLock<Arc<Places>> = LazyLock::new(|| {
 pub(super) struct Until {
     pub began: Instant,
     pub limit: Duration,
-    /// Whose call it is.
     pub principal: Arc<str>,
 }
 
 impl Until {
-    /// Of a call whose own limit is not known yet.
+    /// The deadline of a call whose own limit is not known yet.
     pub fn usual(principal: &str, asked_ms: Option<u64>) -> Until {
         let usual = Limit::TimeoutMs.house_default();
         let limit = Duration::from_millis(asked_ms.unwrap_or(usual).min(usual));
         Until { began: Instant::now(), limit, principal: principal.into() }
     }
 
-    /// Does the work. At the time limit the call stops waiting; long work goes on until its own bound ends it.
+    /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long work goes on.
     pub async fn run<T: Send + 'static>(
         &self,
         long: bool,
@@ -42,7 +41,7 @@ impl Until {
         }
         let apart = async {
             let place = PLACES.enter(&self.principal).await;
-            // The work keeps its place until it is over, also when no call waits for it any longer.
+            // The work keeps its slot until it is done, even if its call has stopped waiting.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };
         match tokio::time::timeout(self.limit.saturating_sub(self.began.elapsed()), apart).await {

@@ -1,8 +1,8 @@
 //! The circuit breaker: what keeps failing is not called for a while.
 //!
 //! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits and crashes, which
-//! arguments can cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong,
-//! and what may be tried again count for nothing.
+//! arguments can cause, count for one caller. Errors of a script, mistakes of a caller or a policy, and retryable
+//! faults do not count.
 
 use super::quota::held_back;
 use crate::base::lock;
@@ -26,9 +26,9 @@ pub(super) struct Breakers(Mutex<Shares<Key, Row>>);
 #[derive(Debug)]
 struct Row {
     failures: u32,
-    /// Which was called when it failed first.
+    /// The tool of the first failed call.
     tool: String,
-    /// Calls are held back until then.
+    /// Calls are refused until then.
     until: Option<Duration>,
 }
 
@@ -53,25 +53,25 @@ pub(super) struct BreakerCall {
     pub caller: String,
     pub principal: String,
     pub tool: String,
-    /// What runs; the same whatever tool names it.
+    /// Identifies what runs, independent of the tool that names it.
     pub runs: String,
-    /// The caller brought it: all its failures are that one's.
+    /// The caller supplied what runs: all failures count for this caller only.
     pub is_own: bool,
     pub rule: Breaker,
 }
 
-/// One call that was let through. Dropped without an end it counts as nothing.
+/// A call that was admitted. Dropped without `ended`, it does not count.
 #[derive(Debug)]
 pub(super) struct Attempt {
     breakers: Arc<Breakers>,
     call: BreakerCall,
-    /// Of all callers, then of this one; and whether the call is the one that tries again.
+    /// The keys of all callers and of this one, each with whether this call probes it.
     keys: Vec<(Key, bool)>,
 }
 
 impl Breakers {
-    /// Refuses a call that is held back. `runs`: the call is about to run. After a wait one call tries; the others wait
-    /// until it ended.
+    /// Refuses a call whose breaker is open. `runs`: the call is about to run. When the wait is over one call probes;
+    /// others are refused until it has ended.
     pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
         let (all, own) = ((None, call.runs.clone()), (Some(call.caller.clone()), call.runs.clone()));
         let wanted = if call.is_own { vec![own] } else { vec![all, own] };
@@ -95,7 +95,7 @@ impl Breakers {
         Ok(attempt)
     }
 
-    /// The breakers with failures: of one caller, or every one.
+    /// The breakers with failures: those of one caller, or all.
     pub fn states(&self, caller: Option<&str>) -> Vec<BreakerState> {
         let (now, rows) = (now(), lock(&self.0));
         let shown = rows.iter().filter(|((of, _), _)| caller.is_none_or(|caller| of.as_deref() == Some(caller)));
@@ -112,7 +112,7 @@ impl Breakers {
 }
 
 impl Attempt {
-    /// How the call ended; `None`: well. `crashed`: by a signal or a trap.
+    /// Counts how the call ended. `None`: successfully. `crashed`: by a signal or a trap.
     pub fn ended(mut self, fault: Option<&Fault>, crashed: bool) {
         let (mut rows, now, own) = (lock(&self.breakers.0), now(), self.keys.len() - 1);
         let Some(fault) = fault else {
@@ -147,7 +147,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // A try that decided nothing leaves the next call to try.
+        // After a probe that decided nothing, the next call probes.
         for (key, _) in self.keys.iter().filter(|(_, probe)| *probe) {
             lock(&self.breakers.0).get_mut(key).into_iter().for_each(|row| row.until = Some(now()));
         }

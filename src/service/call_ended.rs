@@ -1,5 +1,5 @@
-//! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped,
-//! all parts of that line together fit into `audit::LONGEST_RECORD`.
+//! The one value that a call leaves, made at its end, with its line of the audit log. All parts of that line fit into
+//! `audit::LONGEST_RECORD` together, even if every byte is escaped.
 
 use super::report::{Digests, Report, Verbose};
 use crate::base::text::{cut as cut_to, printable, printable_block};
@@ -23,7 +23,7 @@ const VIOLATIONS: usize = 10;
 pub(super) const MORE: &str = "more";
 /// Most notes in a record or a report; if there were more, the last says how many more.
 const NOTES: usize = 20;
-/// Longest text in an event of a network, bytes.
+/// Longest text of a network event, bytes.
 const EVENT: usize = 80;
 /// Longest text of `--verbose`, bytes.
 const VERBOSE_TEXT: usize = 16 * 1024;
@@ -35,7 +35,7 @@ pub(super) struct CallEnded {
     pub report: Report,
     pub line: AuditRecord,
     pub caller: String,
-    /// `id@version`; what was asked for, where no tool was found.
+    /// `id@version`; the requested name, if no tool was found.
     pub tool: String,
     pub policy: String,
     /// Which executors the call leads to; empty: none.
@@ -44,13 +44,13 @@ pub(super) struct CallEnded {
     pub command: String,
     /// The first bytes of a stdout that is not one JSON document.
     pub bad_output: String,
-    /// Each stage: when it began, counted from the call's coming, and how long it took.
+    /// Each stage: when it began, measured from the call's arrival, and how long it took.
     pub stages: Vec<(Stage, Duration, Duration)>,
     pub took: Duration,
 }
 
 impl CallEnded {
-    /// What `--verbose` shows: cut, and without what a terminal would obey. `known`: what was noted before the end.
+    /// The output of `--verbose`: cut, and without control characters. `known`: what was noted before the end.
     pub fn verbose(&self, known: &Verbose) -> Verbose {
         let block = |text: &str| printable_block(&cut_to(text, VERBOSE_TEXT));
         // What runs in this process has no standard output.
@@ -80,10 +80,10 @@ pub(super) struct AuditRecord {
     pub time: String,
     pub call: String,
     pub user: String,
-    /// Who authenticated, where that is another.
+    /// Who authenticated, if not `user`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through: Option<String>,
-    /// On whose behalf the request said it came: not an identity.
+    /// The user whom the request names: not an identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Who agreed to the call, where a policy has a person asked.
@@ -103,7 +103,7 @@ pub(super) struct AuditRecord {
     pub digests: Digests,
     pub decision: Decision,
     pub rule: String,
-    /// Where its work was asked for, of a tool of a service elsewhere: nothing of that is in `digests`.
+    /// The place of the tool service that was called. `digests` cover nothing of its work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     pub limits: Option<policy::Limits>,
@@ -130,7 +130,7 @@ pub(super) enum Decision {
 /// What a call goes through, in this order; some calls skip some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It waits for its place among the calls that run.
+    /// The call waits for a slot.
     Turn,
     /// The tool is found, arguments are checked, policy decides.
     Decide,

@@ -1,4 +1,4 @@
-//! Who a request is from, and what that caller may see and bring, as `callers.policy.toml` says. A label is an identity
+//! Who a request is from, and what that caller may see and send, by `callers.policy.toml`. A label is an identity
 //! only where the file says so; a tool that a caller may not call does not exist for it.
 
 use super::decision_cache::DecisionCache;
@@ -23,7 +23,7 @@ impl Rights {
     pub fn new(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
         let counts_as = |callers: &Arc<Callers>| {
             let user = callers.acts_as(&caller.user, label);
-            // Whoever acts as another has that one's tools, not its role.
+            // A principal that acts as another caller has that caller's tools, not its operator role.
             let operator = user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
             Caller { user: user.to_owned(), operator }
         };
@@ -39,12 +39,12 @@ impl Rights {
         self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
     }
 
-    /// Whether there may be tools of which the caller is not to know.
+    /// Whether tools may be hidden from the caller.
     pub fn are_limited(&self) -> bool {
         self.callers.is_some() && !self.caller.operator
     }
 
-    /// What the person reads of a tool that the caller may not call.
+    /// Says, for the person, why the caller may not call this tool.
     pub fn withheld(&self, id: &str) -> String {
         let (user, id) = (printable(&head(&self.caller.user, 100)), printable(&head(id, 100)));
         let place = self.callers.as_ref().map(|callers| match self.rule() {
@@ -54,7 +54,7 @@ impl Rights {
         format!("the caller {user} may not call {id}: {}", place.unwrap_or_default())
     }
 
-    /// Refuses a value that the caller may not bring.
+    /// Refuses arguments with a value that the caller may not use.
     pub fn accepts(&self, id: &str, arguments: &Value) -> Result<(), Fault> {
         let refused = self.rule().and_then(|rule| rule.refuses(id, arguments));
         let (Some(refused), Some(callers)) = (refused, &self.callers) else { return Ok(()) };
@@ -66,7 +66,7 @@ impl Rights {
         Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
     }
 
-    /// The names that a call counts as, each with its entry: the principal, and whom it acts as.
+    /// The principal, and the caller that it acts as, each with its entry.
     pub fn entries(&self) -> impl Iterator<Item = (&String, Option<&CallerRule>)> {
         let other = Some(&self.caller.user).filter(|caller| **caller != self.principal);
         let names = [&self.principal].into_iter().chain(other);
@@ -78,7 +78,7 @@ impl Rights {
         self.callers.as_ref()?.limit(id)
     }
 
-    /// The entry by which the caller may have an end sent there, and the source of what that is signed with.
+    /// The entry that allows this callback URL for the caller, and the source of the signing key.
     pub fn callback(&self, url: &CallbackUrl) -> Result<(&CallbackRule, &SecretSource), Fault> {
         let found = self.rule().and_then(|rule| Some((rule.callback(url)?, rule.callback_secret.as_ref()?)));
         found.ok_or_else(|| {
@@ -86,7 +86,7 @@ impl Rights {
             let url = CallbackUrl { query: None, ..url.clone() };
             let user = printable(&head(&self.caller.user, 100));
             let person = format!("{}: no entry of `callbacks` for {user} is for {url}", self.name());
-            Fault::new(Kind::AuthorizationError, "You may not have the ends of calls told there.").person(person)
+            Fault::new(Kind::AuthorizationError, "Policy does not allow this callback URL.").person(person)
         })
     }
 
@@ -94,7 +94,7 @@ impl Rights {
         self.callers.as_ref().map_or_else(Breaker::default, |callers| callers.breaker)
     }
 
-    /// Which rule refused, as the record says it.
+    /// The name of the rule that refused, for the record.
     pub fn name(&self) -> String {
         format!("{CALLERS_FILE}: {}", self.rule().map_or("no entry", |rule| &rule.name))
     }
@@ -105,11 +105,11 @@ impl DecisionCache {
         Rights::new(self.rules.policies.callers(), caller, label)
     }
 
-    /// The tool that is asked for. One that the caller may not call is not there.
+    /// Finds the requested tool. One that the caller may not call does not exist for it.
     pub fn find(&self, reference: &str, rights: &Rights) -> Result<Arc<Tool>, Fault> {
         self.snapshot.find_among(reference, &|id| rights.may_call(id)).map_err(|fault| {
             let id = reference.split('@').next().unwrap_or(reference);
-            // The same work for one that is not there at all: time tells nothing either.
+            // The same work for a tool that does not exist, so that the time reveals nothing.
             let (withheld, own) =
                 (rights.withheld(id), fault.person.clone().map_or_else(String::new, |own| own + "; "));
             if rights.may_call(id) { fault } else { fault.person(format!("{own}{withheld}, if there is such a tool")) }
@@ -118,16 +118,16 @@ impl DecisionCache {
 }
 
 impl Service {
-    /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there
-    /// is a file of callers, it says who is an operator; while it cannot be read, as it was last: somebody must be able
-    /// to see and end what runs.
+    /// Who a request counts as: the caller, or the user that its label names, if the caller may act as that user. A
+    /// file of callers says who is an operator; while it cannot be read, its last version counts, so that somebody can
+    /// see and end what runs.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
         let rules = crate::base::lock(&self.rules).rules.clone();
         Rights::new(rules.policies.callers(), caller, label).caller
     }
 
-    /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there,
-    /// unless the principal may be taken for another who has more.
+    /// Counts a request against the entry of its principal, before its body is read. `tool`: must exist for the
+    /// principal, unless that may act as others, who can have more tools.
     pub fn arrives(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
@@ -141,7 +141,7 @@ impl Service {
         self.breakers.states((!caller.operator).then_some(&caller.user))
     }
 
-    /// The tools that a caller (`who`) may call, in order of id and version; others are not there for it.
+    /// The tools that a caller (`who`) may call, in order of id and version.
     pub fn tools(&self, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);

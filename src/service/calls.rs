@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Most calls that ended and are remembered; once there are so many, the oldest of the principal that has most goes.
+/// Most ended calls that are remembered. Beyond it, the oldest of the principal with the most is removed.
 const ENDED: usize = 1000;
-/// Longest text that a request brings, characters.
+/// Longest text of a request that is kept, characters.
 const SHOWN: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// For a slot, or for what it needs.
+    /// The call waits for a slot, or is being prepared.
     Waiting,
     Running,
     Ended,
@@ -33,7 +33,7 @@ pub enum Phase {
 pub struct CallState {
     pub id: String,
     pub caller: String,
-    /// As it was asked for, or `id@version` once it is found.
+    /// The requested name, or `id@version` once the tool is found.
     pub tool: String,
     pub began: String,
     pub phase: Phase,
@@ -54,11 +54,11 @@ pub(super) struct Calls(Mutex<Shares<String, CallEntry>>);
 pub(super) struct CallEntry {
     pub state: CallState,
     cancel: CancellationToken,
-    /// Operators may answer it.
+    /// A question that operators may answer.
     pub question: Option<OpenQuestion>,
 }
 
-/// The place of one open call. Dropped without an end, the call was cancelled.
+/// One open call. Dropped without `end`, the call counts as cancelled.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     pub calls: Arc<Calls>,
@@ -96,7 +96,7 @@ impl Calls {
 }
 
 impl OpenCall {
-    /// How the call ended. The first end counts.
+    /// Records how the call ended. Only the first end counts.
     pub fn end(&self, fault: Option<Kind>) {
         let mut calls = lock(&self.calls.0);
         let open = |call: &&mut CallEntry| call.state.phase != Phase::Ended;
@@ -137,7 +137,7 @@ impl Service {
         self.midway(id, Fault::new(Kind::CancelledError, "The server was stopped.").retryable())
     }
 
-    /// The same of one whose caller stopped it.
+    /// The fault of a call that its caller interrupted.
     pub fn interrupted(&self, id: &str) -> Fault {
         self.midway(id, output::cancelled())
     }
@@ -147,7 +147,7 @@ impl Service {
         if ran { output::cancelled_midway(fault) } else { fault }
     }
 
-    /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.
+    /// Cancels an open call of this caller (`who`), or any call for an operator. False: there is no such call.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let sees = |state: &CallState| caller.sees(&state.caller, &state.principal);
         self.calls.change(id, |call| sees(&call.state).then(|| call.cancel.cancel())).flatten().is_some()

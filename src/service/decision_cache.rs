@@ -1,5 +1,5 @@
-//! Decisions about each tool, found once and used until the registry or the operator's rules change. Holds nothing that
-//! a call brings.
+//! The decision about each tool, made once and used until the registry or the operator's rules change. Holds nothing
+//! of a call.
 
 use super::blocking::Until;
 use super::requirements;
@@ -22,7 +22,7 @@ pub struct Rules {
 #[derive(Clone, Debug)]
 pub(super) struct InForce {
     pub rules: Arc<Rules>,
-    /// Why those that came after them cannot be read: every call is refused.
+    /// Why newer rules cannot be read. If set, every call is refused.
     pub unread: Option<Fault>,
 }
 
@@ -52,7 +52,7 @@ impl DecisionCache {
         self.kept(tool).unwrap_or_else(|| self.found(tool, seen(tool)))
     }
 
-    /// The same for a call: files that take long to read hold up no other one.
+    /// Like `decided`, for a call: long files are read on another thread, so that other calls need not wait.
     pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: &Until) -> Result<Arc<Decided>, Fault> {
         if let Some(decided) = self.kept(tool) {
             return Ok(decided);
@@ -82,7 +82,7 @@ impl DecisionCache {
     }
 }
 
-/// Taken before the files are read.
+/// Stamps of the files beside a script, taken before the files are read.
 fn seen(tool: &Tool) -> FileStamps {
     tool.site.script.as_deref().map(FileStamps::read).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! Denials: what a call was refused, and what failed on its way to a host, as data and in words.
+//! Denials: what a call was refused, and network failures, as data and as text.
 //!
-//! Nothing is said of a host or a file that the tool did not name itself. Whether a file exists on this machine is
+//! No text names a host or a file that the tool did not name itself. Whether a file exists on this machine is
 //! looked up only for the person who asks for an explanation.
 
 use crate::base::text::{path, printable};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// The operation of a limit that was reached.
 pub const LIMIT: &str = "limit";
-/// Most events of which an error speaks.
+/// Most events that an error lists.
 const TOLD: usize = 3;
 /// The system call that every connection begins with.
 const SOCKET: &str = "socket";
@@ -70,7 +70,7 @@ fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
     hosts.into_iter().take(TOLD)
 }
 
-/// A host that the script names, where it was refused the socket that a connection takes.
+/// The denial for a host that the script names, if the script was refused a socket.
 fn no_network(host: &str, about: &DenialContext) -> Denial {
     let narrower =
         verdict_on(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
@@ -107,7 +107,7 @@ fn narrower(event: &TrafficEvent, refusal: &RefusalReason, decision: &policy::De
     narrower.name().to_owned()
 }
 
-/// What was decided about this target, where the manifest asks for it.
+/// The verdict on this target, if the manifest requests it.
 fn verdict_on<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
     let target = host::pattern(target).ok()?;
     let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::RequestKind::Host);
@@ -129,7 +129,7 @@ pub(super) fn limit_of(ending: &Ending) -> Option<(Limit, u64)> {
     }
 }
 
-/// Who set a limit, and the most that may be asked for. `requested_ms`: the call's own time limit.
+/// Says who set a limit, and its maximum. `requested_ms`: the call's own time limit.
 pub(super) fn set_by(limit: Limit, decision: &policy::Decision, requested_ms: Option<u64>) -> Option<String> {
     let verdict = decision.limit(limit)?;
     let name = limit.name();
@@ -159,7 +159,7 @@ pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, 
     Some(Denial { operation, target, rule, narrower: narrower.name().to_owned(), ask, ..Denial::default() })
 }
 
-/// What a mechanism that sees files and system calls refused the call.
+/// The denial of an attempt to use a file or a system call.
 fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     let what = match attempt.operation {
         Operation::Read | Operation::Run => policy::RequestKind::Read,
@@ -187,8 +187,8 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     }
 }
 
-/// Whether everybody on this machine may read what lies there and look into its folder; of a missing file the nearest
-/// folder above counts. A grant for anything else is for its owner to think of.
+/// Whether everybody on this machine may read the file and list its folder. If the file is missing, the nearest
+/// existing folder counts. A grant for anything else is left to its owner.
 fn is_open_to_all(path: &Path) -> bool {
     let facts = |path: &Path| path.metadata().ok();
     let open = |facts: Metadata| match facts.is_dir() {
@@ -211,7 +211,7 @@ fn verb(operation: Operation) -> &'static str {
     }
 }
 
-/// What went wrong with hosts, for whoever called: the first few.
+/// The first few network failures, for the caller.
 pub(super) fn words(traffic: &Traffic) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
     for event in &traffic.events {
@@ -226,13 +226,13 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
     lines.truncate(TOLD);
     let more = (more > 0).then(|| format!("and {more} more of the kind"));
     let lines: Vec<String> = lines.into_iter().map(|line| printable(&line)).chain(more).collect();
-    (!lines.is_empty()).then(|| format!("The network said: {}.", lines.join("; ")))
+    (!lines.is_empty()).then(|| format!("On the network: {}.", lines.join("; ")))
 }
 
-/// What is said beside a failure: for whoever called, and for the person.
+/// Hints beside a failure: for the caller, and for the person.
 pub(super) type Hints = (Option<String>, Option<String>);
 
-/// For a failure of the tool's own. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long
+/// Hints for the tool's own failure. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long
 /// texts cut.
 pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[Denial], tool: &str) -> Hints {
     match fault.kind {
@@ -263,23 +263,23 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
     (anyone, person.or_else(|| (fault.kind == Kind::ScriptError).then(look)))
 }
 
-/// For the first package that an interpreter did not find. What begins with a dot or a slash is a file.
+/// The hint for the first package that an interpreter did not find. A name with a dot or slash first is a file.
 fn missing_package(words: &str, tool: &str) -> Option<String> {
     let before = ["No module named '", "Cannot find package '", "Cannot find module '", "Cannot find module \""];
     let rest = before.iter().find_map(|before| Some(words.split_once(before)?.1))?;
     let name =
         rest.split(['\'', '"']).next().filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
     let how = match tool == policy::RUN_CODE {
-        true => "code that a call brings has what comes with its interpreter, and the packages that its policy names",
+        true => "the code of a call can use what comes with its interpreter, and the packages that its policy names",
         false => {
             "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)"
         }
     };
-    Some(format!("The package '{}' is not there: {how}.", printable(name)))
+    Some(format!("The package '{}' is not installed: {how}.", printable(name)))
 }
 
-/// A few of these denials in words, the last of those that say most: what the script names, then other files, then
-/// system calls, which libraries often only try.
+/// A few of these denials as text, the last of the most telling ones: files that the script names, then other files,
+/// then system calls, which libraries often only probe.
 fn few(denials: &[&Denial]) -> String {
     let mut last = denials.to_vec();
     last.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
@@ -289,7 +289,7 @@ fn few(denials: &[&Denial]) -> String {
     last.chain((more > 0).then(|| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
 }
 
-/// What failed in detail on the network, and the lines that would ask for what was not granted, for the person.
+/// For the person: details of network failures, and the lines that would request what was not granted.
 pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     let details = traffic.events.iter().filter_map(|event| {
         let detail = event.refused.as_ref()?.detail()?;
@@ -305,7 +305,7 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The lines that would ask for a few of these, the last ones.
+/// The lines that would request the last few of these.
 fn asks(denials: &[&Denial]) -> Option<String> {
     let mut last: Vec<&Denial> = denials.iter().rev().copied().collect();
     last.sort_by_key(|denial| !denial.named);
@@ -331,7 +331,7 @@ impl DenialContext<'_> {
     }
 }
 
-/// What would ask for this host.
+/// The lines that would request this host.
 fn grant(target: &str, about: &DenialContext) -> Option<String> {
     use crate::base::address;
     let pattern = host::pattern(target).ok()?;
@@ -355,8 +355,8 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
     ))
 }
 
-/// What would ask for this file. Nothing for what no policy opens, for what is private or this host's own, and for
-/// names that would have to be quoted or would mean more than one file.
+/// The lines that would request this file. `None` for files that no policy can open, private files, this host's own
+/// files, and names that would need quotes or match more than one file.
 fn file_grant(
     file: &Path,
     what: policy::RequestKind,
@@ -370,7 +370,7 @@ fn file_grant(
     }
     let own = file.strip_prefix(&about.site.folder).ok().filter(|rest| !rest.as_os_str().is_empty());
     let ours = about.own.as_ref().is_some_and(|files| files.iter().any(|own| file.starts_with(own)));
-    // Of what lies elsewhere nothing is proposed unless a person asks, and then what everybody may read.
+    // A file elsewhere is proposed only to a person who asks, and only if everybody may read it.
     if ours || own.is_none() && (about.own.is_none() || !is_open_to_all(file)) {
         return None;
     }

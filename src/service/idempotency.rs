@@ -19,7 +19,7 @@ const LONGEST: usize = 255;
 /// About what a key and its outcome take beside the outcome's texts, bytes.
 const OUTCOME: usize = 4096;
 
-/// What came under a key, by the caller and that key: the digest of what was asked, and its outcome.
+/// By caller and key: the digest of the request, and its outcome.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Mutex<HashMap<Name, (String, Outcome)>>);
 
@@ -29,7 +29,7 @@ type Name = (String, String);
 type Outcome = watch::Receiver<Option<Arc<Report>>>;
 
 pub(super) enum KeyState {
-    /// This call is the first, and owes the others its outcome.
+    /// This call is the first, and provides the outcome for the others.
     First(KeyPlace),
     Open(Outcome),
     Ended(Arc<Report>),
@@ -62,7 +62,7 @@ pub(super) fn sort_members(value: &Value) -> Value {
     }
 }
 
-/// Refuses what is not a key.
+/// Refuses a malformed key.
 pub fn check_key(key: &str) -> Result<(), Fault> {
     if (1..=LONGEST).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
         return Ok(());
@@ -72,7 +72,7 @@ pub fn check_key(key: &str) -> Result<(), Fault> {
 }
 
 impl Keys {
-    /// The place of a request, or what became of the first that came under its key.
+    /// Takes the place under a key, or returns the state of the first request under it.
     pub fn find(
         self: &Arc<Self>,
         limiter: &Limiter,
@@ -85,7 +85,7 @@ impl Keys {
         let mut known = lock(&self.0);
         if let Some((earlier, outcome)) = known.get(&name) {
             if *earlier != asked {
-                let message = "This idempotency key stands for another request: make a new key for a new request.";
+                let message = "This idempotency key was used for another request: make a new key for a new request.";
                 return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
             let ended = outcome.borrow().clone();
@@ -102,7 +102,7 @@ impl Keys {
 impl KeyPlace {
     /// Keeps the outcome of a call whose tool ran.
     pub fn keep(mut self, report: &Report) {
-        // As JSON, with the words for the person.
+        // The size as JSON, and the texts for the person.
         let words = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws)).map(String::len);
         let bytes = OUTCOME + serde_json::to_vec(report).map_or(0, |json| json.len()) + words.sum::<usize>();
         let report = match self.bytes.resize(bytes) {

@@ -1,5 +1,5 @@
-//! Ledger: where tools could ever write. What lies there is never loaded by this host, also after the tool or its grant
-//! is gone. The places of a call are added when its walls stand and before it runs: one line of JSON each, once.
+//! The ledger of all places where tools could ever write. This host loads no file from there, even after the tool or
+//! its grant is gone. A call's places are added once its sandbox is set up, before it runs: each one line of JSON.
 
 use super::audit::segments::{self, ascii};
 use crate::base::files::{Folder, trustworthy};
@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 pub const LEDGER: &str = "written.jsonl";
 const LONGEST: u64 = 64 * 1024 * 1024;
 
-/// The ledger beside an audit log. Without the file nothing was written yet. A file that cannot be read, or that others
-/// may write, is an error: it decides what is loaded.
+/// The ledger beside an audit log. No file: nothing was written yet. A file that cannot be read, or that others may
+/// write, is an error, because the ledger decides what is loaded.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
@@ -33,7 +33,7 @@ struct KnownPlaces {
     file: (u64, u64),
     until: u64,
     places: WritablePaths,
-    /// Every line: the next of the same tool and area adds nothing.
+    /// Every line that was read, so that the same place of the same tool is added once.
     lines: BTreeSet<LedgerKey>,
 }
 
@@ -92,8 +92,8 @@ impl Ledger {
     }
 }
 
-/// Notes in a shape which trees are looked at before the call: among those of earlier calls, as the file says now, and
-/// those of `written`. No more than a look at one file where no tool wrote around the folders of the script's modules.
+/// Notes in a shape which trees must be checked before the call: among those of the ledger, as its file is now, and
+/// those of `written`. Costs one lstat(2) if no tool wrote near the folders of the script's modules.
 pub fn look_back(
     shape: &mut Arc<policy::Shape>,
     ledger: Option<&Ledger>,
@@ -120,7 +120,7 @@ pub fn look_back(
     Ok(())
 }
 
-/// Refuses a file that decides for this host and that a tool could write, now or in an earlier call.
+/// Refuses a source of a secret that a tool can write now, or could in an earlier call.
 pub fn check_unwritten<'a>(
     files: impl IntoIterator<Item = &'a Path>,
     ledger: &Ledger,
@@ -158,7 +158,7 @@ impl KnownPlaces {
         if facts.len() > LONGEST {
             // Places beyond the bound would count as never written.
             return Err(io::Error::other(format!(
-                "it is longer than {LONGEST} bytes; take away the lines of what is gone"
+                "it is longer than {LONGEST} bytes; remove the lines of tools that are gone"
             )));
         }
         if file(&facts) != self.file || facts.len() < self.until {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Upper bounds of the times that are counted apart, milliseconds.
 const BOUNDS: [u64; 9] = [10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
-/// The tool of calls that name none.
+/// Label of all calls whose tool does not exist.
 const NONE: &str = "none";
 
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl Service {
         Meter { metrics: self.metrics.clone(), tool: if known { id } else { NONE }.to_owned() }
     }
 
-    /// All of them, as Prometheus reads them.
+    /// All metrics, as Prometheus reads them.
     pub fn metrics(&self) -> Exposition {
         let mut text = Exposition::default();
         self.of_now(&mut text);
@@ -78,11 +78,11 @@ impl Service {
         let open = self.calls(&Caller::operator(""));
         let of = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
         text.gauge("toolhost_calls_running", "Calls whose tool runs.", of(Phase::Running));
-        text.gauge("toolhost_calls_waiting", "Calls that wait for a turn, or are being prepared.", of(Phase::Waiting));
-        text.gauge("toolhost_calls_queued", "Calls that wait for their turn.", self.limiter.running.waiting());
+        text.gauge("toolhost_calls_waiting", "Calls that wait for a slot, or are being prepared.", of(Phase::Waiting));
+        text.gauge("toolhost_calls_queued", "Calls that wait for a slot.", self.limiter.running.waiting());
         text.gauge("toolhost_approvals_waiting", "Calls that wait for a person.", self.approvals().len());
         let states = self.breakers.states(None);
-        text.head("toolhost_breakers", "What failed lately, for one caller or for all, by state.", "gauge");
+        text.head("toolhost_breakers", "Circuit breakers with failures, of one caller or of all, by state.", "gauge");
         for state in ["closed", "open", "half-open"] {
             let many = states.iter().filter(|breaker| breaker.state == state).count();
             text.sample("toolhost_breakers", &[("state", state)], many as f64);
@@ -118,7 +118,7 @@ impl Service {
                 .for_each(|(it, count)| text.sample(name, &[("tool", id), ("outcome", it)], *count as f64));
         }
         let name = "toolhost_denials_total";
-        text.head(name, "What calls were refused by their walls, by tool and operation.", "counter");
+        text.head(name, "Denials of calls by their sandbox, by tool and operation.", "counter");
         for (id, tool) in tools.iter() {
             tool.denials
                 .iter()
@@ -131,7 +131,7 @@ impl Service {
         text.head(name, "The most memory that one call had since this host started.", "gauge");
         tools.iter().for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.peak as f64));
         let name = "toolhost_call_duration_seconds";
-        text.head(name, "Time from a call's coming to its end.", "histogram");
+        text.head(name, "Time from a call's arrival to its end.", "histogram");
         for (id, tool) in tools.iter() {
             let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64().to_string());
             let buckets = bounds.zip(tool.within).chain([("+Inf".to_owned(), tool.calls)]);
@@ -149,7 +149,7 @@ impl Service {
 pub struct Exposition(String);
 
 impl Exposition {
-    /// What is said of a metric, before its samples.
+    /// Writes the HELP and TYPE lines of a metric.
     pub fn head(&mut self, name: &str, what: &str, kind: &str) {
         let _ = writeln!(self.0, "# HELP {name} {what}\n# TYPE {name} {kind}");
     }

@@ -1,4 +1,4 @@
-//! The service: every call, whoever brings it, enters by `Service::call` and takes one pipeline. Events go to a `Sink`
+//! The service: every call, from any transport, enters by `Service::call` and takes one pipeline. Events go to a `Sink`
 //! while the tool runs; a `Report` always comes last.
 
 mod approval;
@@ -112,15 +112,15 @@ pub struct Service {
     scripts: script::DigestCache,
     packages: Arc<packages::Packages>,
     rules: Mutex<InForce>,
-    /// Why newer rules do not hold.
+    /// Why newer rules are not in force.
     stale: Mutex<Option<String>>,
     /// The extensions of `components`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
     decisions: Mutex<Option<Arc<DecisionCache>>>,
-    /// How a host of one call reads tools and rules again; a server has them read as they change.
+    /// How a host that makes one call reads tools and rules again; a server reads them when they change.
     reread: OnceLock<Reread>,
-    /// Told whenever the tools or rules may have changed.
+    /// Notified when the tools or rules may have changed.
     changed: tokio::sync::watch::Sender<()>,
 }
 
@@ -205,11 +205,11 @@ impl Service {
     }
 }
 
-/// Refusals: each has a record, or is counted in one. Of refusals for the number of calls, and of requests that cannot
-/// be read, the first of a minute have a record each, and then one a second, which counts those before it.
+/// Refusals: each has a record, or is counted in one. Refusals for the number of calls, and of unreadable requests,
+/// have a record each at first; then one of them a second has a record, which counts those before it.
 impl Service {
-    /// Records that a request was refused which leads to no call. `asked`: what it was for. `Err`: it cannot be
-    /// recorded.
+    /// Records the refusal of a request that leads to no call. `asked`: what the request was for. `Err`: it cannot
+    /// be recorded.
     pub fn refuses(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
@@ -220,19 +220,19 @@ impl Service {
         Ok(())
     }
 
-    /// The right to a record. Where there is none, the refusal is counted for the next one of this principal.
+    /// A permit to write a record. If there is none, the refusal is counted in the principal's next record.
     fn open_record(&self, principal: &str) -> Result<audit::RecordPermit, Fault> {
         self.components.audit.open().inspect_err(|_| self.counts(principal, 1))
     }
 
     /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
     pub fn records_counted(&self) {
-        // Also the ends of calls that could not be written.
+        // This also writes the ends of calls that could not be written before.
         let _ = self.components.audit.open();
         self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
     }
 
-    /// Whether it has a record: of refusals of which there may be many some are only counted.
+    /// Whether this call gets a record: of frequent refusals some are only counted.
     fn samples(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
         let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
@@ -248,7 +248,7 @@ impl Service {
         before.is_some()
     }
 
-    /// Counts refusals without a record. They wait a minute at most for the record that says so.
+    /// Counts refusals without a record. A record with their number follows within a minute.
     fn counts(&self, principal: &str, count: u64) {
         if !self.limiter.unrecorded(principal, count) {
             return;
@@ -260,7 +260,7 @@ impl Service {
         });
     }
 
-    /// The last of so many refusals, with how many were before it.
+    /// Records the last of `count` refusals, with the number of those before it.
     fn records(&self, principal: &str, count: u64) {
         let Ok(entry) = self.components.audit.open() else { return self.counts(principal, count) };
         let fault = Fault::new(Kind::RateLimitError, "Refused, as others before it that have no record.");
@@ -271,7 +271,7 @@ impl Service {
         record.finish(Err(fault));
     }
 
-    /// Tells the person who runs this host of a caller whom policy keeps refusing.
+    /// Logs an alert about a caller that policy keeps refusing.
     fn alert(&self, ended: &CallEnded, principal: &str) {
         let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
         if ended.report.error.as_ref().is_some_and(refused) && self.limiter.alarms(principal) {

@@ -19,11 +19,11 @@ use serde_json::{Map, Value, json};
 /// How much of stderr a failure carries, bytes.
 const TAIL: usize = 2048;
 const BLOCKS: usize = 200;
-/// Most questions at once, and their longest text with the state, bytes: it comes back sealed, beside the answers, in a
-/// message that is bounded too.
+/// Most questions at once, and the longest text of questions and state, bytes. The state comes back sealed, beside
+/// the answers, in a message that is bounded too.
 const QUESTIONS: usize = 16;
 const LONGEST: usize = 32 * 1024;
-/// What media of these types begin with.
+/// The first bytes of media of these types.
 const BEGINNINGS: [(&str, &[u8]); 6] = [
     ("image/png", b"\x89PNG"),
     ("image/jpeg", b"\xff\xd8\xff"),
@@ -69,7 +69,7 @@ pub fn cancelled() -> Fault {
     Fault::new(Kind::CancelledError, "The call was cancelled.").retryable()
 }
 
-/// The same where something of the call ran.
+/// Changes the fault of a cancelled call of which something ran.
 pub fn cancelled_midway(fault: Fault) -> Fault {
     let message = format!("{} It ran already; how far it came is not known.", fault.message);
     Fault { message, retryable: false, retry_after_ms: None, ..fault }
@@ -102,17 +102,17 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
     Fault::new(kind, format!("{what} the limit {} ({amount}).", limit.name()))
 }
 
-/// The outcome that an envelope tells: its output, or its error under its own type.
+/// The outcome of an envelope: its output, or its error under its own type.
 fn open(envelope: &Value, output: Option<Text>) -> Result<Text, Fault> {
     if envelope["success"] == true {
         return Ok(output.unwrap_or_else(|| Text::from(&Value::Null)));
     }
     let error = &envelope["error"];
     let words = |key: &str| error[key].as_str().map(str::to_owned);
-    // A type that is not on the closed list is the method's own word: the service failed.
+    // A type that is not on the closed list is the method's own, and counts as ServiceError.
     let kind = serde_json::from_value(error["type"].clone()).unwrap_or(Kind::ServiceError);
     let fault = Fault::new(kind, words("message").unwrap_or_else(|| "The service reported a failure.".into()));
-    // An envelope does not say `retryable`: only a cancelled call is taken to be.
+    // An envelope has no `retryable`: only a cancelled call counts as retryable.
     Err(Fault { details: words("details"), retryable: kind == Kind::CancelledError, ..fault })
 }
 
@@ -122,7 +122,7 @@ fn cause(signal: i32) -> &'static str {
             "It crashed in native code (an extension module, or the interpreter)."
         }
         Ok(Signal::SIGKILL | Signal::SIGTERM) => {
-            "It ended itself so, or was ended from outside, for example by a machine that ran out of memory."
+            "It killed itself, or was killed from outside, for example because the machine ran out of memory."
         }
         _ => "",
     }
@@ -165,14 +165,14 @@ fn tail(logs: &[String]) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-/// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Of media in it only the size.
+/// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Media are replaced by their size.
 pub fn succeeded(tool: &str, output: &Text) -> String {
     let media = matches!(OutputKind::read(output.as_str()), Ok(OutputKind::Content(_)));
     let output = if media { &Text::from(&without_media(output.value())) } else { output };
     format!("Tool {tool} executed successfully. Output: {output}")
 }
 
-/// A fault as a model reads it: a line for each flaw, without the lines that say the same to programs.
+/// A fault as a model reads it: a line for each flaw, without the lines that are for programs.
 pub fn for_model(fault: &Fault) -> Fault {
     let message = if fault.flaws.is_empty() { fault.message.clone() } else { fault.flaws.join("\n") };
     let lines = fault.details.iter().flat_map(|details| details.lines());
@@ -203,9 +203,9 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         }
         Kind::ToolNotFoundError => "List the tools and use one of those names.",
         Kind::ParameterValidationError | Kind::ActionParseError => "Correct the arguments and call again.",
-        Kind::VersionMismatchError => "Ask for a version that exists, or for none.",
+        Kind::VersionMismatchError => "Name a version that exists, or name no version.",
         Kind::ScriptError if fault.by_caller => {
-            "The code failed: correct it as the details say and call again. It has an empty /tmp of its own, and no \
+            "The code failed: correct it as the details say and call again. The code has an empty /tmp, and no \
              other files or network."
         }
         Kind::SecurityError if fault.by_caller => "Correct the arguments and call again.",
@@ -327,14 +327,14 @@ impl AskableClient {
 }
 
 impl<'a> OutputKind<'a> {
-    /// What an answer is. An answer of a shape that has a fault is refused.
+    /// Determines what an answer is. Malformed `$content` or `$ask` is refused.
     pub fn read(answer: &'a str) -> Result<OutputKind<'a>, Fault> {
         let has = |name: &str| {
             let pointer = format!("/{name}");
             answer.starts_with('{') && answer.contains(name) && crate::base::json::member(answer, &pointer).is_some()
         };
         let wrong = |shape: &str, why: String| {
-            let message = format!("The tool's answer is not the `{shape}` that it is written as.");
+            let message = format!("The tool's answer is not a valid `{shape}`.");
             Fault::new(Kind::OutputValidationError, message).details(format!("{why}."))
         };
         if has("$content") {
@@ -368,19 +368,19 @@ pub fn without_media(mut answer: Value) -> Value {
 }
 
 impl Questions {
-    /// What is asked for, each once.
+    /// The kinds of questions, each once.
     pub fn asks(&self) -> Result<Vec<Ask>, String> {
         if self.requests.is_empty() || self.requests.len() > QUESTIONS {
-            return Err(format!("it holds 1 to {QUESTIONS} questions"));
+            return Err(format!("it must hold 1 to {QUESTIONS} questions"));
         }
         let mut asks = Vec::new();
         for (key, request) in &self.requests {
             let ask = request["method"].as_str().and_then(Ask::of_method).ok_or_else(|| {
                 let methods = Ask::ALL.map(Ask::method).join(", ");
-                format!("the method of '{}' is none of {methods}", printable(key))
+                format!("the method of '{}' must be one of {methods}", printable(key))
             })?;
             if ask == Ask::Elicitation && request["params"]["mode"].as_str().is_some_and(|mode| mode != "form") {
-                return Err("a question to a person is a form: no tool sends people to a URL".to_owned());
+                return Err("a question to a person must be a form: no tool may send people to a URL".to_owned());
             }
             if !asks.contains(&ask) {
                 asks.push(ask);
@@ -391,9 +391,9 @@ impl Questions {
 }
 
 fn check(blocks: &str) -> Result<(), String> {
-    let blocks: Vec<&RawValue> = serde_json::from_str(blocks).map_err(|_| "it is a list of blocks".to_owned())?;
+    let blocks: Vec<&RawValue> = serde_json::from_str(blocks).map_err(|_| "it must be a list of blocks".to_owned())?;
     if blocks.len() > BLOCKS {
-        return Err(format!("it holds at most {BLOCKS} blocks"));
+        return Err(format!("it must hold at most {BLOCKS} blocks"));
     }
     for (at, block) in blocks.iter().enumerate() {
         let read = serde_json::from_str(block.get()).map_err(|e| e.to_string());
@@ -413,7 +413,7 @@ fn check_block(block: Block) -> Result<(), String> {
             match (text, blob) {
                 (Some(_), None) => Ok(()),
                 (None, Some(blob)) => decode_base64(&blob).map(drop),
-                _ => Err("a resource has text or blob, one of them".to_owned()),
+                _ => Err("a resource must have either text or blob".to_owned()),
             }
         }
     }
@@ -425,7 +425,7 @@ fn check_media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
     if !mime.starts_with(kind) {
         return Err(format!("its mimeType does not start with {kind}"));
     }
-    // It can hold scripts and links.
+    // SVG can hold scripts and links.
     if mime.starts_with("image/svg") {
         return Err("an SVG is a file: send it as a resource".to_owned());
     }
@@ -441,7 +441,7 @@ fn decode_base64(data: &str) -> Result<Vec<u8>, String> {
     STANDARD.decode(data).map_err(|e| format!("its data is not base64: {e}"))
 }
 
-/// `type/subtype`, and nothing that could be read as more.
+/// Accepts `type/subtype`, with plain parameters only.
 fn check_mime(mime: &str) -> Result<(), String> {
     let token =
         |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));

@@ -1,9 +1,9 @@
 //! The pipeline of one call: admit → decide → wait → decide again → confine → run → record.
 //!
-//! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After
-//! every wait it is taken again: an equal one goes on, another begins again or, where a person agreed to the one
-//! before, refuses. Everything else stands in the record that the stages fill; nothing runs that could not be recorded
-//! first.
+//! `decide` makes the whole decision, from the tool to the packages, under the tools and rules of one moment. It is
+//! made again after every wait. If the decision is equal, the call continues. If not, the call starts over or, where
+//! a person approved the previous one, is refused. All else is in the record, which the stages fill. Nothing runs
+//! that could not be recorded first.
 
 use super::approval::changed;
 use super::arguments::{self, Arguments};
@@ -36,32 +36,32 @@ const CLIENT: &str = "$client";
 /// The member of an envelope that holds the output.
 const OUTPUT_DATA: &str = "outputData";
 
-/// A decision that is older is taken again before anything runs, whatever took the time.
+/// An older decision is made again before anything runs.
 const FRESH: Duration = Duration::from_millis(100);
-/// So many times a call begins again with a changed decision.
+/// A call whose decision changes so many times is refused.
 const CHANGES: usize = 3;
 
 /// A call that was admitted, from which the decision about it can be taken again.
 struct PendingCall {
     request: CallRequest,
     arguments: Arc<Arguments>,
-    /// The first call under its key was waited for.
+    /// This call waited for the first call under its key.
     followed: bool,
     agreed: bool,
     environment: Option<EnvironmentLease>,
-    /// The tools among whose calls a minute it counts.
+    /// The tools that have counted this call in their rate.
     counted: Vec<String>,
     changes: usize,
-    /// The decision was taken again when all was ready, and nothing ran under it.
+    /// The check just before the run has not passed, so nothing ran.
     stopped: bool,
-    /// Because it is another one: this.
+    /// The new decision, if that check found one.
     changed: Option<Target>,
 }
 
 enum Wait {
     Nothing,
     Something,
-    /// An earlier call under its key, whose outcome the record has.
+    /// For an earlier call under its key; the record has its outcome.
     Outcome,
 }
 
@@ -119,7 +119,7 @@ impl Service {
         }
     }
 
-    /// The tool that is asked for, and what its caller may do, under the tools and rules of this moment.
+    /// The requested tool, and the rights of its caller, under the tools and rules of this moment.
     fn tool(
         &self,
         request: &CallRequest,
@@ -170,7 +170,7 @@ impl Service {
     ) -> Result<Wait, Fault> {
         let (rights, tools) = (&target.found.rights, &target.tools);
         if record.slot().is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools)) {
-            // Another tool that owns what runs has no slot now.
+            // Another tool of the target has no free slot now.
             record.step_aside();
             self.comes_back(target, record).await?;
             return Ok(Wait::Something);
@@ -181,7 +181,7 @@ impl Service {
                 waited => return Ok(waited),
             }
         }
-        // One that is held back waits for nothing.
+        // A call whose breaker is open is refused before it waits.
         drop(target.attempt(&self.breakers, false)?);
         if !target.decided.decision.confirm.is_empty() && !asked.agreed {
             record.enters(Stage::Confirm);
@@ -203,13 +203,13 @@ impl Service {
         Ok(Wait::Nothing)
     }
 
-    /// Waits for a slot again, at most as long as the call may run. It then has that until its answer is delivered.
+    /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
     pub(super) async fn comes_back(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
         self.limiter.comes_back(slot, (&found.rights, &target.tools), found.until.limit).await
     }
 
-    /// Takes the place of this request under its key, or waits for the first that took it.
+    /// Makes this request the first under its key, or waits for the one that is the first.
     async fn first_of(
         &self,
         asked: &mut PendingCall,
@@ -237,8 +237,8 @@ impl Service {
                 Ok(Wait::Nothing)
             }
             idempotency::KeyState::Open(mut ends) => {
-                // The first has a slot; whoever waits for it needs none, but counts among those that wait. Its answer
-                // needs one, as every other.
+                // A call that waits for the first one needs no slot, but counts among those that wait. To deliver its
+                // answer it needs a slot, as every call.
                 asked.followed = true;
                 target.input = Value::Null;
                 record.step_aside();
@@ -258,7 +258,7 @@ impl Service {
     ) -> Result<packages::Ready, Fault> {
         let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.asked_ms)?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
-        // A line that finds no room is one of many.
+        // A line that finds no room is dropped.
         let ready = self.packages.ready(need, within, move |line| _ = tell.try_send(line));
         tokio::pin!(ready);
         loop {
@@ -271,7 +271,7 @@ impl Service {
         }
     }
 
-    /// Runs what was decided. `asked.changed`: nothing ran, since the decision is another by now.
+    /// Runs what was decided. If it sets `asked.changed`, nothing ran, because the decision has changed.
     async fn attempt(
         &self,
         asked: &mut PendingCall,
@@ -381,7 +381,7 @@ impl Service {
         ledger::check_unwritten(sources, self.components.audit.ledger(), written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         secrets::give(&mut confinement, left, record).await?;
-        // The tool goes on with the trace of its call, where its manifest declares these variables.
+        // The tool can continue the trace of its call, if its manifest declares these variables.
         if let Some(context) = record.context() {
             for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
                 if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
@@ -438,7 +438,7 @@ impl Service {
             loop {
                 tokio::select! {
                     biased;
-                    // Polled first: events that are always ready would else keep the clock from being looked at.
+                    // Polled first: otherwise a steady stream of events would starve the clock.
                     () = &mut clock, if limit.is_some() => {
                         let limit_ms = crate::base::millis(limit.unwrap_or_default());
                         break Ok(Outcome::new(Ending::TimedOut { limit_ms }, limit_ms));
@@ -447,7 +447,7 @@ impl Service {
                         // An executor that is gone by now starts nothing.
                         let _ = passage.send(self.starts(asked, target, record).await);
                     }
-                    // A reader that is behind is waited for, and the tool waits with us.
+                    // Wait for a slow reader. The tool then waits too.
                     Some(event) = heard.next(), if !stream.is_behind() => answer.push(event, record, stream)?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
@@ -484,7 +484,7 @@ impl PendingCall {
         Ok(())
     }
 
-    /// With which decision a call goes on that waited.
+    /// The decision with which a call continues after a wait.
     fn goes_on(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
         if now.digest() == before.digest() {
             return Ok(now);
@@ -507,8 +507,8 @@ fn unsettled() -> Fault {
     Fault::new(Kind::ServiceError, message).retryable()
 }
 
-/// The parts of a streamed answer, which together are at most `outputBytes`, secrets hidden, also one that was cut into
-/// two texts.
+/// The parts of a streamed answer, together at most `outputBytes`. Secrets in them are hidden, also one that spans two
+/// parts.
 struct StreamedAnswer {
     allowed: u64,
     left: u64,
@@ -558,7 +558,7 @@ impl StreamedAnswer {
         Ok(())
     }
 
-    /// Hands on what stayed back, once nothing more comes that it could belong to.
+    /// Passes on the text that was held back, once no more text can follow it.
     fn rest(&mut self, record: &mut CallRecord, stream: &mut EventStream) {
         let shown = record.piece(&mut self.held, None);
         if !shown.is_empty() {
@@ -591,7 +591,7 @@ async fn check_arguments(
     Ok(input)
 }
 
-/// What the outcome means: the envelope where the tool speaks one, and the output; or the fault, with its fix.
+/// Turns an outcome into the output, and the envelope if the tool uses one; or into the fault, with its fix.
 fn judge_outcome(
     mut outcome: Outcome,
     target: &Target,
@@ -630,7 +630,7 @@ fn judge_outcome(
         let person = fault.person.clone().or(set).or(person);
         let message = match (fault.kind, &decision.service, record.parts_came) {
             (Kind::TimeoutError, Some(_), true) => {
-                "The tool's service sent parts of an answer, and none with `end_of_stream` in time.".to_owned()
+                "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) in time.".to_owned()
             }
             (Kind::TimeoutError, Some(_), false) => "The tool's service did not answer in time.".to_owned(),
             _ => fault.message.clone(),
@@ -664,8 +664,7 @@ async fn answer_fits(
         let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES) };
         let value = value.map_err(|_| {
             let most = quantity::MAX_TREE_BYTES >> 20;
-            let words =
-                format!("Output must hold fewer values: held to its schema it would take more than {most} MiB.");
+            let words = format!("Output must hold fewer values: checking them would take more than {most} MiB.");
             Fault::new(Kind::OutputValidationError, words)
         })?;
         let Some(mut envelope) = envelope else { return Ok(value) };

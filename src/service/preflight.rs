@@ -1,5 +1,5 @@
-//! What every call of a tool is refused for, whatever its arguments: for `list`, `check`, `audit` and what agents are
-//! offered. The words are those of the call pipeline; nothing is started.
+//! Finds out why every call of a tool would be refused, whatever its arguments: for `list`, `check`, `audit` and the
+//! tools that agents are offered. The messages are those of the call pipeline; nothing is started.
 
 use super::ledger::{self, Ledger};
 use crate::executor::method::Methods;
@@ -14,7 +14,7 @@ use fault::{Fault, Kind};
 pub struct Obstacle {
     pub need: Need,
     pub kind: Kind,
-    /// The need's words are a whole sentence; else they follow on "needs".
+    /// The words of the need are a whole sentence; otherwise they follow the word "needs".
     sentence: bool,
 }
 
@@ -30,7 +30,7 @@ impl Obstacle {
         Obstacle { need: Need { mistake, ..Need::new(pointer, words) }, kind: fault.kind, sentence: true }
     }
 
-    /// As it follows on "unavailable: ".
+    /// The text that follows "unavailable: ".
     pub fn words(&self) -> String {
         if self.sentence { self.need.words.clone() } else { format!("needs {}", self.need.words) }
     }
@@ -103,7 +103,7 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
-        // `policy::needs` tells of the first that they are not built yet; scripts run in every host.
+        // `policy::needs` reports that the first is not supported yet; scripts run in every host.
         Handler::ToolService(remote) => remote.found.iter().try_for_each(|service| queues(service)),
         Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
     }

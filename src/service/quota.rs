@@ -17,26 +17,26 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 pub const RUNNING: usize = 64;
-/// Calls that may wait behind them.
+/// Calls that may wait for a slot.
 pub const WAITING: usize = 1024;
 /// How long to wait before another try where a queue or a quota is full.
 const FULL: Duration = Duration::from_secs(1);
-/// How long a call waits for room where answers to its principal are not read.
+/// How long a call waits while answers to its principal are not read.
 const UNREAD: Duration = Duration::from_secs(60);
 const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the answers that are open, or \
                               repeat the request later.";
-/// Answers up to this size are not counted as unread: the number of connections bounds them, bytes.
+/// Answers up to this size, bytes, are not counted as unread: the number of connections bounds them.
 const SMALL_ANSWER: usize = 64 * 1024;
 /// So many refusals by policy of one caller in a minute are reported to the person who runs this host.
 const ALERTS_PER_MINUTE: u32 = 10;
-/// Refusals of one principal, for the number of its calls or of requests that lead to no call, recorded in a minute.
+/// Most recorded refusals of one principal in a minute, for the number of its calls or for unreadable requests.
 const RECORDED_PER_MINUTE: u32 = 60;
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// Rates in use at once of names that one principal's requests bring, and of all other names together.
+/// Most rates in use at once: of names from one principal's requests, and of all other names together.
 const RATES_BROUGHT: usize = 2_000;
 const RATES: usize = 100_000;
 
-/// What there is a bounded amount of, each charged to principals.
+/// All bounded resources of this host, each charged to principals.
 #[derive(Debug)]
 pub struct Limiter {
     /// Slots of calls that run, and of those that run or wait.
@@ -46,7 +46,7 @@ pub struct Limiter {
     arguments: Arc<Places>,
     /// Bodies that are being read or parsed, KiB.
     pub bodies: Arc<Places>,
-    /// The work of reading large ones; the other cores are left to quick calls.
+    /// Threads that read large bodies; the other cores are left to quick calls.
     pub readers: Arc<Places>,
     /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
     answers: Arc<Places>,
@@ -68,11 +68,11 @@ pub struct Limiter {
 /// Rates that are being used up.
 #[derive(Debug, Default)]
 struct Rates {
-    /// When each is whole again, and who brought its name.
+    /// When each rate is fully replenished, and the principal whose request named it.
     whole: HashMap<String, (Duration, String)>,
     /// How many names each principal brought.
     brought: HashMap<String, usize>,
-    /// When whole rates were last removed: once a second, since that walks over all of them.
+    /// When replenished rates were last removed: once a second, because that walks over all of them.
     removed: Duration,
 }
 
@@ -120,7 +120,7 @@ impl Limiter {
 
     /// Waits for room for an answer of so many bytes. Meanwhile no new call of the principal starts.
     pub async fn answer(&self, principal: &str, bytes: usize) -> Place {
-        // What is larger than a share has all of it.
+        // An answer larger than a share takes all of the share.
         self.answers.enter_as(self.answers.claim_of(principal), bytes.min(self.answers.each)).await
     }
 
@@ -134,10 +134,10 @@ impl Limiter {
         place.map(Some).ok_or_else(|| full(UNREAD_ANSWERS))
     }
 
-    /// Counts a call against the entries of its callers, without the first `counted`, before anything is looked at.
+    /// Counts a call against the entries of its callers, without the first `counted`, before anything else.
     pub(super) fn arrives(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
         let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
-            // Whoever authenticated chose any other name, and can bring any number of them.
+            // Any other name was chosen by the principal, which can choose any number of them.
             let brought = if *name == rights.principal { String::new() } else { format!("by {}", rights.principal) };
             Some((format!("caller {name}"), rule?.calls_per_minute?, brought))
         });
@@ -151,8 +151,8 @@ impl Limiter {
         self.rate(rates, |limit| format!("This tool may be called {limit} times a minute."))
     }
 
-    /// Counts one against each of these names with a limit a minute, or against none where one of them is reached.
-    /// The third: who brought the name.
+    /// Counts one call against each of these names, with their limits a minute; or against none, if a limit is reached.
+    /// The third member: the principal that brought the name.
     fn rate(&self, counted: Vec<(String, u32, String)>, words: impl Fn(u32) -> String) -> Result<(), Fault> {
         let refused = |limit, wait| held_back(Kind::RateLimitError, &words(limit), wait);
         let (now, mut rates, mut next) = (now(), lock(&self.rates), Vec::new());
@@ -185,12 +185,12 @@ impl Limiter {
         self.rate(vec![(format!("{what} {principal}"), limit, String::new())], |_| String::new()).is_ok()
     }
 
-    /// Counts a refusal by policy; true where there are so many that somebody should look, once a minute.
+    /// Counts a refusal by policy. True, once a minute, if there are so many that somebody should look.
     pub fn alarms(&self, principal: &str) -> bool {
         !self.own_rate("refused", principal, ALERTS_PER_MINUTE) && self.own_rate("alert", principal, 1)
     }
 
-    /// Whether one of many refusals is recorded: with so many before it that were not.
+    /// `Some`: this refusal is to be recorded, with the number of those before it that were not.
     pub fn recorded(&self, principal: &str) -> Option<u64> {
         let recorded = self.own_rate("recorded", principal, RECORDED_PER_MINUTE);
         recorded.then(|| lock(&self.unrecorded).remove(principal).unwrap_or_default())
@@ -209,8 +209,8 @@ impl Limiter {
         std::mem::take(&mut lock(&self.unrecorded))
     }
 
-    /// Waits for a slot, in order among equal calls and by turns with others; refuses at once where
-    /// too many wait already, or too much.
+    /// Waits for a slot, in order among equal calls and in turns with others. Refuses at once if too many calls wait
+    /// already, or the arguments of those that wait take too much memory.
     pub(super) async fn enter(
         &self,
         request: &mut CallRequest,
@@ -218,20 +218,20 @@ impl Limiter {
         tools: &[String],
     ) -> Result<Slot, Fault> {
         let busy = || full("Too many calls are waiting in this host.");
-        // However few of them run at once, more may wait.
+        // Not `limited`: more calls may wait than may run at once.
         let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
         let until = blocking::Until::usual(&rights.principal, request.timeout_ms);
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
-        // What is larger than a share has all of it.
+        // Arguments larger than a share take all of the share.
         let kib = (bytes / 1024).min(self.arguments.each);
         let reserved = self.arguments.try_enter(&rights.principal, kib).ok_or_else(busy)?;
         request.body_quota = None;
         let running = loop {
             let answered = || self.answer(&rights.principal, 0);
-            // Behind the answers that wait for room.
+            // Wait until no answer to the principal waits for room.
             tokio::time::timeout(UNREAD, answered()).await.map_err(|_| full(UNREAD_ANSWERS))?;
             let slot = self.running.enter_as(claim(&self.running, rights, tools, true), 1).await;
             // An answer may have begun to wait meanwhile.
@@ -275,8 +275,8 @@ impl Rates {
     }
 }
 
-/// What a slot counts against. Of one principal at most seven eighths, of one tool three quarters: the rest is for
-/// others, except from whoever runs this host. `limited`: also to what the file of callers allows at once.
+/// The claim of a slot. One principal gets at most seven eighths of the slots, unless it is an operator, and one tool
+/// three quarters: the rest is for others. `limited`: the limits `at_once` of the file of callers apply too.
 fn claim(slots: &Places, rights: &Rights, tools: &[String], limited: bool) -> Claim {
     let all = slots.all;
     let most = |limit: Option<u32>| limit.filter(|_| limited).map_or(all, |limit| limit as usize);

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Longest target and longest line that would ask for one, characters.
+/// Longest target of a denial, and longest line that would request it, characters.
 const TARGET: usize = 200;
 const ASK: usize = 2000;
 /// Longest beginning of a bad output, characters.
@@ -49,26 +49,26 @@ pub(super) struct CallRecord {
     pub meter: Option<Meter>,
     pub listed: Option<OpenCall>,
     pub place: Option<idempotency::KeyPlace>,
-    /// Something of the call may have run: its key has its outcome, and is not free again.
+    /// Something of the call may have run, so its idempotency key keeps the outcome.
     uses_key: bool,
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
-    /// Its place in the audit log, until its line is written.
+    /// The permit to write its line of the audit log, until that is written.
     pub entry: Option<audit::RecordPermit>,
     /// Its transport could not read it as a call.
     pub unread: bool,
-    /// What of the file of callers refused it.
+    /// The rule of the file of callers, or of an approval, that refused the call.
     pub denied_by: Option<String>,
     pub tool: Option<Arc<registry::Tool>>,
     arguments: ShownArguments,
-    /// The policy that decided, and where the work of a service elsewhere is asked for.
+    /// The policy that decided, and the place of the tool service, if there is one.
     decided: Option<(String, Option<String>)>,
-    /// What the last decision and the call itself have to say.
+    /// Notes of the last decision and of the call itself.
     pub notes: policy::Notes,
     confined: Option<Confined>,
-    /// False: whatever happened, nothing of the tool ran.
+    /// False: nothing of the tool ran.
     pub ran: bool,
-    /// Parts of its answer came.
+    /// Parts of the answer were received.
     pub parts_came: bool,
     pub crashed: bool,
     bad_output: String,
@@ -81,7 +81,7 @@ pub(super) struct CallRecord {
 #[derive(Default)]
 struct ShownArguments {
     mask: Mask,
-    /// Of the secrets that this host gives alone: names of members are searched for them.
+    /// Only the secrets that this host gives: names of members are searched for these.
     host: Mask,
     shown: RecordArguments,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
@@ -90,7 +90,7 @@ struct ShownArguments {
 
 struct Confined {
     shape: Arc<policy::Shape>,
-    /// The script as it was when its digest was taken; `None`: the executor told the digest of what it ran.
+    /// The script as it was when its digest was taken; `None`: the executor reported the digest of what it ran.
     script: Option<Script>,
 }
 
@@ -187,7 +187,7 @@ impl CallRecord {
         self.tool = Some(tool);
     }
 
-    /// As JSON text, secrets hidden.
+    /// The arguments as JSON text, secrets hidden.
     pub fn shown_arguments(&self) -> String {
         self.mask(&self.arguments.shown.to_string())
     }
@@ -224,13 +224,13 @@ impl CallRecord {
         self.decided = Some((decision.policy.clone(), decision.service.as_ref().map(policy::ServiceGrant::place)));
     }
 
-    /// A text that no log, record or answer may show.
+    /// Hides a text in all logs, records and answers.
     pub fn hide(&mut self, secret: &str) {
         self.arguments.mask.add(secret);
         self.arguments.host.add(secret);
     }
 
-    /// What the call may touch is settled.
+    /// Records the final confinement of the call.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
         // No log may show the host's own variables. What the call brings is not a secret of this host.
@@ -248,7 +248,7 @@ impl CallRecord {
         self.report.turn.as_mut().and_then(Arc::get_mut)
     }
 
-    /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
+    /// Gives up the slot while the call waits. The call still counts as waiting, and keeps the memory of its arguments.
     pub fn step_aside(&mut self) {
         self.slot().into_iter().for_each(|slot| slot.running = None);
     }
@@ -266,7 +266,7 @@ impl CallRecord {
         }
     }
 
-    /// The executor starts: writes the begin record.
+    /// Writes the begin record, just before the executor starts.
     pub fn running(&mut self) -> Result<(), Fault> {
         let Some(mut entry) = self.entry.take() else { return Ok(()) };
         self.ran = true;
@@ -277,7 +277,7 @@ impl CallRecord {
         begun
     }
 
-    /// Whether something of the call runs.
+    /// Sets whether something of the call runs.
     pub fn runs(&mut self, ran: bool) {
         (self.ran, self.uses_key) = (ran, ran);
         let phase = if ran { Phase::Running } else { Phase::Waiting };
@@ -289,7 +289,7 @@ impl CallRecord {
         text::printable(&self.arguments.mask.text(words))
     }
 
-    /// A line of the log of a call whose outcome has no log of its own. Returns the line, secrets hidden.
+    /// Adds a log line, for a call whose outcome has no log of its own. Returns the line, secrets hidden.
     pub fn log(&mut self, line: &str) -> String {
         let line = self.shown(line);
         if self.report.logs.len() < EVENT_LINES {
@@ -298,7 +298,7 @@ impl CallRecord {
         line
     }
 
-    /// The same of a line that the tool wrote: the run log has it at once.
+    /// Like `log`, for a line that the tool wrote: adds it to the run log, too.
     pub fn add_log(&mut self, line: &str) -> String {
         let line = self.log(line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
@@ -306,8 +306,8 @@ impl CallRecord {
         line
     }
 
-    /// The executor is done. `lost`: lines of the log that were not taken in time. `digest`: of the script that ran,
-    /// where the executor knows it.
+    /// Records that the executor is done. `lost`: log lines that were dropped. `digest`: of the script that ran, if the
+    /// executor knows it.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
         if lost > 0 {
             self.add_log(&format!("toolhost: {lost} more lines came too fast for this log"));
@@ -320,7 +320,7 @@ impl CallRecord {
             Err(fault) => !matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError),
             Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
         };
-        // A function of this process can fail so after it did something; what a sandbox refuses did not begin.
+        // A function of this process can fail like this after it did something; what a sandbox refuses did not start.
         self.uses_key &= self.ran || self.confined.is_none();
     }
 
@@ -403,7 +403,7 @@ impl CallRecord {
         self.changed(json).unwrap_or_else(|| json.to_owned())
     }
 
-    /// A text of an answer that comes in several, as far as it can be shown now; `None`: what stayed back of them.
+    /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns the rest.
     pub fn piece(&mut self, held: &mut TextStream, text: Option<&str>) -> String {
         let shown = self.arguments.mask.piece(held, text);
         if held.hid {
@@ -419,7 +419,7 @@ impl CallRecord {
         }
     }
 
-    /// Denials that show no secret and no control character, and are not long.
+    /// Hides secrets and control characters in denials, and cuts long texts.
     pub fn decent_denials(&self, denials: &mut [Denial]) {
         let decent = |text: &str, most| text::head(&self.shown(text), most);
         for denial in denials {
@@ -429,8 +429,8 @@ impl CallRecord {
         }
     }
 
-    /// A fault whose words carry no secret and no control character. A call that was cancelled while it ran is not made
-    /// again as if nothing had happened.
+    /// Hides secrets and control characters in a fault. If the call was cancelled while it ran, the fault says so, and
+    /// is not retryable.
     fn decent(&self, fault: Fault) -> Fault {
         let midway = self.ran && fault.kind == Kind::CancelledError;
         let mut fault = if midway { output::cancelled_midway(fault) } else { fault };
@@ -442,7 +442,7 @@ impl CallRecord {
         fault
     }
 
-    /// A refusal for the number of calls; `before`: how many have no record. `None`: this one has none either.
+    /// One of many refusals. `before`: how many before it have no record. `None`: this one gets none either.
     pub fn one_of_many(&mut self, before: Option<u64>) {
         match before {
             Some(0) => {}
@@ -451,7 +451,7 @@ impl CallRecord {
         }
     }
 
-    /// The call is over: its caller gets this, or the outcome that was kept under its key.
+    /// Ends the call with this result, or with the outcome that was kept under its key.
     pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
         let Some(kept) = self.kept.clone() else {
             let result = result.map_err(|fault| self.decent(fault));
@@ -552,7 +552,7 @@ impl CallRecord {
         }
     }
 
-    /// What the call did with its network until now, secrets hidden: of one that may reach hosts, or was seen to try.
+    /// The network traffic of the call until now, secrets hidden. `None`: it may reach no host, and did not try to.
     fn network(&self) -> Option<Traffic> {
         let networked = self.confined.as_ref().is_some_and(|confined| !confined.shape.network.hosts().is_empty());
         let mut traffic = lock(&self.traffic).clone();

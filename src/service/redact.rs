@@ -1,5 +1,5 @@
-//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden where
-//! they stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
+//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden in the
+//! arguments, whatever their length; the mask that is made of them finds their texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
 use crate::manifest::arguments::declares;
@@ -11,7 +11,7 @@ use std::fmt::{self, Display};
 
 /// Deepest value that is followed; arguments are bounded below it.
 const DEEPEST: usize = 128;
-/// Most looks in one walk, each at one value under one schema: a schema can refer to itself in any number of ways.
+/// Most steps of one walk, each for one value under one schema: a schema can refer to itself in any number of ways.
 const LOOKS: u32 = 20_000;
 /// Bytes of a schema that are searched in one look.
 const BYTES_A_LOOK: usize = 512;

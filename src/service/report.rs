@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// How one call ended. `success` is false exactly when there is an `error`. As JSON it is what the person at the
-/// command line reads; others get it `for_reader`.
+/// command line reads; others get what `for_reader` returns.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -39,25 +39,25 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Traffic>,
     pub digests: Digests,
-    /// Where the call got less than was asked.
+    /// Notes on where the call got less than was requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// What was run, with what, and how long each stage took: where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verbose: Option<Box<Verbose>>,
-    /// What the tool asks of its client: with the answers the call is made again.
+    /// Questions of the tool to its client, which makes the call again with the answers.
     #[serde(skip)]
     pub asks: Option<Questions>,
-    /// The tool's own definition, for faces that show more of it.
+    /// The tool's own definition, for transports that show more of it.
     #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,
     /// True where the tool's answer is the envelope.
     #[serde(skip)]
     pub speaks_envelope: bool,
-    /// The answer is what its parts said: whoever has them has all of it.
+    /// The parts that were sent make up the whole answer.
     #[serde(skip)]
     pub streamed: bool,
-    /// Kept until the answer is delivered: no more answers wait for a slow reader than calls may run.
+    /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls may run.
     #[serde(skip)]
     pub turn: Option<Arc<quota::Slot>>,
 }
@@ -86,7 +86,7 @@ pub struct Envelope<'a> {
 }
 
 impl Report {
-    /// Ends the call but for the memory of its arguments, which are kept while its client is asked.
+    /// Gives up the slot, but keeps the memory of the arguments while the client is asked.
     pub fn asks_on(mut self) -> Option<Arc<quota::Slot>> {
         let mut turn = self.turn.take()?;
         Arc::get_mut(&mut turn)?.running = None;
@@ -105,8 +105,8 @@ impl Report {
         }
     }
 
-    /// For whoever called over a network. Only an operator reads what names paths of this host: the walls, the network,
-    /// the words for the person, the lines that would ask for more.
+    /// The report for a caller over a network. Only an operator gets what names paths of this host: the walls, the
+    /// network, the texts for the person, the lines that would request more.
     pub fn for_reader(mut self, operator: bool, label: Option<&str>) -> Report {
         (self.user, self.verbose) = (label.map(str::to_owned), None);
         if operator {
@@ -153,7 +153,7 @@ impl Report {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verbose {
-    /// The interpreter, its words and the script; of a method of this process its name.
+    /// The interpreter, its arguments and the script; for a method of this process, its name.
     pub command: String,
     pub stdin: String,
     /// The answer, or the end of what was printed instead of one.

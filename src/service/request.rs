@@ -1,5 +1,5 @@
-//! A request: one call, by whom, who can be asked about it, and where its events go while it runs. What waits between a
-//! tool and its reader is bounded.
+//! A request: one call, its caller, who can be asked about it, and where its events go while it runs. The queue between
+//! a tool and its reader is bounded.
 
 use super::Arguments;
 use super::output::AskableClient;
@@ -35,16 +35,16 @@ impl Caller {
         Caller { operator: true, ..Caller::named(user) }
     }
 
-    /// Whether a call is for this one's eyes: of this caller, or of this principal.
+    /// Whether this caller may see a call of that caller or principal.
     pub(super) fn sees(&self, caller: &str, principal: &str) -> bool {
         self.operator || [caller, principal].contains(&self.user.as_str())
     }
 }
 
-/// Longest name on whose behalf a request comes, characters: each call of it has its own copies.
+/// Longest label, characters: each call has its own copies of it.
 const LONGEST_LABEL: usize = 1000;
 
-/// On whose behalf a request comes; empty: none.
+/// The user whom a request names; an empty name counts as none.
 pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
     match user {
         Some(user) if user.chars().count() > LONGEST_LABEL => {
@@ -60,7 +60,7 @@ pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
     pub id: Option<String>,
     pub caller: Caller,
-    /// On whose behalf the request says it comes. A label: an identity only where the caller may act as that one.
+    /// The user whom the request names. A label: an identity only where the caller may act as that user.
     pub label: Option<String>,
     /// `id` or `id@range`.
     pub tool: String,
@@ -73,16 +73,16 @@ pub struct CallRequest {
     pub approver: Approver,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
-    /// What the tool may ask of whoever calls it, and what that one answered.
+    /// What the tool may ask its client, and what the client answered.
     pub client: AskableClient,
-    /// What the tool asks for and is refused is kept and told, at a cost.
+    /// Records and reports what the tool is refused, which makes the call slower.
     pub explain: bool,
     pub trace: Option<TraceContext>,
-    /// What was run, with what, and what it could touch comes with the report: for the person at the command line.
+    /// Adds to the report what was run, with what, and what it could touch: for the person at the command line.
     pub verbose: bool,
-    /// Entries of callers against which it was counted already: the principal's first, then that of whom it acts as.
+    /// How many entries of callers have counted it already: the principal's first, then that of the acting caller.
     pub counted: usize,
-    /// Whom it was accepted for: it runs only as that one.
+    /// The caller that it was accepted for: it runs only as that caller.
     pub acts_as: Option<String>,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
     pub refused: Option<Fault>,
@@ -93,7 +93,7 @@ impl CallRequest {
         CallRequest { caller, tool: tool.into(), arguments, ..CallRequest::default() }
     }
 
-    /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.
+    /// A request that its transport cannot accept. `asked`: the text in the place of the tool's id.
     pub fn refused(caller: Caller, asked: &str, fault: Fault) -> CallRequest {
         CallRequest { refused: Some(fault), ..CallRequest::new(caller, asked, Arguments::Value(Value::Null)) }
     }
@@ -104,16 +104,16 @@ pub fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// Who can be asked about a call, as the transport knows that it came by.
+/// Who can be asked to approve a call, as its transport knows.
 #[derive(Clone, Default)]
 pub enum Approver {
     #[default]
     Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be distinguished.
+    /// Operators, who see `Service::approvals`. `but`: the caller itself, who may not answer.
     Operators { but: Option<String> },
-    /// Whomever the transport itself can ask.
+    /// A person whom the transport itself can ask.
     Face(Arc<dyn Ask>),
-    /// The person of the client that calls, as that one says, where every policy that asks allows it; else the other.
+    /// The person at the calling client, if every policy that requires approval allows that; otherwise `or`.
     Client { face: Arc<dyn Ask>, or: Box<Approver> },
 }
 
@@ -128,20 +128,20 @@ pub trait Ask: Send + Sync {
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer>;
 }
 
-/// What a person is asked: everything that the answer is for.
+/// A question to a person, with everything that the answer applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
     pub call: String,
     pub tool: String,
     pub caller: String,
-    /// Who authenticated, where that is another; what the request calls itself.
+    /// Who authenticated, if not `caller`; and the label of the request.
     pub through: Option<String>,
     pub label: Option<String>,
     pub why: Vec<Confirm>,
-    /// JSON text, secrets hidden, nothing in it that a terminal would obey.
+    /// JSON text, secrets hidden, without control characters.
     pub arguments: String,
-    /// So many characters of it are left out.
+    /// How many characters of the arguments are left out.
     pub not_shown: usize,
     pub touches: Vec<String>,
     /// SHA-256 of the whole decision and the whole arguments.
@@ -152,7 +152,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// In lines for a person; its texts come from tools, callers and policies. `touches`: also what the call may touch.
+    /// The question in lines. Its texts come from tools, callers and policies. `touches`: also what the call may touch.
     pub fn text(&self, touches: bool) -> String {
         let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
         let mut lines = vec![format!("{tool}: may this call run?")];
@@ -181,7 +181,7 @@ pub enum Answer {
     Dismissed {
         by: String,
     },
-    /// The person is asked now, and this call made again with the answer.
+    /// The client asks its person now, and makes this call again with the answer.
     InputRequired,
     /// No answer that counts.
     Refused(Fault),
@@ -192,7 +192,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Log(String),
-    /// A message of the tool to whoever calls it.
+    /// A message of the tool to its caller.
     Message(Level, String),
     /// How far the tool is.
     Progress(Progress),
@@ -262,12 +262,12 @@ impl EventStream {
         self.waiting.push_back(event);
     }
 
-    /// Somebody reads.
+    /// Whether anybody reads the events.
     pub fn is_heard(&self) -> bool {
         self.sink.is_some()
     }
 
-    /// So much of the answer waits for the reader that the tool should wait, too.
+    /// Whether so much of the answer waits for the reader that the tool should wait, too.
     pub fn is_behind(&self) -> bool {
         self.parts.0 >= PARTS || self.parts.1 >= PARTS_BYTES
     }
@@ -290,7 +290,7 @@ impl EventStream {
         self.waiting.clear();
     }
 
-    /// Hands on what still waits, to a reader that reads.
+    /// Passes on the events that still wait, while the reader takes them.
     pub async fn finish(mut self) {
         let patience = if self.patient { Duration::MAX } else { PATIENCE };
         while !self.waiting.is_empty() && tokio::time::timeout(patience, self.hand_on()).await.is_ok() {}

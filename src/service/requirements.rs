@@ -1,5 +1,5 @@
-//! What the files beside a script ask for, joined to what policy decided about it. A file speaks for its own script
-//! only.
+//! Adds the packages that the files beside a script request to policy's decision about it. A file counts for its own
+//! script only.
 
 use crate::manifest::{Handler, Language, Site};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
@@ -18,7 +18,7 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
     decision
 }
 
-/// What policy decides about a tool, as if the lock that toolhost writes were not there.
+/// What policy decides about a tool, as if the lock that toolhost writes did not exist.
 pub(super) fn decide_unlocked(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
@@ -31,7 +31,7 @@ pub(super) fn decide_unlocked(tool: &Tool, snapshot: &Snapshot, policies: &Polic
     decision
 }
 
-/// What a builtin tool needs for source text of this language, as its policy has it.
+/// The decision about source text of this language that a builtin tool runs.
 pub(super) fn of_source(
     tool: &Tool,
     language: Language,
@@ -46,8 +46,8 @@ pub(super) fn of_source(
     decision
 }
 
-/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool runs it. `guest`: it
-/// lies in a folder of other tools than those that name it.
+/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool runs it. `guest`: the
+/// script lies in a folder of other tools than those that name it.
 pub(super) fn add(
     decision: &mut Decision,
     site: &Site,
@@ -58,14 +58,14 @@ pub(super) fn add(
 ) {
     let version = decision.runtime.as_ref().map(|runtime| runtime.version.clone());
     let found = find_beside(site, language, version.as_deref(), guest, false, snapshot);
-    // A lock beside the script wins; requirements without one are the script's own, too.
+    // Files beside the script, with or without a lock, win over the lock of the policy.
     let found = found.filter(|found| !matches!(found, Ok(None))).or_else(|| of_policy(decision, language, is_run));
     let Some(found) = found else { return };
     let by_hand = by_hand(decision, site, language);
     decision.wants(found, by_hand, machine);
 }
 
-/// The packages that the policy gives to what has no files beside its script, or to source text.
+/// The packages that the policy gives to a script without such files, or to source text.
 fn of_policy(
     decision: &mut Decision,
     language: Language,
@@ -108,11 +108,11 @@ fn find_beside(
     }))
 }
 
-/// Where somebody installed packages already: those of the interpreter that the policy names, or beside the script.
+/// Says where packages were installed by hand: for the interpreter that the policy names, or beside the script.
 fn by_hand(decision: &Decision, site: &Site, language: Language) -> Option<&'static str> {
     let named = decision.runtime.as_ref().is_some_and(|runtime| runtime.found != "PATH");
     match language {
-        Language::Python if named => Some("the interpreter that its policy names is taken to have them"),
+        Language::Python if named => Some("toolhost assumes that the interpreter of its policy has them"),
         Language::Nodejs | Language::Bun if site.folder.join("node_modules").is_dir() => {
             Some("node_modules beside the script is used as it lies")
         }

@@ -1,7 +1,7 @@
 //! The run log: one tracing record per call and one per line of a tool's log, on standard error.
 //!
-//! Nothing of other crates is logged: their debug lines would show arguments unmasked. The lines of a server wait in a
-//! bounded queue for a thread of its own: a logger does not wait for a pipe without a reader.
+//! Nothing of other crates is logged: their debug lines would show arguments unmasked. A server queues its lines for a
+//! writer thread. The queue is bounded, and no logger waits for a pipe that nobody reads.
 
 use super::call_ended::CallEnded;
 use crate::base::{millis, text};
@@ -30,7 +30,7 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicU64 = AtomicU64::new(0);
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// Writes the record of a call that is over, if anybody listens at its level.
+/// Writes the record of a call that is over, if its level is enabled.
 pub(super) fn call(ended: &CallEnded) {
     let CallEnded { report, line, .. } = ended;
     let fault = report.error.as_ref();
@@ -70,7 +70,7 @@ pub(super) fn call(ended: &CallEnded) {
     }
 }
 
-/// What the operator must repair is worse than what callers and tools do wrong.
+/// Faults that the operator must repair have higher levels than mistakes of callers and tools.
 fn level(fault: &Fault) -> Level {
     match fault.kind {
         Kind::SecurityError => Level::ERROR,
@@ -82,14 +82,14 @@ fn level(fault: &Fault) -> Level {
     }
 }
 
-/// Writes a line of a tool's log, secrets hidden and printable, if anybody listens to them. As a field: a message has
-/// no quotes, and so could show fields of its own.
+/// Writes a line of a tool's log, which is masked and printable, if its level is enabled. The line is a field, in
+/// quotes: in a message, which has none, it could imitate other fields.
 pub fn line(call: &str, trace: impl Fn() -> Option<String>, tool: &str, line: &str) {
     tracing::debug!(target: "toolhost::log", call, trace = trace(), tool, line = text::cut(line, CUT));
 }
 
-/// Cut first, then escaped: a field is one line, whatever a tool printed. As a text it is written in quotes, so that
-/// none shows another field.
+/// Cuts, then escapes: a field is one line, whatever a tool printed. A text is written in quotes, so that it cannot
+/// imitate other fields.
 fn shown(words: &str) -> String {
     text::printable(&text::cut(words, CUT))
 }
@@ -101,8 +101,8 @@ pub struct Style {
     pub colour: bool,
 }
 
-/// Starts the log on standard error. A second start is ignored: embedding programs bring their own. `queued`: lines
-/// wait for a thread of their own, and are lost where that cannot write them.
+/// Starts the log on standard error. A second start is ignored: embedding programs have their own. `queued`: lines go
+/// through a writer thread, and are lost if it cannot write them.
 pub fn init(style: Style, queued: bool) {
     if queued {
         begin_queue(style.json);
@@ -118,11 +118,11 @@ pub fn init(style: Style, queued: bool) {
     let _ = if style.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
 }
 
-/// Starts the thread. Where there can be none, lines are written by whoever logs them. `json`: what else is said
-/// becomes lines of JSON, too.
+/// Starts the writer thread. If that fails, each thread writes its own lines. `json`: the lines of `say` are JSON,
+/// too.
 fn begin_queue(json: bool) {
     JSON.store(json, Ordering::Relaxed);
-    // Not through the handle that others share: they would wait for its lock.
+    // A duplicate of the descriptor: other users of the shared handle would wait for its lock.
     let Ok(to) = io::stderr().as_fd().try_clone_to_owned() else { return };
     let (lines, waiting) = channel();
     let thread = std::thread::Builder::new().name("run log".to_owned()).spawn(move || write(&waiting, to.into()));
@@ -140,7 +140,7 @@ pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Has this written, with a line break; `level`: how grave it is, where lines are JSON. False: it has no queue.
+/// Queues a line. `level`: used only where lines are JSON. False: there is no queue.
 pub fn say(level: &str, line: &str) -> bool {
     if !is_queued() {
         return false;
@@ -180,7 +180,7 @@ fn write(lines: &Receiver<Vec<u8>>, mut to: File) {
     }
 }
 
-/// Takes one line, whole.
+/// A writer that queues what is written at once as one line.
 struct Queue;
 
 impl Write for Queue {

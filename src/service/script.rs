@@ -1,6 +1,6 @@
-//! The script that a call names or brings: the arguments of `executeScript` and `runCode` under the method's own names,
-//! its language, and its digest for reports and records. Arguments are checked here whatever the tool's own schema
-//! takes.
+//! The script that a call names or holds: the arguments of `executeScript` and `runCode` under the method's own names,
+//! its language, and its digest for reports and records. Arguments are checked here, whatever the tool's schema
+//! allows.
 
 use crate::base::files::{self, Stamp};
 use crate::base::{json, lock};
@@ -151,7 +151,7 @@ impl Script {
 pub(super) struct DigestCache(Mutex<HashMap<PathBuf, (Stamp, String)>>);
 
 impl DigestCache {
-    /// Of the script that a call leads to. `None` also for modules: their executor tells what it ran.
+    /// The digest of the script that a call runs. `None` also for modules: their executor reports what it ran.
     pub fn find(&self, decision: &policy::Decision) -> Option<Script> {
         let shape = decision.shape.as_ref().ok()?;
         let script = shape.script.as_deref().filter(|_| shape.runtime.language != Language::Wasm)?;

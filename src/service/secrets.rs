@@ -24,19 +24,19 @@ const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8
 const LONGEST_HEADER: usize = 4 * 1024;
 /// Longest run of a command.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait for more of its output after it ended.
+/// Longest wait for more output of a command after it ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// Variables that a command may need to find what is its user's; it gets no others of this host.
+/// Variables that a command may need to find its user's files; it gets no others of this host.
 const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
 
-/// The values of these secrets for this caller, in their order. `left`: of the call's time.
+/// The values of these secrets for this caller, in their order. `left`: the rest of the call's time.
 pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
     let mut reading = JoinSet::new();
     for (index, secret) in secrets.iter().cloned().enumerate() {
         let caller = caller.to_owned();
         reading.spawn(async move {
             let value = tokio::time::timeout(left.min(PATIENCE), value(&secret, &caller)).await;
-            let late = || Err(format!("it was not there within {:.1} s", left.min(PATIENCE).as_secs_f64()));
+            let late = || Err(format!("it could not be read within {:.1} s", left.min(PATIENCE).as_secs_f64()));
             let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
                 ..SHORTEST => Err(TOO_SHORT.to_owned()),
                 _ => Ok(value),
@@ -69,13 +69,13 @@ pub async fn credential(from: SecretSource) -> Result<String, String> {
     let words = String::new;
     let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
     let read = tokio::time::timeout(PATIENCE, value(&secret, "")).await;
-    let read = read.unwrap_or_else(|_| Err(format!("it was not there within {} s", PATIENCE.as_secs())));
+    let read = read.unwrap_or_else(|_| Err(format!("it could not be read within {} s", PATIENCE.as_secs())));
     read.map_err(|why| format!("{}: {}", describe(&secret.from), text::printable(&why)))
 }
 
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
     let whose = if matches!(secret.from, SecretSource::CallerFile(_)) { " for you" } else { "" };
-    let message = format!("the secret {} cannot be had{whose} on this host, so nothing was run", secret.name);
+    let message = format!("the secret {} cannot be read{whose} on this host, so nothing was run", secret.name);
     let person =
         format!("{}: {} (policy {})", describe(&secret.from), text::printable(why), text::printable(&secret.rule));
     Fault::new(Kind::CapabilityError, message).person(person)
@@ -113,7 +113,7 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
         None => c != '\0',
     };
     if !value.chars().all(good) {
-        return Err("it holds a character that cannot stand there (a line break, say)".to_owned());
+        return Err("it holds a character that is not allowed there (such as a line break)".to_owned());
     }
     Ok(value.to_owned())
 }
@@ -130,7 +130,7 @@ fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     read.map_err(|why| format!("{name}: {why}"))
 }
 
-/// What a program prints. It and the files that its words name cannot be changed by other users.
+/// What a program prints. Refuses a program or argument file that other users can change.
 async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, rest) = words.split_first().ok_or("it names no program")?;
     for path in words.iter().filter(|word| word.starts_with('/')) {
@@ -158,7 +158,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
         tokio::pin!(reading);
         tokio::select! {
             read = &mut reading => read.map(|_| None),
-            // What it started may hold its output open.
+            // Its child processes may hold the output open.
             ended = child.wait() => match ended {
                 Ok(status) => tokio::time::timeout(LAST_WORDS, reading).await.unwrap_or(Ok(0)).map(|_| Some(status)),
                 Err(e) => Err(e),
@@ -167,7 +167,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     };
     let status = status.map_err(|e| e.to_string())?;
     if status.is_some() {
-        // Its number may be another's from here on.
+        // Its process id may be reused from here on.
         group.0 = None;
     }
     if printed.len() as u64 > LONGEST {

@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 
 /// Calls of one reader that run at once, unless it says otherwise.
 pub const AT_ONCE: usize = 8;
-/// Events of a call that wait until it speaks, and as many notes about its preparation.
+/// Events of a call that may wait until it is shown, and as many notes about its preparation.
 const WAITING: usize = 256;
 
-/// What a call tells in one moment.
+/// One step of a call, as its reader gets it.
 #[derive(Debug)]
 pub struct StageEvent {
     /// The id of the call.
@@ -26,7 +26,7 @@ pub struct StageEvent {
     pub stage: Stage,
 }
 
-/// Where a call that speaks is: first `Prepare`, last `Completed`, each once.
+/// The stages of a call that is shown: first `Prepare`, last `Completed`, each once.
 #[derive(Debug)]
 pub enum Stage {
     /// From here on the reader gets the events of this call.
@@ -35,7 +35,7 @@ pub enum Stage {
     Processing(Event),
     /// A part of the answer.
     Output(String),
-    /// How it ended. Whatever became of it, this comes.
+    /// How the call ended. Always sent.
     Completed(Box<Report>),
 }
 
@@ -49,7 +49,7 @@ pub enum Show {
 
 type Run = Box<dyn Fn(CallRequest, Sink) -> BoxFuture<'static, Report> + Send>;
 
-/// The calls, as their reader meets them. Dropping it cancels those that run.
+/// A batch of calls for one reader. Dropping it cancels those that run.
 pub struct Speakers {
     /// Ids and tools of the calls, in their order.
     calls: Vec<(Arc<str>, String)>,
@@ -58,28 +58,28 @@ pub struct Speakers {
     /// Calls that have begun and were not shown to their end, and how many those may be.
     begun: usize,
     at_once: usize,
-    /// Calls with something to say, each once, in that order.
+    /// Calls that have output, each once, in the order of their first output.
     ready: mpsc::Receiver<Speaker>,
     tell_ready: mpsc::Sender<Speaker>,
     speaker: Option<Speaker>,
     tasks: JoinSet<()>,
 }
 
-/// A call that has begun, as its reader has it.
+/// A call that has begun, for its reader.
 struct Speaker {
     call: Arc<str>,
     tool: String,
     show: Show,
-    /// What came before the first output.
+    /// The events up to the first output.
     early: VecDeque<Event>,
     events: mpsc::Receiver<Event>,
-    /// Its end; an error where it panicked.
+    /// The report of the call; an error if the call panicked.
     report: MaybeDone<oneshot::Receiver<Report>>,
 }
 
 impl Speaker {
-    /// Waits for the first output, or the end. A note about the preparation is none: a call that still waits, perhaps
-    /// for a person, would keep the others from speaking.
+    /// Waits for the first output, or the end. Notes about the preparation do not count: a call that waits, perhaps for
+    /// a person, would keep the others from being shown.
     async fn with_output(mut self) -> Speaker {
         while let Some(event) = self.events.recv().await {
             let is_note = matches!(event, Event::Preparing(_)) && self.early.len() < WAITING;
@@ -144,7 +144,7 @@ impl Speakers {
         }
     }
 
-    /// What comes next; `None`: all calls were shown to their end. Dropping the future loses nothing.
+    /// The next step. `None`: all calls were shown to their end. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<StageEvent> {
         if self.begun == 0 {
             return None;

@@ -1,6 +1,6 @@
 //! The target of a call: what runs, on which executor, and the whole decision that lets it run.
 //!
-//! The target is the tool's own script, a function of this process, or the script that the arguments name or bring
+//! The target is the tool's own script, a function of this process, or the script that the arguments name or hold
 //! (`executeScript`, `runCode`). Of a script that is named, the policies, parameters and declared variables of every
 //! manifest that it belongs to count too.
 
@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A tool that was found, and what of its call every later stage needs.
+/// A tool that was found, and the data of its call that all later stages need.
 pub(super) struct FoundTool {
     /// The tools and rules under which the whole decision is taken.
     pub decisions: Arc<DecisionCache>,
@@ -33,16 +33,16 @@ pub(super) struct FoundTool {
     pub tool: Arc<registry::Tool>,
     pub decided: Arc<Decided>,
     pub asked_ms: Option<u64>,
-    /// What the tool is refused is kept.
+    /// Whether to record what the tool is refused.
     pub explain: bool,
     /// When the decision was begun, which is when the clock of the call starts, and the call's time limit.
     pub until: blocking::Until,
 }
 
-/// What a call leads to, and everything that decided so.
+/// What a call runs, and everything that decided that.
 pub(super) struct Target {
     pub found: FoundTool,
-    /// The tool, and every other one that what runs belongs to: their limits hold as their rights do.
+    /// The tool, and all other tools that own the script: their limits apply, as their rights do.
     pub tools: Vec<String>,
     /// The manifests that a named script belongs to: their digests, and where they lie.
     owners: Vec<(String, Site)>,
@@ -52,7 +52,7 @@ pub(super) struct Target {
     pub site: Site,
     pub input: Value,
     pub asked_ms: Option<u64>,
-    /// For the record. The decision counts what the file is: its times and its inode.
+    /// For the record. The decision depends on `stamp` instead: the file's times and its inode.
     pub script: Option<Script>,
     stamp: Option<Stamp>,
     pub source: Option<String>,
@@ -76,13 +76,13 @@ impl Target {
         !self.enveloped && !self.decided.decision.asks().is_empty()
     }
 
-    /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this
-    /// client cannot be asked.
+    /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or that this client
+    /// cannot be asked.
     pub fn asks(&self, questions: &Questions, client: &AskableClient, record: &mut CallRecord) -> Result<(), Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
         if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
-            let message = format!("The tool asked its client for {}, which it may not.", ask.word());
+            let message = format!("The tool may not ask its client for {}.", ask.word());
             let word = format!("ask:{}", ask.word());
             let person = format!("its manifest must require the capability `{word}`, and a policy grant it");
             return Err(Fault::new(Kind::SecurityError, message).person(person));
@@ -92,13 +92,13 @@ impl Target {
             None => Ok(()),
             Some(ask) => {
                 let message = format!("The tool needs a client that can be asked: {}.", ask.word());
-                let details = "It ran, and has not done its work. Call it with an MCP client that offers this.";
+                let details = "The tool ran, and has not done its work. Call it with an MCP client that offers this.";
                 Err(Fault::new(Kind::CapabilityError, message).details(details))
             }
         }
     }
 
-    /// Whether calls of what runs are held back: the script, service or method, whatever tool names it.
+    /// Asks the breaker of what runs: the script, service or method, whatever tool names it.
     pub fn attempt(&self, breakers: &Arc<Breakers>, about_to_run: bool) -> Result<Attempt, Fault> {
         let FoundTool { rights, tool, .. } = &self.found;
         let script = self.site.script.as_deref();
@@ -120,7 +120,7 @@ impl Target {
 type Owner = (Arc<Manifest>, Site);
 
 impl Service {
-    /// The target of one call. The record has policy's decision about it by then.
+    /// Finds the target of one call, and adds policy's decision about it to the record.
     pub(super) async fn target(
         &self,
         found: FoundTool,
@@ -170,8 +170,8 @@ impl Service {
         })
     }
 
-    /// The script that a call names, or the source that it brings. A path is judged before anything else about its
-    /// script is looked at.
+    /// The target for the script that a call names, or the source text that it holds. A path is checked before anything
+    /// else about its script.
     async fn script_target(
         &self,
         method: ScriptMethod,
@@ -193,13 +193,13 @@ impl Service {
                 (located, language_of(fixed, given.language, &given.script)?, None)
             }
             ScriptMethod::RunCode => {
-                // Source text lies nowhere: it is placed in scratch.
+                // Source text has no file of its own: it is placed in scratch.
                 let empty = PathBuf::new();
                 let site = Site { manifest: empty.clone(), base: empty, script: None, folder: PathBuf::from("/tmp") };
                 ((site, Vec::new()), language_of_source(fixed, given.language)?, Some(given.script.clone()))
             }
         };
-        // First the secrets of the run, so that whatever is said about it is masked.
+        // First the secrets of the run, so that all messages about it are masked.
         let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
@@ -239,7 +239,7 @@ impl Service {
         })
     }
 
-    /// Where the script of a path lies, if this caller may run what lies there, and whose it is.
+    /// The place of the script at a path, and the tools that own it, if this caller may run it.
     fn locate(
         &self,
         script_path: &str,
@@ -250,7 +250,7 @@ impl Service {
         let site = registry::scripts::resolve(&self.components.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok((site, Vec::new())) };
         let owners = owners_of(snapshot, script, &site.base)?;
-        // A script that belongs to a tool which its caller may not call is not there.
+        // A script of a tool that the caller may not call does not exist for it.
         if let Some((manifest, _)) = owners.iter().find(|(manifest, _)| !rights.may_call(&manifest.id)) {
             record.denied_by = Some(rights.name());
             let person = Some(format!("this script is its own: {}", rights.withheld(&manifest.id)));
@@ -290,9 +290,9 @@ fn owners_of(snapshot: &registry::Snapshot, script: &Path, base: &Path) -> Resul
 }
 
 /// Restricted callers get NotFound for a link, pipe or closed file at a path, which would show other tools.
-/// What a path says of itself is not a secret.
+/// A fault of the path's own text is not hidden.
 fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut CallRecord) -> Fault {
-    // No policy decided this: a path that no script may have, or a script that may not be called by it.
+    // Policy did not decide this: no script may have such a path, or this script may not be run by its path.
     if fault.kind == Kind::SecurityError {
         record.denied_by.get_or_insert_with(|| "script".to_owned());
     }
@@ -320,7 +320,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
     let lost: Vec<policy::Grant> =
         shape.grants.iter().filter(|grant| sandbox::grants::cannot_be_made(grant, shape)).cloned().collect();
     for grant in &lost {
-        let words = format!("narrowed: write {}: it is not there, and cannot be made beside the script", grant.asked);
+        let words = format!("narrowed: write {}: it does not exist, and cannot be made beside the script", grant.asked);
         decision.notes.narrowed(words);
     }
     if !lost.is_empty() {
@@ -328,7 +328,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
     }
 }
 
-/// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
+/// The input, checked against the parameters of every owner. If there is one owner, its defaults are filled in.
 async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::Until) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
@@ -336,7 +336,7 @@ async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::Until) ->
         let (own, input) = (manifest.clone(), given.clone());
         let checked = until.run(long, move || arguments::check(&own, input, false)).await?;
         filled.push(checked.map_err(|fault| {
-            let whose = format!("inputData answers to the parameters of {}, whose script this is.", manifest.id);
+            let whose = format!("inputData must fit the parameters of {}, to which this script belongs.", manifest.id);
             let details = fault.details.iter().fold(whose, |whose, details| format!("{whose}\n{details}"));
             fault.details(details)
         })?);
@@ -344,7 +344,7 @@ async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::Until) ->
     Ok(if filled.len() == 1 { filled.remove(0) } else { given })
 }
 
-/// The decision with what the files beside the script ask for; long ones hold up no other call.
+/// The decision with what the files beside the script request. Long files are read on another thread.
 async fn with_packages(
     mut decision: policy::Decision,
     policy::RunTarget { site, language }: policy::RunTarget,
@@ -367,14 +367,14 @@ fn stamp(decision: &policy::Decision) -> Option<Stamp> {
 }
 
 /// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any
-/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they have the room that those
-/// of a manifest have.
+/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they may be as large as those
+/// of a manifest.
 fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fault> {
     let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     for (name, value) in env {
         let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
         let why = if owners.is_empty() || !owners.iter().all(declared) {
-            "the script's own manifest does not declare it: execution.env names each with its usual text".to_owned()
+            "the script's own manifest does not declare it: add it to execution.env, with a default".to_owned()
         } else if bytes > quantity::MAX_ENV_BYTES {
             format!("all together may have {} bytes: put large data into inputData", quantity::MAX_ENV_BYTES)
         } else if let Some(why) = environment::refused(name, value) {

@@ -1,5 +1,5 @@
-//! What can be called here, and who runs it. Tools and rules come and go while calls run; a call that runs keeps its
-//! own.
+//! Which tools can be called here, and what runs them. Tools and rules can change while calls run; a running call keeps
+//! its own.
 
 use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, packages, preflight};
@@ -45,7 +45,7 @@ impl Service {
         Ok(())
     }
 
-    /// Removes such a tool and its handler; false if there was none. Calls of the tool that run finish.
+    /// Removes a registered tool and its handler. False: there was none. Calls of the tool that run finish.
     pub fn unregister(&self, id: &str) -> bool {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
         let tools = self.components.registry.snapshot().versions(id).to_vec();
@@ -102,8 +102,8 @@ impl Service {
         failed
     }
 
-    /// Rules that may follow the present ones: where there was a file of callers, its absence is not a rule that
-    /// everybody may call everything.
+    /// Accepts rules that are to replace the present ones. If there was a file of callers, its absence is refused: it
+    /// would allow everybody to call everything.
     pub fn may_follow(&self, rules: Rules) -> Result<Rules, String> {
         match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
             Some(gone) => Err(format!(
@@ -115,8 +115,8 @@ impl Service {
         }
     }
 
-    /// Newer rules are there that cannot be read, and no reload was asked for: the present ones stay, whole. Asks
-    /// every source of the registry again; returns what failed.
+    /// Keeps the present rules, because newer ones cannot be read and nobody requested a reload. Asks every source of
+    /// the registry again; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
         self.components.registry.refresh()
@@ -128,7 +128,7 @@ impl Service {
         self.changed.send_replace(());
     }
 
-    /// Why newer rules do not hold, for operators.
+    /// Why newer rules are not in force, for operators.
     pub fn stale_rules(&self) -> Option<String> {
         lock(&self.stale).clone()
     }
@@ -195,7 +195,7 @@ impl Service {
         confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
     }
 
-    /// The connections over which services elsewhere are called.
+    /// The connections to tool services.
     pub fn tool_services(&self) -> Vec<Value> {
         self.components.executors.remote.as_ref().map(|remote| remote.connections()).unwrap_or_default()
     }
@@ -204,8 +204,7 @@ impl Service {
         self.decisions().map(drop)
     }
 
-    /// What a tool asks for, is allowed and gets, as a call would meet it now; and what it was refused in its last
-    /// calls.
+    /// What a tool requests, is allowed and gets, if it were called now; and the denials of its last calls.
     pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;

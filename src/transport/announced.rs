@@ -1,4 +1,4 @@
-//! Announced tools: what hosts elsewhere say they serve, and what this host says of its own, on a topic of a broker.
+//! Announced tools: on a topic of a broker hosts announce what they serve. This host listens, and announces its own.
 //!
 //! Only announcers that the operator lists count, for the time that they say. A right to call comes from policy alone.
 
@@ -21,14 +21,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Where announcements are made unless configured.
 pub const TOPIC: &str = "notify:tg:tool-services";
-/// Seconds for which one holds, unless configured, and at most.
+/// How long an announcement is valid, unless configured, and at most, seconds.
 pub const TTL: i64 = 60;
 pub const LONGEST_TTL: i64 = 300;
-/// How far the clock of an announcer may be before ours, milliseconds.
+/// How far the clock of an announcer may be ahead of ours, milliseconds.
 const AHEAD: i64 = 10_000;
 /// Longest pause between two announcements: a host that is started later waits for the next.
 const OFTEN: Duration = Duration::from_secs(20);
-/// How long a host that stops tries to say so.
+/// How long a host that stops tries to withdraw its announcement.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// At most one refusal is logged in this time.
 const QUIET: Duration = Duration::from_secs(1);
@@ -49,14 +49,14 @@ pub struct Announcer {
     pub key: Secret,
 }
 
-/// What this host hears while it serves.
+/// The listeners for announcements, while this host serves.
 #[derive(Default)]
 pub struct Announcements(Vec<Arc<Listener>>);
 
 struct Listener {
     service: Arc<Service>,
     link: Link,
-    /// For people.
+    /// The topic and its broker, for people.
     at: String,
     from: BTreeMap<String, AnnouncerState>,
     /// The names under which this host announces.
@@ -72,7 +72,7 @@ struct AnnouncerState {
 
 #[derive(Default)]
 struct Standing {
-    /// The time of the last announcement that was believed.
+    /// The time of the last announcement that was accepted.
     last: i64,
     until: Option<(Instant, Timestamp)>,
 }
@@ -149,7 +149,7 @@ impl Listener {
             };
             let Some(delivery) = delivery else { return };
             let Err(why) = self.receive(&delivery.body).await else { continue };
-            // Whoever may publish there could fill the log.
+            // Anybody who may publish on the topic could fill the log.
             if Instant::now() < quiet {
                 unsaid += 1;
                 continue;
@@ -173,19 +173,19 @@ impl Listener {
     async fn believed(&self, known: &AnnouncerState, sealed: Sealed) -> Result<(), String> {
         let Announcement { time, ttl, descriptors } = sealed.opened(&known.key)?;
         if !(1..=LONGEST_TTL).contains(&ttl) {
-            return Err(format!("its time is not from 1 to {LONGEST_TTL} seconds"));
+            return Err(format!("its ttl is not from 1 to {LONGEST_TTL} seconds"));
         }
         let now = Timestamp::now().as_millisecond();
         if time > now.saturating_add(AHEAD) {
-            return Err("it is dated in the future: the clock of one of both hosts is wrong".to_owned());
+            return Err("it is dated in the future: the clock of one of the two hosts is wrong".to_owned());
         }
         let until = time.saturating_add(ttl * 1000);
         let left = u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
-        let left = Duration::from_millis(left.ok_or("its time is over: it is an old one, or a clock is wrong")?);
+        let left = Duration::from_millis(left.ok_or("its ttl has passed: it is an old one, or a clock is wrong")?);
         {
             let mut standing = lock(&known.standing);
             if time <= standing.last {
-                return Err("it was heard before, or a later one was".to_owned());
+                return Err("it, or a later one, was received before".to_owned());
             }
             standing.last = time;
         }
@@ -208,7 +208,7 @@ impl Listener {
         }
     }
 
-    /// Has the registry take in what an announcer says now, and tells what became of it.
+    /// Updates the registry with what an announcer offers now, and logs the result.
     async fn changed(&self, known: &AnnouncerState) {
         let (service, source) = (self.service.clone(), known.source.clone());
         let work = tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
@@ -227,7 +227,7 @@ impl Listener {
         for id in tools {
             let why = match snapshot.find(&id) {
                 Ok(tool) if tool.source == registry_id(&known.source) => continue,
-                Ok(_) => "something of this host has its namespace".to_owned(),
+                Ok(_) => "a file of this host has its namespace".to_owned(),
                 Err(fault) => fault.person.unwrap_or(fault.message),
             };
             tracing::warn!(target: "toolhost::announced", "{id} of {name} is not loaded: {}", printable(&why));
@@ -239,7 +239,7 @@ fn registry_id(source: &Announced) -> &str {
     crate::registry::Source::id(source)
 }
 
-/// Announces what the entries say that they announce, until the host stops.
+/// Announces the tools of each entry that has `announce`, until the host stops.
 pub async fn announce(
     entries: &[broker::BrokerSettings],
     service: &Arc<Service>,
@@ -282,13 +282,13 @@ impl Voice {
             loop {
                 tokio::select! {
                     () = tokio::time::sleep_until(again) => break,
-                    // Its tools may be others now.
+                    // The tools of this host may have changed.
                     Ok(()) = changes.changed() => break,
                     () = stop.cancelled() => {
                         let _ = tokio::time::timeout(FAREWELL, self.says(true)).await;
                         return;
                     }
-                    // What is said at the topic.
+                    // Messages on the topic are not read here.
                     Some(_) = came.recv() => {}
                 }
             }
@@ -304,11 +304,11 @@ impl Voice {
             Err(why) => Err(why),
         };
         if let Err(why) = sent {
-            tracing::warn!(target: "toolhost::announced", "what this host serves was not announced: {why}");
+            tracing::warn!(target: "toolhost::announced", "the tools of this host were not announced: {why}");
         }
     }
 
-    /// Of the tools that the entry's caller can call now.
+    /// Descriptors of the tools that the entry's caller can call now.
     fn descriptors(&self) -> Map<String, Value> {
         let broker::BrokerSettings { request, response, tools, caller, .. } = &self.entry;
         let caller = Caller::named(caller.clone());

@@ -26,17 +26,17 @@ impl Payer {
         Payer { limiter: limiter.clone(), principal: principal.to_owned() }
     }
 
-    /// Waits for the room that this much takes until it is sent.
+    /// Waits for the memory of an answer of so many bytes. It is free again once the answer is sent.
     pub async fn reserve(&self, bytes: usize) -> Place {
         self.limiter.answer(&self.principal, bytes).await
     }
 
-    /// The room for an answer of so many bytes that can be asked for again.
+    /// Takes the memory of an answer that its client can request again. Never waits.
     pub fn try_reserve(&self, bytes: usize) -> Result<Option<Place>, Fault> {
         self.limiter.try_answer(&self.principal, bytes)
     }
 
-    /// Builds what `write` writes. `text`: bytes of the text in it. `None`: it is larger than a response may be.
+    /// Builds the answer that `write` writes. `text`: bytes of its text. `None`: it is larger than a response may be.
     pub async fn build(
         &self,
         text: usize,
@@ -58,7 +58,7 @@ impl Payer {
     }
 }
 
-/// Does work on a long text in a thread that may take its time.
+/// Does work on a text, on another thread if the text is long.
 async fn apart<T: Send + 'static>(text: usize, work: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
     match text > LARGE_TEXT_BYTES {
         true => tokio::task::spawn_blocking(work).await.ok().flatten(),
@@ -66,7 +66,7 @@ async fn apart<T: Send + 'static>(text: usize, work: impl FnOnce() -> Option<T> 
     }
 }
 
-/// Writes JSON without a character that a terminal would obey.
+/// Writes JSON with all control characters escaped.
 pub fn visible(value: &impl Serialize, to: &mut dyn io::Write) -> io::Result<()> {
     Ok(value.serialize(&mut Serializer::with_formatter(to, VisibleJson))?)
 }
@@ -94,7 +94,7 @@ impl io::Write for Size {
     }
 }
 
-/// The answer that `write` makes of a report; of one that is too large, that it is.
+/// The answer that `write` makes of a report. If that is too large, the answer is a fault that says so.
 pub async fn of_report(
     payer: Payer,
     report: Report,

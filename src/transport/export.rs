@@ -1,5 +1,5 @@
 //! Tools as programs and models see them: schemas that the strictest clients take, the shapes of model APIs, and text
-//! for a prompt. Nothing shows a path of this host, or a raw character that a terminal would obey. Rules that are left
+//! for a prompt. Nothing shows a path of this host, or a raw control character. Rules that are left
 //! out of a schema are checked by the call pipeline all the same.
 
 use super::names::Names;
@@ -9,7 +9,7 @@ use crate::registry::Tool;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Whose shape.
+/// The form in which tools are shown: the shape of a model API, or a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     OpenAi,
@@ -32,8 +32,8 @@ impl Format {
     }
 }
 
-/// What is offered of these: one version of each id, the one that a call of the id gets, which is a tool that can be
-/// called here and is not hidden.
+/// The tools to offer: for each id the version that a call of the id gets, if that can be called here and is not
+/// hidden.
 pub fn offered(
     mut tools: Vec<Arc<Tool>>,
     called: impl Fn(&str) -> Option<Arc<Tool>>,
@@ -46,8 +46,8 @@ pub fn offered(
     tools
 }
 
-/// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has
-/// the same name alone and in a list. A tool whose name would be another's is left out. A prompt is one text.
+/// These tools as a model API takes them in its `tools`. `all`: names are unique among these, so that a tool has
+/// the same name alone and in a list. A tool whose name is taken is left out. A prompt is one text.
 pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Value {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
@@ -124,7 +124,7 @@ fn prompt(tool: &Tool) -> String {
     lines.join("\n")
 }
 
-/// All of a tool that whoever may call it reads.
+/// Everything about a tool that its callers may read.
 pub fn describe(tool: &Tool) -> Value {
     let manifest = &tool.manifest;
     let examples = manifest.examples.iter().map(|Example { description, input, expected_output, .. }| {

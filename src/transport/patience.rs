@@ -1,7 +1,7 @@
-//! A stream with a clock: whoever reads an answer too slowly loses the connection.
+//! A stream that ends the connection of a slow reader.
 //!
-//! For: connections. In: any stream. Out: the same stream, whose writes fail where the other end took too little for
-//! too long. Never: counts the time in which there is nothing to write.
+//! Writes fail if the other end took too little for too long. The time in which there is nothing to write does not
+//! count.
 
 use std::io;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A reader that holds up a write takes at least `ENOUGH` bytes, or all of it, in this time.
+/// A reader that delays writes must take at least `ENOUGH` bytes, or all there is, in this time.
 const WINDOW: Duration = Duration::from_secs(30);
 const ENOUGH: usize = 64 * 1024;
 
 pub struct Patient<S> {
     stream: S,
     window: Duration,
-    /// Since a write had to wait: its clock, and what was taken meanwhile.
+    /// Set since a write had to wait: its timer, and the bytes that were taken meanwhile.
     held_up: Option<(Pin<Box<Sleep>>, usize)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a call of a tool would be refused for, before anybody calls it: by the decision that a call is held to.
+//! Reports beforehand why calls of a tool would be refused, from the same decision that a call obeys.
 
 use crate::base::json::escape_segment;
 use crate::base::text::{self, printable};
@@ -21,7 +21,7 @@ const SCRIPT: &str = "/handler/scriptPath";
 /// Longest script that is read, bytes.
 const LONGEST_TEXT: u64 = 4 << 20;
 
-/// Adds to the report of each file what calls of its tool would be refused for.
+/// Adds to the report of each file the reasons for which calls of its tool would be refused.
 pub fn tell(
     snapshot: &registry::Snapshot,
     policies: &policy::Policies,
@@ -31,7 +31,7 @@ pub fn tell(
     let policies = snapshot.protect(policies);
     let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
     let tools = snapshot.list(&registry::Filter::default());
-    // Of the trees below folders of scripts, each is looked at once: what holds no code refuses nothing.
+    // Inspect each tree below a folder of scripts once: a tree without code refuses no call.
     let folders: BTreeSet<&Path> = tools.iter().map(|tool| tool.site.folder.as_path()).collect();
     let is_below = |tree: &Path| tree.ancestors().any(|above| folders.contains(above));
     let counts = |place: &&policy::WritablePath| {
@@ -63,10 +63,10 @@ pub fn tell(
     }
 }
 
-/// What the tool asks for and policy refuses.
+/// What the tool requests and policy refuses.
 fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let refused = registry::refused(decision);
-    // In a policy of mode "narrow" the rest of the tool runs; what can never be granted is still a mistake.
+    // In mode "narrow" the tool runs with less. A request that no policy can grant is still a mistake.
     let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
     let problem = |verdict: &Verdict| {
         let (severity, message) = verdict_in_words(verdict, decision, refused);
@@ -84,7 +84,7 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     problems
 }
 
-/// What keeps every call from being begun, apart from policy.
+/// The reasons other than policy for which no call can begin.
 fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let mut found = preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
@@ -101,24 +101,24 @@ fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Pro
 fn no_folder(tool: &registry::Tool) -> Option<Problem> {
     let site = &tool.site;
     let message = format!(
-        "the script lies directly in the base folder {}, where other tools' files lie too, so it has no folder of \
-         its own and reads only itself where nothing more is granted: give it one",
+        "the script lies directly in the base folder {}, where other tools' files lie too. So without a grant it \
+         reads only itself: move it into a folder of its own",
         site.base.display()
     );
     let shared = site.script.is_some() && site.folder == site.base;
     shared.then(|| Problem::new(Severity::Note, Code::Security, SCRIPT, message))
 }
 
-/// A grant that every call is refused for, as the files lie now.
+/// A grant because of which every call is refused, given the files on disk now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?)?;
     let list = if grant.access == policy::Access::Write { WRITE } else { READ };
     let why = fault.person.as_deref().unwrap_or_default();
-    let message = format!("every call is refused as the files lie now: {}: {why}", fault.message);
+    let message = format!("every call is refused because of the files on disk now: {}: {why}", fault.message);
     Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, list, &grant.asked), message))
 }
 
-/// A live write into a repository outside of the tools' own folders: what lies there is code of somebody.
+/// A live write into a repository outside of the tools' own folders, where people keep code.
 fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let warning = |grant: &policy::Grant| {
         let policy::Opening::Live { path } = &grant.opening else { return None };
@@ -135,7 +135,7 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
     writes.filter_map(warning).collect()
 }
 
-/// What is wrong with the script itself: a module that is none, or a function that the file does not name.
+/// Faults of the script itself: a file that is not a module, or an entry point that the script does not name.
 fn script(tool: &registry::Tool) -> Option<Problem> {
     let Handler::Script { language, entry_point, .. } = &tool.manifest.handler else { return None };
     let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
@@ -148,7 +148,7 @@ fn script(tool: &registry::Tool) -> Option<Problem> {
     let (entry, text) = (entry_point.as_deref()?, String::from_utf8_lossy(&text));
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
     let named = |word: &str| Some(word) == entry.split('.').next();
-    // A function that the script only imports is refused, so its name stands there; a default export has none.
+    // The script must define the function itself, so its name occurs in the text; a default export has no name.
     if entry == "default" || text.len() as u64 >= LONGEST_TEXT || text.split(is_part).any(named) {
         return None;
     }

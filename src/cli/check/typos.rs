@@ -1,5 +1,5 @@
-//! What a policy names that does not exist: a tool, folder, file, interpreter, index or secret. Such a policy still
-//! loads.
+//! Warnings about names in a policy that mean nothing here: tools, folders, files, interpreters, indexes, secrets. Such
+//! a policy still loads.
 
 use crate::base::text::{self, printable};
 use crate::base::{files, mask, suggest};
@@ -34,7 +34,7 @@ impl<'t> ToolIndex<'t> {
         found
     }
 
-    /// A warning where no loaded tool is named by this selector.
+    /// A warning if this selector names no loaded tool.
     fn stray(&self, selector: &Selector, pointer: String, at: At) -> Option<Problem> {
         let is_known = match selector {
             Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
@@ -45,7 +45,7 @@ impl<'t> ToolIndex<'t> {
             Selector::Exact(id) => suggest::hint(id, self.by_id.keys().copied()),
             _ => String::new(),
         };
-        let message = || format!("no loaded tool is named by '{}'{}", printable(&selector.text()), near());
+        let message = || format!("'{}' names no loaded tool{}", printable(&selector.text()), near());
         (!is_known).then(|| warning(Code::Dependency, pointer, at, message()))
     }
 }
@@ -95,7 +95,7 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
     let mut found = Vec::new();
     for (index, named) in policy.tools.iter().enumerate() {
         found.extend(tools.stray(&named.selector, format!("/tools/{index}"), named.at));
-        // An exact id of which no version lies in the policy's `folders`: the policy governs none of them.
+        // If no version of an exact id lies in the policy's `folders`, the policy governs none of them.
         let versions = match &named.selector {
             Selector::Exact(id) => tools.by_id.get(id.as_str()),
             _ => None,

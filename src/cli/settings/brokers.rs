@@ -1,5 +1,5 @@
 //! `[[broker]]` of a config file: which tools are served over which broker, for whom; and `[[tool_services]]`: over
-//! which broker the services of descriptors are called. No credential stands in the file.
+//! which broker the services of descriptors are called. The file holds no credential.
 
 use super::guarded_text;
 use crate::broker::{Secret, Terms, Topic};
@@ -53,8 +53,8 @@ pub struct Broker {
     pub files: Vec<PathBuf>,
 }
 
-/// The connection of an entry: its address, who we are there, and who vouches for the broker. Adds the files that it
-/// names.
+/// The connection of an entry: its address, user, credential and certificates. Adds the files that the entry names to
+/// `files`.
 fn connection(
     url: &str,
     user: Option<String>,
@@ -83,22 +83,21 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
         let broker = one(given, folder).map_err(bad)?;
         let queue = |it: &Broker| (it.entry.terms.to_string(), it.entry.request.clone(), it.entry.subscription.clone());
         if found.iter().any(|other| queue(other) == queue(&broker)) {
-            return Err(bad("another one has the same requests: write all tools into one".to_owned()));
+            return Err(bad("another [[broker]] reads the same requests: list all tools in one entry".to_owned()));
         }
-        // A reply that comes in as a request is answered by one more, for ever.
+        // If a reply arrived as a request, it would be answered by another reply, without end.
         let circles = |one: &Broker, other: &Broker| {
             let (replies, requests) = (&one.entry.response, &other.entry.request);
-            // Other parts may be the same name at RabbitMQ.
+            // Different topics may have the same exchange name at RabbitMQ.
             one.entry.terms.to_string() == other.entry.terms.to_string() && replies.exchange() == requests.exchange()
         };
         if found.iter().chain([&broker]).any(|other| circles(other, &broker) || circles(&broker, other)) {
-            let why =
-                "replies would come in as requests: no topic of requests is one of replies, of this entry or another";
+            let why = "replies would arrive as requests: name topics of requests that no entry names for replies";
             return Err(bad(why.to_owned()));
         }
         let name = |it: &Broker| it.entry.announce.as_ref().map(|announce| announce.name.clone());
         if found.iter().any(|other| name(other).is_some() && name(other) == name(&broker)) {
-            return Err(bad("announce: another one announces under this name: write all tools into one".to_owned()));
+            return Err(bad("announce: another [[broker]] has this announcer: list all tools in one entry".to_owned()));
         }
         found.push(broker);
     }
@@ -129,14 +128,14 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     if let Some(twice) = ids.iter().enumerate().find_map(|(at, id)| ids[..at].contains(id).then_some(id)) {
         let twice = twice.escape_debug();
         return Err(format!(
-            "tools: '{twice}' is named twice: a message means a tool by its id, and gets one version of it"
+            "tools: '{twice}' is listed twice: a message names a tool by its id, so list each id once"
         ));
     }
     if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
         return Err(format!("idempotent: '{}' is not the id of a tool in `tools`", other.escape_debug()));
     }
     if given.caller.is_empty() {
-        return Err("caller: name whom these calls count as in callers.policy.toml and in records".to_owned());
+        return Err("caller: name who these calls count as, in callers.policy.toml and in records".to_owned());
     }
     let at_once = given.at_once.map_or(Ok(AT_ONCE), u16::try_from).ok();
     let at_once = at_once.filter(|at_once| (1..=MOST_AT_ONCE).contains(at_once));
@@ -144,7 +143,7 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     let subscription = format!("{id}-request");
     let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
     if given.announce.is_some() && tools.len() > MOST_ANNOUNCED {
-        return Err(format!("announce: no host takes more than {MOST_ANNOUNCED} tools of one announcer"));
+        return Err(format!("announce: hosts accept at most {MOST_ANNOUNCED} tools of one announcer"));
     }
     let announce = given.announce.map(|announce| announcing(announce, folder, &mut files)).transpose();
     let announce = announce.map_err(|why| format!("announce: {why}"))?;
@@ -210,7 +209,7 @@ pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Resul
     for (number, mut entry) in written.into_iter().enumerate() {
         let at = |why: String| format!("[[tool_services]] {}: {why}", number + 1);
         let from = entry.announced.as_ref().map_or_else(Default::default, |announced| announced.from.as_slice());
-        // They are called over the broker that they are announced on.
+        // Announced services are called over the broker on which they are announced.
         entry.services.extend(from.iter().map(|from| format!("{}.*", from.namespace)));
         if entry.services.is_empty() {
             return Err(at("`services` names none: write ids of descriptors, or [\"*\"] for all others".to_owned()));
@@ -262,7 +261,7 @@ fn announced_entry(
     Ok(announced::AnnouncementSettings { terms: terms.clone(), topic, from })
 }
 
-/// As an announcer or a namespace may be called: without a dot, which ends a namespace.
+/// Whether an announcer or a namespace may have this name. It may have no dot, because a dot ends a namespace.
 fn plain(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')
@@ -276,7 +275,7 @@ pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<Se
     }
 }
 
-/// A secret that is read at each use. Adds its file.
+/// A secret that is read at each use. Adds its file to `files`.
 fn shared_secret(written: &str, folder: &Path, what: &str, files: &mut Vec<PathBuf>) -> Result<Secret, String> {
     let from = one_for_all(written, folder, what)?;
     files.extend(from.file().map(Path::to_path_buf));

@@ -1,4 +1,4 @@
-//! `[indexes.NAME]` of a config file: what the index that a policy names means on this host.
+//! `[indexes.NAME]` of a config file: the package index for a name that policies use.
 //!
 //! Where the file says `machine`, the settings of pip, uv and npm are read. Those programs are not started.
 
@@ -52,7 +52,7 @@ fn bearer() -> String {
     "Bearer {}".to_owned()
 }
 
-/// All indexes: those that are written, and the public ones as `default` where that is not.
+/// All indexes: those in the file, and the public ones as `default` where the file has no such entry.
 pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
     let mut found: Vec<Index> = Vec::new();
     for (name, Meanings { python, node }) in written {
@@ -81,7 +81,7 @@ fn one(
     if meaning.as_str() == Some("machine") {
         let usual = Index::built_in(of);
         return match machine(of, variable)? {
-            // The public one has other hosts for its files; of another, the operator names them.
+            // Only the public index has known hosts for its files. For another one the operator names them.
             Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
                 Index::new(name, of, &url, &[], &[], None, None)
             }
@@ -153,15 +153,15 @@ fn node_files(variable: Variables<'_>) -> Vec<PathBuf> {
     own.into_iter().chain(machine).collect()
 }
 
-/// Settings that name an index beside the one, or other files of settings.
+/// Variables that name further indexes, or other files of settings.
 #[rustfmt::skip]
 const OTHERS: [&str; 9] = [
     "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE",
     "NPM_CONFIG_USERCONFIG", "npm_config_userconfig", "NPM_CONFIG_GLOBALCONFIG", "npm_config_globalconfig",
 ];
 
-/// What `wanted` is set to: in pip.conf as Python's configparser reads it (`=` or `:`, `-` or `_`, values on further
-/// lines), in .npmrc as `key=value`. What names another index is refused: a package could come from either.
+/// The index that a file sets: in pip.conf as Python's configparser reads it (`=` or `:`, `-` or `_`, values on further
+/// lines), in .npmrc as `key=value`. A second index is refused, because a package could come from either.
 fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> {
     let python = ecosystem == Ecosystem::Python;
     let wanted = if python { "index-url" } else { "registry" };

@@ -13,17 +13,17 @@ use std::sync::Arc;
 
 pub type AnswerBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// Encodings in which the letters of ASCII are those of ASCII, by how their names begin.
+/// Encodings that contain ASCII, by the beginnings of their names.
 const CHARSETS: [&str; 6] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "windows-125"];
 
-/// `host`: its name, and the port at which it speaks TLS. `None`: the answer cannot be searched.
+/// Masks a response. `host`: its name, and its TLS port. `None`: the response cannot be searched.
 pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder>) -> Option<Response<AnswerBody>> {
     let (mut head, body) = response.into_parts();
     let parts = [StatusCode::SWITCHING_PROTOCOLS, StatusCode::PARTIAL_CONTENT, StatusCode::IM_USED];
     if parts.contains(&head.status) || !body.is_end_stream() && is_encoded(&head.headers) {
         return None;
     }
-    // The reason phrase and the case of names are the host's words too.
+    // The reason phrase and the case of names are chosen by the host, too.
     head.extensions.clear();
     let masked = |text: &[u8]| {
         let mut search = Search::new(Arc::clone(finder), true);
@@ -35,7 +35,7 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
             Ok(link) if [header::LOCATION, header::LINK].contains(header) => lead_back(link, host).into_bytes(),
             _ => value.as_bytes().to_vec(),
         };
-        // A header with a secret in its name goes.
+        // A header with a secret in its name is dropped.
         let named = header.as_str().as_bytes();
         if let Some(value) = HeaderValue::from_bytes(&masked(&text)).ok().filter(|_| masked(named) == named) {
             headers.append(header, value);
@@ -61,7 +61,7 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
 struct BodySearch {
     finder: Arc<Finder>,
     search: Search,
-    /// Since the last line break nothing came, or carriage returns alone.
+    /// Whether nothing, or only carriage returns, came since the last line break.
     at_line_start: bool,
 }
 
@@ -86,7 +86,7 @@ impl BodySearch {
     }
 }
 
-/// Whether a secret could be in the body without standing in its bytes: compressed, in an encoding without ASCII, or
+/// Whether a secret could be in the body without appearing in its bytes: compressed, in an encoding without ASCII, or
 /// split between parts.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let all = |name, plain: &str| {

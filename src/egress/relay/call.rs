@@ -51,11 +51,11 @@ pub type Slot = Arc<OwnedSemaphorePermit>;
 pub struct Call {
     pub lease: Arc<Served>,
     pub secrets: Secrets,
-    /// Whom it trusts to vouch for each host that gets a secret.
+    /// The certificates that are trusted for each host that gets a secret.
     pub trust: BTreeMap<String, Trust>,
     control: Arc<Control>,
     state: Mutex<State>,
-    /// Its connections, each on its own.
+    /// A task for each connection of the call.
     tasks: Mutex<JoinSet<()>>,
     slots: Arc<Semaphore>,
     pub meter: Arc<TrafficMeter>,
@@ -95,12 +95,12 @@ impl Call {
         })
     }
 
-    /// Never held across a wait.
+    /// Do not hold the lock across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Whether any grant has this host, at this port or at some port.
+    /// Whether any grant covers this host, at this port or, without one, at any port.
     pub fn granted(&self, host: &Host, port: Option<u16>) -> bool {
         self.lease.grants.iter().any(|grant| match port {
             Some(port) => grant.reaches(host, port),
@@ -108,7 +108,7 @@ impl Call {
         })
     }
 
-    /// A slot for one connection more, or the limit that is in the way.
+    /// Takes a slot for one more connection, or returns the limit that is reached.
     pub fn slot(&self) -> Result<Slot, Limit> {
         match self.meter.passed() {
             Some(limit) => Err(limit),
@@ -140,11 +140,11 @@ impl Call {
             }
             state.reported.push(event.clone());
         }
-        // Without a host the relay ends.
+        // An error means that the host is gone, and then the relay ends anyway.
         let _ = self.control.say(&FromRelay::Saw(event)).await;
     }
 
-    /// Has the host connect. `None`: it did not, and says why itself.
+    /// Asks the host to connect. `None`: the host did not connect, and reports the reason itself.
     pub async fn dial(&self, host: &Host, port: u16, slot: &Slot) -> Option<MeteredStream> {
         let (answer, answered) = oneshot::channel();
         let id = self.control.next.fetch_add(1, Relaxed);
@@ -153,7 +153,7 @@ impl Call {
         MeteredStream::new(answered.await.ok()?, Some(Arc::clone(&self.meter))).ok()
     }
 
-    /// The answer to `Dial`.
+    /// Handles the host's answer to a `Dial`.
     pub fn dialled(&self, id: u64, socket: Option<TcpStream>) {
         let Some((answer, _slot)) = self.state().dials.remove(&id) else { return };
         match socket {
@@ -169,7 +169,7 @@ impl Call {
         }
     }
 
-    /// Resets all connections, and says which limit was passed.
+    /// Resets all connections, and reports which limit was exceeded.
     pub async fn over(&self) -> io::Result<()> {
         self.stop().await;
         match self.meter.passed() {
@@ -202,7 +202,7 @@ fn cpu_ms() -> u64 {
 /// A connection of the tool that is granted.
 pub struct Connection {
     pub call: Arc<Call>,
-    /// What the tool may call the host. The first is dialled: a granted loopback address comes before localhost.
+    /// The names by which the tool reaches the host. The first is dialled: a granted loopback address before localhost.
     pub hosts: Vec<Host>,
     pub port: u16,
     pub slot: Slot,
@@ -227,7 +227,7 @@ impl Connection {
 /// Most names of one call.
 pub const NAMES: usize = 256;
 
-/// The first bytes of the range. The tests have one of the loopback range, where addresses need no setting up.
+/// First byte of the range. Tests use the loopback range, where addresses need no setting up.
 const RANGE: u8 = if cfg!(test) { 127 } else { 198 };
 
 /// The synthetic address of each name that a call asked for, of 198.18.0.0/15 (RFC 2544), which no host has.

@@ -37,7 +37,7 @@ async fn serve_connection(call: &Arc<Call>, socket: TcpStream, port: u16) {
     }
 }
 
-/// What is granted of the host that stands behind an address, or the target as it was named and why it is refused.
+/// Admits a connection to the host behind an address. `Err`: the target as the tool named it, and the reason.
 fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, RefusalReason)> {
     let mut hosts = match call.state().names.name(address) {
         Some(name) => vec![Host::Name(name.to_owned())],
@@ -101,7 +101,7 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
     }
 }
 
-/// TLS of the tool to a host that gets a secret: nothing could be added to what is in it.
+/// TLS of the tool to a host that gets a secret: no secret could be added to its encrypted requests.
 async fn refuse_tls(connection: &Connection, tool: MeteredStream) {
     drop(tool);
     let name = HostPattern { host: connection.host().clone(), port: None };

@@ -15,7 +15,7 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: usize = 1;
 const SERVER_HELLO: u8 = 2;
-/// Where the random of a ServerHello stands in its record, after type, length and version.
+/// The place of a ServerHello's random in its record, after type, length and version.
 const RANDOM: std::ops::Range<usize> = HEADER + 6..HEADER + 38;
 /// The random that makes a ServerHello a HelloRetryRequest (RFC 8446, 4.1.3).
 pub const RETRY: [u8; 32] = [
@@ -82,12 +82,12 @@ pub fn content(why: String) -> RefusalReason {
     RefusalReason::Content { why }
 }
 
-/// Passes on records of the host up to its ServerHello; whether that is a HelloRetryRequest.
+/// Passes on records of the host up to its ServerHello. True: that is a HelloRetryRequest.
 async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> Result<bool, String> {
     loop {
         tokio::select! {
             _ = upstream.ended() => {}
-            // It cannot send another one.
+            // The tool has closed its half, and cannot send another ClientHello.
             true = tool.ended() => return Ok(false),
         }
         let answer = record(upstream, "ServerHello").await?;
@@ -180,7 +180,7 @@ fn only_host_name(mut content: Bytes<'_>) -> Option<&[u8]> {
     (content.0.is_empty() && list.0.is_empty() && kind == 0 && !name.is_empty()).then_some(name)
 }
 
-/// What is left to be read.
+/// The bytes that are left to be read.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

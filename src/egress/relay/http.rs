@@ -1,7 +1,7 @@
 //! The requests of a tool at port 80, each parsed, judged and written again.
 //!
-//! A request that gets a secret, or that has a body, is the only one of its connection to the host: a host that takes a
-//! part of it for a second request has nothing of ours to join to that part.
+//! A request that gets a secret, or that has a body, is the only one of its connection to the host: if the host takes a
+//! part of it for a second request, no other request is mixed with that part.
 //!
 //! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding stands beside it, and one of
 //! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
@@ -96,7 +96,7 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         Ok(()) => exchange.finish().await,
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
-            let why = format!("it is not HTTP/1 as it should be: {error}");
+            let why = format!("it is not valid HTTP/1: {error}");
             exchange.connection.refuse(TrafficKind::Request, RefusalReason::Content { why }).await;
         }
         Err(_) => {}
@@ -187,7 +187,7 @@ impl Exchange {
         Ok(response)
     }
 
-    /// Speaks TLS with exactly this name, or says why it does not trust who answers.
+    /// Opens TLS with exactly this name. The inner `Err`: why the host is not trusted.
     async fn open_tls(
         &self,
         name: &str,

@@ -22,7 +22,7 @@ pub struct RequestError {
     pub status: StatusCode,
     pub why: String,
     pub refusal: RefusalReason,
-    /// The other host that it is for.
+    /// The other host that the request is for.
     pub other: Option<Host>,
 }
 
@@ -58,7 +58,7 @@ pub fn judge<'a, B: Body>(request: &Request<B>, hosts: &'a [Host]) -> Result<(&'
     }
     let codings: Vec<_> = headers.get_all(header::TRANSFER_ENCODING).iter().collect();
     if codings.len() > 1 || !codings.iter().all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
-        return bad("the only Transfer-Encoding is chunked");
+        return bad("the only supported Transfer-Encoding is chunked");
     }
     if !request.body().is_end_stream() && !BODIED.contains(&request.method().as_str()) {
         let method = quoted(request.method().as_str().as_bytes());
@@ -66,7 +66,7 @@ pub fn judge<'a, B: Body>(request: &Request<B>, hosts: &'a [Host]) -> Result<(&'
     }
     let switch = is_websocket(headers) && request.version() == Version::HTTP_11;
     if switch && request.method() != Method::GET {
-        return bad("a switch to WebSocket is a GET");
+        return bad("a switch to WebSocket must be a GET request");
     }
     Ok((host, switch))
 }
@@ -109,7 +109,7 @@ pub fn end_connection(headers: &mut HeaderMap) {
     OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(*name)));
 }
 
-/// The host as its header has it.
+/// The value of the header `Host` for this host.
 pub fn canonical(host: &Host) -> HeaderValue {
     let pattern = HostPattern { host: host.clone(), port: None };
     HeaderValue::try_from(pattern.to_string()).unwrap_or(HeaderValue::from_static(""))

@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 const CONTROL: i32 = 3;
 /// Largest lease that is read, bytes.
 const LEASE: u64 = 1024 * 1024;
-/// How often the CPU time of a call is looked at.
+/// How often the CPU time of a call is checked.
 const CPU_LOOK: Duration = Duration::from_millis(50);
 
 /// The whole life of a relay.
@@ -59,7 +59,7 @@ struct Relay {
     udp: Arc<UdpSocket>,
     tcp: Arc<TcpListener>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
-    /// Whom it trusts instead of the machine's roots.
+    /// The trusted roots, if not the machine's.
     trust: Option<tls::Trust>,
 }
 
@@ -88,7 +88,7 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
             },
             over = over_limit(&mut running) => {
                 let call = over?;
-                // Beside the orders, which must be heard whether or not the host takes this.
+                // In a task of its own: orders must be received even while the host does not take this.
                 running.as_mut().map(|running| running.reports.spawn(async move { call.over().await }));
             }
         }
@@ -98,7 +98,7 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
 /// The call, once it passes a limit.
 async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
     let Some(Running { call, loops, .. }) = running else { return std::future::pending().await };
-    // Orders that come often must not keep the clock below from ending.
+    // Frequent orders must not starve the timer below.
     call.look_at_cpu();
     loop {
         tokio::select! {
@@ -138,7 +138,7 @@ impl Relay {
                 call.dialled(id, Some(TcpStream::from_std(socket)?));
             }
             (ToRelay::Undialled { id }, Some(Running { call, .. })) => call.dialled(id, None),
-            // Of a call that ended since.
+            // An answer for a call that has ended.
             (ToRelay::Dialled { .. } | ToRelay::Undialled { .. }, None) => {}
             (ToRelay::End, _) => {
                 let totals = match running.take() {
@@ -146,7 +146,7 @@ impl Relay {
                         loops.shutdown().await;
                         reports.shutdown().await;
                         let totals = call.end().await;
-                        // A tool may end by the reset before its cause was reported.
+                        // The reset may have ended the tool before its cause was reported.
                         call.over().await?;
                         totals
                     }
@@ -161,7 +161,7 @@ impl Relay {
     }
 
     fn begin(&self, secrets: Secrets) -> Running {
-        // The roots are read for each call that may need them: one that is not trusted any more counts no longer.
+        // The roots are read for each call that may need them: a root that was removed counts no longer.
         let of_machine = LazyCell::new(|| self.trust.clone().unwrap_or_else(tls::of_machine));
         let of_host = |host: &String| match self.lease.authorities.get(host) {
             Some(pem) => tls::of_one_call(&tls::of_authority(pem)),

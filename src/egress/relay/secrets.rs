@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Longest text of all values, bytes.
 const VALUES: u64 = 4 * 1024 * 1024;
-/// Headers that a request may have whose rule has methods or paths. None of them changes method, path or host.
+/// Headers that are allowed in a request whose rule has methods or paths. None of them changes method, path or host.
 #[rustfmt::skip]
 const STANDARD: [&str; 52] = [
     "accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "baggage", "cache-control",
@@ -32,8 +32,8 @@ const STANDARD: [&str; 52] = [
     "sec-gpc", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade-insecure-requests",
     "user-agent", "repr-digest", "want-content-digest", "want-repr-digest",
 ];
-/// A part of an answer, or an answer in another encoding, could hold a secret unseen; what follows the body is not a
-/// place for headers.
+/// Headers that are removed from requests: a part of an answer, or an answer in another encoding, could hold a secret
+/// unseen, and no headers may follow the body.
 const UNWANTED: [&str; 7] = ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
 
 /// The values of a call's secrets, by name.
@@ -55,13 +55,13 @@ impl Secrets {
         Ok(Secrets { values: Hidden(values), mask })
     }
 
-    /// Finds all of them; `None`: they cannot be hidden.
+    /// The finder of all secrets. `None`: they cannot be masked.
     pub fn finder(&self) -> Option<Arc<Finder>> {
         self.values.values().all(|value| value.len() >= SHORTEST).then(|| self.mask.finder())?
     }
 }
 
-/// Whether this host speaks TLS at this port with the relay alone, because it gets a secret.
+/// Whether only the relay may speak TLS with this host at this port, because the host gets a secret.
 pub fn keeps(lease: &Served, host: &Host, port: u16) -> bool {
     lease.headers.iter().any(|(_, rule)| is_for(rule, host) && (port == 443 || port == rule.port))
 }
@@ -91,8 +91,8 @@ impl Guard {
         Some(Guard { name: rules.first()?.1.host.clone(), rules })
     }
 
-    /// Judges a request, and makes it the one that the host gets. The first rule for it says at which port; of several
-    /// rules for one header the first counts.
+    /// Checks a request, and rewrites it for the host. The first matching rule determines the port; of several rules
+    /// for one header the first counts.
     pub fn admit<B>(&self, request: &mut Request<B>, secrets: &Secrets) -> Result<Admitted, RequestError> {
         self.judge(request)?;
         let rules = self.matching(request)?;
@@ -111,7 +111,7 @@ impl Guard {
         let headers = request.headers();
         let refused = |why: &str| Err(reject(StatusCode::FORBIDDEN, why));
         if request.version() != Version::HTTP_11 {
-            return Err(reject(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "a secret is added to HTTP/1.1 alone"));
+            return Err(reject(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "a secret is added only to HTTP/1.1"));
         }
         if headers.contains_key(header::UPGRADE) || headers.contains_key("http2-settings") {
             return refused("a host that gets a secret switches to no other protocol");
@@ -121,12 +121,12 @@ impl Guard {
         }
         let sane = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
         if !headers.get_all(header::EXPECT).iter().all(sane) {
-            return Err(reject(StatusCode::EXPECTATION_FAILED, "the only Expect is 100-continue"));
+            return Err(reject(StatusCode::EXPECTATION_FAILED, "the only supported Expect is 100-continue"));
         }
         Ok(())
     }
 
-    /// The rules for this request; never none.
+    /// The rules for this request, at least one.
     fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
         let (method, path) = (request.method().as_str(), decode_path(request.uri().path()));
         let reaches = |rule: &HeaderRule| {
@@ -157,12 +157,12 @@ impl Guard {
         Ok(rules)
     }
 
-    /// A field of the query or a header that the methods and paths of this rule leave no place for, with the fix.
+    /// A query field or a header that is not allowed, because the rule has methods or paths; with the fix.
     fn extra<B>(&self, request: &Request<B>, rule: &HeaderRule) -> Option<String> {
         if !rule.is_limited() {
             return None;
         }
-        // What a server decodes before it looks for the query.
+        // A server may decode these before it looks for the query.
         if percent_decode_str(request.uri().path()).any(|byte| b"?%".contains(&byte)) {
             return Some("an encoded `?` or `%` in its path".to_owned());
         }
@@ -209,10 +209,10 @@ fn alike(name: &HeaderName, other: &str) -> bool {
 /// The header that this rule adds.
 fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), RequestError> {
     let unfit = |what: &str| reject(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"));
-    let value = secrets.values.get(secret).ok_or_else(|| unfit("is not there in this call"))?;
+    let value = secrets.values.get(secret).ok_or_else(|| unfit("has no value in this call"))?;
     let name = HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header"))?;
     let value = HeaderValue::try_from(rule.value.replacen("{}", value, 1));
-    let mut value = value.map_err(|_| unfit("cannot stand in a header"))?;
+    let mut value = value.map_err(|_| unfit("cannot be sent in a header"))?;
     value.set_sensitive(true);
     Ok((name, value))
 }

@@ -32,7 +32,7 @@ pub fn target(host: &Host, port: u16) -> String {
     HostPattern { host: host.clone(), port: Some(port) }.to_string()
 }
 
-/// The bytes that a call sent to hosts and got from them, and the limit that it passed.
+/// The bytes that a call sent to hosts and got from them, and the limit that it exceeded.
 #[derive(Debug)]
 pub struct TrafficMeter {
     pub sent: AtomicU64,
@@ -72,7 +72,7 @@ pub struct MeteredStream {
     meter: Option<Arc<TrafficMeter>>,
 }
 
-/// Whether closing this socket resets the connection and drops what was not sent yet (SO_LINGER 0, socket(7)).
+/// Sets whether closing this socket resets the connection and drops what was not sent yet (SO_LINGER 0, socket(7)).
 pub fn reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
     setsockopt(socket, sockopt::Linger, &linger { l_onoff: i32::from(reset), l_linger: 0 })?;
     Ok(())
@@ -84,7 +84,7 @@ impl MeteredStream {
         Ok(MeteredStream { socket, meter })
     }
 
-    /// Waits for more from the other end; whether it closed its half instead.
+    /// Waits for data from the other end. True: it closed its half instead.
     pub async fn ended(&self) -> bool {
         !matches!(self.socket.peek(&mut [0]).await, Ok(1..))
     }

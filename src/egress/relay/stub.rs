@@ -57,7 +57,7 @@ pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
     }
 }
 
-/// Queries and answers with their lengths before them, until one does not come in time.
+/// Answers queries, each with its length before it, until one does not come in time.
 async fn queries(call: &Call, mut tool: MeteredStream) {
     while let Ok(Some(query)) = tokio::time::timeout(IDLE, query(&mut tool)).await {
         let Some(answer) = answer(call, &query).await else { return };
@@ -77,7 +77,7 @@ async fn query(tool: &mut MeteredStream) -> Option<Vec<u8>> {
     (length <= QUERY).then_some(query)
 }
 
-/// The answer to one message; `None`: it deserves none.
+/// The answer to one message; `None`: it gets none.
 async fn answer(call: &Call, bytes: &[u8]) -> Option<Vec<u8>> {
     let (id, flags) = (u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]), *bytes.get(2)?);
     let is_response = flags & 0x80 != 0;

@@ -1,4 +1,4 @@
-//! One call of a launcher that is ready: fed, read, dialled for and waited for at once, so that none holds up another.
+//! One call of a ready launcher. Writing its input, reading its output, dialling and waiting run concurrently.
 
 use super::launcher::{CallInput, Launcher, LauncherError, Pipes, lost};
 use super::relay::Relay;
@@ -23,7 +23,7 @@ pub struct Ready {
     pub relay: Option<Relay>,
 }
 
-/// What was read.
+/// What a call wrote to stdout and stderr.
 #[derive(Debug, Default)]
 pub struct Captured {
     pub output: Output,
@@ -31,18 +31,18 @@ pub struct Captured {
     pub logs: Vec<String>,
 }
 
-/// What became of a call that ran.
+/// The result of a call that ran.
 #[derive(Debug)]
 pub struct Finished {
     pub captured: Captured,
     pub exited: Exited,
     pub staged: Vec<OwnedFd>,
-    /// The relay, if the call had one, may serve another.
+    /// Whether the relay, if the call had one, may serve another call.
     pub relay_is_fit: bool,
 }
 
 impl Ready {
-    /// Whether it still waits for a call.
+    /// Whether launcher and relay still wait for a call.
     pub fn waits(&self) -> bool {
         self.launcher.waits() && self.relay.as_ref().is_none_or(|relay| relay.lease.serves())
     }
@@ -53,8 +53,8 @@ impl Ready {
         begun.map_err(|_| LauncherError::Gone)
     }
 
-    /// Dials for the call for as long as it is polled; returns only where the call passed a limit of its network, or
-    /// together with its relay `cpu_limit`.
+    /// Dials for the call while it is polled. Returns only if the call exceeds a limit of its network, or together with
+    /// its relay exceeds `cpu_limit`.
     pub async fn attend(&self, traffic: &Mutex<Traffic>, cpu_limit: u64) {
         let Some(relay) = &self.relay else { return std::future::pending().await };
         tokio::select! {
@@ -63,7 +63,7 @@ impl Ready {
         }
     }
 
-    /// Where no groups count, each of the two is held to the limit by itself, and both at the end of the call.
+    /// Returns when call and relay together exceed the limit. Without cgroups the sum is only checked after the call.
     async fn over_cpu(&self, relay: &Relay, limit: u64) {
         let used = || Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?);
         let Some(before) = used() else { return std::future::pending().await };
@@ -72,7 +72,7 @@ impl Ready {
         }
     }
 
-    /// The call's processes are gone. False: the relay must not serve another call.
+    /// Ends the call at its relay, once its processes are gone. False: the relay must not serve another call.
     pub async fn end(&self, traffic: &Mutex<Traffic>) -> bool {
         match &self.relay {
             Some(relay) => relay.lease.end(traffic).await.is_ok(),
@@ -127,20 +127,20 @@ impl Ready {
         loop {
             tokio::select! {
                 ended = self.launcher.ended() => return match ended {
-                    // The message that was not read can be the second one.
+                    // The unread message may be `Kill`, not `Start`, so the tool may have run.
                     Err(LauncherError::Gone) if killed => Err(lost("while it ended a call").into()),
                     ended => ended,
                 },
                 () = &mut over, if !killed => killed = true,
             }
-            // A launcher that is gone by now has said how the call ended, or its closed socket says that it was lost.
+            // If the launcher is gone by now, it has reported how the call ended, or its closed socket shows the loss.
             let _ = self.launcher.say(&ToLauncher::Kill, &[]);
         }
     }
 }
 
-/// Feeds and reads until all pipes are closed. `over` is notified when stdout passed its limit, or brought a line that
-/// cannot be read. A part of a stream that finds no room is waited for, and the tool, whose pipe is full then, waits.
+/// Feeds and reads until all pipes are closed. `over` is notified when stdout exceeds its limit, or has a line that
+/// cannot be read. While there is no room for a part of a stream, nothing is read, so the tool waits at a full pipe.
 pub async fn capture(
     pipes: Pipes,
     input: &[u8],

@@ -1,4 +1,4 @@
-//! Proves a confinement by our own probe, behind the same walls that a call of the tool would have.
+//! Tests a confinement with our own probe, behind the same walls that a call of the tool would have.
 //!
 //! The tool's own script is not run, nothing is published, and no path is tried outside the walls.
 
@@ -25,7 +25,7 @@ use std::time::Instant;
 const LONGEST_MS: u64 = 20_000;
 /// Longest answer of the probe.
 const ANSWER: u64 = MIB;
-/// Most files of one pattern, and most strangers of one folder, that are tried.
+/// Most files of one pattern, and most hidden entries ("strangers") of one folder, that are tried.
 const MOST_FILES: usize = 5;
 const MOST_STRANGERS: usize = 2;
 /// Most entries of a folder that are looked at in search of strangers.
@@ -111,7 +111,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     }
 }
 
-/// All attempts on paths, each with what the confinement says of it.
+/// All attempts on paths, each with whether the confinement grants it.
 fn tries(shape: &Shape, around: &Surroundings) -> Vec<PathProbe> {
     let mut list = List { shape, tries: Vec::new() };
     for grant in &shape.grants {
@@ -170,7 +170,7 @@ impl List<'_> {
         }
     }
 
-    /// What lies beside the tool's folder: the folder above, its other entries, a name that only begins alike.
+    /// Adds paths outside the tool's folder: its parent, the parent's other entries, a name with the same beginning.
     fn outside(&mut self, folder: &Path) {
         let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else { return };
         // Below /tmp the folders above a grant are made in the call's own scratch, where the tool may write.
@@ -186,15 +186,15 @@ impl List<'_> {
         }
     }
 
-    /// Existing entries of a folder that the tool must not see.
+    /// Adds existing entries of a folder that the tool must not see.
     fn strangers(&mut self, folder: &Path) {
         let all = if folder.is_dir() { entries(folder) } else { vec![folder.to_owned()] };
         let strangers: Vec<PathBuf> = all.into_iter().filter(|path| self.strange(path)).take(MOST_STRANGERS).collect();
         strangers.iter().for_each(|path| self.add(path, false));
     }
 
-    /// Whether this path, if the tool sees it, is the host's own: it is not granted, it is not above a path in the view
-    /// (there the view has empty folders of the same names), and it is not a place that every call has.
+    /// Whether the tool must not see this path: it is not granted, not above a path in the view (there the view has
+    /// empty folders of the same names), and not a path that every call has.
     fn strange(&self, path: &Path) -> bool {
         let leads = in_view(self.shape).any(|shown| shown.starts_with(path));
         !allowed(self.shape, path, false) && !leads && !of_each_call(path)
@@ -225,7 +225,7 @@ fn of_each_call(path: &Path) -> bool {
     made.any(|made| Path::new(made).starts_with(path)) || (!scratch && whole.iter().any(|made| path.starts_with(made)))
 }
 
-/// Owner and mode of a granted path, where they close it to the tool all the same.
+/// Owner and mode of a granted path, if they deny it to the tool.
 fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
     let facts = path.metadata().ok()?;
     let top = match &deciding(shape, path)?.opening {

@@ -139,11 +139,11 @@ pub struct Launcher {
     process: Process,
     pub walls: Walls,
     pub setup: Setup,
-    /// What lay in the folders that its next call may write live.
+    /// The size of the folders that its next call may write live.
     pub before: Totals,
     /// Where hosts are granted: the listening sockets of its network namespace, as `FromLauncher::Ready` lists them.
     pub sockets: Vec<OwnedFd>,
-    /// It ends with its next call.
+    /// Whether the launcher ends with its next call.
     pub last: bool,
 }
 
@@ -228,7 +228,7 @@ impl From<Fault> for LauncherError {
 }
 
 impl From<LauncherError> for Fault {
-    /// For anybody the name of the wall, for the person the cause and the way out.
+    /// Everybody gets the name of the wall; only the person gets the cause and the fix.
     fn from(error: LauncherError) -> Fault {
         match error {
             LauncherError::Wall(problem) => {
@@ -245,15 +245,15 @@ impl From<LauncherError> for Fault {
     }
 }
 
-/// The launcher was lost after it took a call.
+/// The fault of a call whose launcher was lost.
 pub fn lost(how: &str) -> Fault {
     Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}")).retryable()
 }
 
 impl Process {
-    /// Starts one, which makes what holds for every call and then waits for its setup. `own` is this binary,
-    /// open; the launcher is entered from the descriptor, so that it is the same version whatever lies at its path by
-    /// now. `owner`: uid and gid that granted files probably have.
+    /// Starts a process, which prepares what every call needs and then waits for its set-up. `own` is this binary,
+    /// open; it is executed from the descriptor, so that the version is the same even if the file at its path was
+    /// replaced. `owner`: uid and gid that granted files probably have.
     pub fn start(own: &OwnedFd, lease: &identity::Lease, owner: Option<(u32, u32)>) -> Result<Process, Fault> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
@@ -273,7 +273,7 @@ impl Process {
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         let enter = ToLauncher::Enter { identity: lease.identity, owner };
         let lock: Vec<_> = lease.lock.iter().map(AsFd::as_fd).collect();
-        messages::send(ours.as_fd(), &enter, &lock).map_err(|e| broken("telling it", &e))?;
+        messages::send(ours.as_fd(), &enter, &lock).map_err(|e| broken("writing to it", &e))?;
         process.control = Some(UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?);
         Ok(process)
     }
@@ -291,7 +291,7 @@ impl Launcher {
         Launcher { process, walls, setup, before, sockets, last: false }
     }
 
-    /// Makes a process that waits a launcher for this set-up.
+    /// Turns a waiting process into a launcher for this set-up.
     pub async fn prepare(
         mut process: Process,
         own: &OwnedFd,
@@ -304,7 +304,7 @@ impl Launcher {
         let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
         files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
-        // What it was refused before that comes first.
+        // An error is kept until the first answer is read: that may be an earlier refusal, which explains it.
         let said = launcher.say(&ToLauncher::Setup, &files);
         let answer = tokio::time::timeout(START, launcher.first_answer()).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -326,20 +326,20 @@ impl Launcher {
 
     async fn first_answer(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
         match self.hear().await {
-            // It ended with the set-up unread (unix(7)); what it said before that comes next.
+            // The launcher ended with the set-up unread (unix(7)); a message that it sent before comes next.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.hear().await,
             heard => heard,
         }
     }
 
-    /// What a refusal means, in words that fit what it is about.
+    /// Turns a refusal into the fault that fits its kind.
     fn refusal(&self, problem: Problem) -> LauncherError {
         let fault = match problem.kind {
             ProblemKind::Wall => match &self.setup.program {
                 Executable::Path(program) if !program.exists() => {
                     let person =
-                        format!("{} is gone: put it back, or have a server read again (HUP)", text::path(program));
-                    let message = "the interpreter of this tool is not there any more, so nothing was run";
+                        format!("{} is gone: restore it, or make a server reload (SIGHUP)", text::path(program));
+                    let message = "the interpreter of this tool no longer exists, so nothing was run";
                     return Fault::new(Kind::DependencyError, message).person(person).into();
                 }
                 _ => return LauncherError::wall(problem),
@@ -347,13 +347,13 @@ impl Launcher {
             ProblemKind::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);
                 let message = format!(
-                    "what the call brings (its source, or its staged files) does not fit its scratch: \
+                    "the call's source or staged files do not fit its scratch: \
                      the limit scratchBytes is {allowed} bytes, so nothing was run"
                 );
                 Fault::new(Kind::ResourceLimitError, message)
             }
             ProblemKind::Ran => {
-                let message = "the tool was started, and its end was lost: what it did until then stays done";
+                let message = "the tool was started, and how it ended is not known: what it did until then stays done";
                 Fault::new(Kind::InternalError, message)
             }
             ProblemKind::Changed => {
@@ -365,18 +365,18 @@ impl Launcher {
         fault.person(format!("{}: {}", printable(&problem.what), problem.error())).into()
     }
 
-    /// Whether it still waits for a call. It sends nothing unasked, so anything to read is the end of the connection.
+    /// Whether the launcher still waits for a call. It sends nothing unasked: if there is anything to read, it ended.
     pub fn waits(&self) -> bool {
         let Some(control) = &self.process.control else { return false };
         poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
     }
 
-    /// CPU time of its calls until now, ms; `None` where no group counts.
+    /// CPU time of the launcher's calls so far, ms. `None`: no cgroup counts it.
     pub fn cpu_ms(&self) -> Option<u64> {
         self.process.group.as_ref()?.cpu_ms()
     }
 
-    /// Has it start a call.
+    /// Makes the launcher start a call.
     pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
         let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
@@ -396,7 +396,7 @@ impl Launcher {
         Ok(pipes)
     }
 
-    /// Waits for the end of the call. Beside it: its staged folders, and what a recorder kept. Cancel-safe.
+    /// Waits for the end of the call. Also returns its staged folders and the recorder's output. Cancel-safe.
     pub async fn ended(&self) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
         loop {
             match self.hear().await {
@@ -415,7 +415,7 @@ impl Launcher {
             return Err(broken("it was ended", &io::ErrorKind::NotConnected.into()));
         };
         // The queue of the socket holds far more than the few messages of one call.
-        messages::send(control.as_fd(), message, files).map_err(|e| broken("telling it", &e))
+        messages::send(control.as_fd(), message, files).map_err(|e| broken("writing to it", &e))
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
@@ -433,12 +433,12 @@ impl Drop for Process {
         drop(self.control.take());
         *lock(&WAITING.0) += 1;
         let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take(), _counted: self.counted.take() };
-        // Without a thread, the closure is dropped here, and so is the leftover, which waits.
+        // If no thread can be started, the closure and with it the leftover are dropped here, which waits.
         let _ = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || drop(leftover));
     }
 }
 
-/// A keeper that ends by itself takes milliseconds.
+/// Longest wait for a keeper to end by itself, which usually takes milliseconds.
 const PATIENCE_MS: u16 = 1000;
 
 /// How many dropped launchers are not reaped yet.
@@ -454,7 +454,7 @@ impl Drop for Leftover {
     fn drop(&mut self) {
         if let Some(keeper) = &mut self.keeper {
             if !ends(keeper) {
-                // It hangs or was stopped. The launcher sees the closed socket too, and holds the id's lock.
+                // The keeper hangs or was stopped. The launcher sees the closed socket too, and holds the id's lock.
                 let _ = keeper.kill();
             }
             let _ = keeper.wait();

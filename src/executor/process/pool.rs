@@ -30,7 +30,7 @@ pub struct Launchers {
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
     idle: Arc<Idle<(Setup, Option<Served>), Ready>>,
-    /// Waits for the only shape of a host that makes one call.
+    /// A process that was started ahead, in a host that makes one call.
     ahead: Mutex<Option<(Process, identity::Lease)>>,
     one_call: bool,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
@@ -64,8 +64,8 @@ impl Launchers {
         self.groups.is_some()
     }
 
-    /// Starts a process ahead, for a host that makes one call: it starts while the rest of the host is made. What keeps
-    /// it from starting ends the call with that reason. `owner`: uid and gid that granted files probably have.
+    /// Starts a process ahead, for a host that makes one call, while the rest of the host is set up. If that fails, the
+    /// call starts one and reports the reason. `owner`: uid and gid that granted files probably have.
     pub fn begin(&mut self, owner: Option<(u32, u32)>) {
         self.one_call = true;
         let Ok(Some(lease)) = identity::lease(self.pool.clone()) else { return };
@@ -73,8 +73,8 @@ impl Launchers {
         *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
 
-    /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
-    /// as facts.
+    /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that cannot be raised is
+    /// `LauncherError::Wall`.
     pub async fn ready(&self, shape: &Shape, extra: &RoleNeeds) -> Result<Ready, LauncherError> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
@@ -96,7 +96,7 @@ impl Launchers {
         let setup = set_up(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         let mut wanted = (setup, relay::served(shape)?);
         while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
-            // A launcher that somebody killed is passed over.
+            // A launcher that was killed meanwhile is skipped.
             if ready.waits() {
                 ready.launcher.before = before;
                 return Ok(ready);
@@ -117,7 +117,7 @@ impl Launchers {
         Ok(Ready { launcher, relay })
     }
 
-    /// A new launcher for this set-up. `has_sockets`: its tool, or its relay, holds those of a networked call.
+    /// A new launcher for this set-up. `has_sockets`: the tool or relay in it holds sockets of a networked call.
     async fn start(&self, mut setup: Setup, has_sockets: bool) -> Result<Launcher, LauncherError> {
         let ahead = lock(&self.ahead).take();
         let (process, lease) = match ahead {
@@ -150,7 +150,7 @@ impl Launchers {
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
-        // It reads and prints nothing.
+        // The relay uses no standard stream.
         drop(process.start(bare.limits.get(Limit::TimeoutMs), &brings)?);
         Ok((process, control))
     }
@@ -190,7 +190,7 @@ impl Launchers {
 
     pub(super) fn gauges(&self) -> Vec<Gauge> {
         let gauge = |name, what, value| Gauge { name, what, value };
-        let alive = "Launchers, those of relays and of workers for WASI tools too.";
+        let alive = "Launchers, also those of relays and of workers for WASI tools.";
         vec![
             gauge("toolhost_launchers", alive, launcher::ALIVE.load(Ordering::Relaxed)),
             gauge("toolhost_launchers_idle", "Launchers that wait for a call.", self.idle.len()),
@@ -208,14 +208,14 @@ impl Launchers {
     }
 }
 
-/// Looks at the grants of one tool and script that are under way at a time: a file system that does not answer keeps so
-/// many threads, for as long as it is silent.
+/// How many threads resolve the grants of one tool and folder at a time: a file system that does not answer blocks that
+/// many threads, and no more.
 const LOOKS: usize = 4;
 static LOOKING: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(usize::MAX, LOOKS));
 
-/// The grants as they are now. What may walk or list large folders, or lies elsewhere than the tool and so perhaps on a
-/// file system that does not answer, is not looked at on the threads that other calls run on; the rest is a few system
-/// calls, quicker than handing it over.
+/// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie outside the tool's
+/// folder and so perhaps on a file system that does not answer, are resolved on a blocking thread. For others a few
+/// system calls are enough, which is quicker than changing threads.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
     let elsewhere = |path: &Path| !path.starts_with(&shape.folder);
     let waits = |grant: &Grant| match &grant.opening {

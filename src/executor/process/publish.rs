@@ -108,7 +108,7 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// `most`: bytes of a file.
+/// Publishes one staged folder. `most`: most bytes of a file.
 fn one(
     stage: &StagedFolder,
     copy: &OwnedFd,
@@ -148,7 +148,7 @@ fn one(
     Ok(())
 }
 
-/// One entry: published (its size), unchanged (`None`), or dropped (why).
+/// Publishes one entry, and returns its size. `None`: the file is unchanged. An error: why it is dropped.
 fn file(
     copy: &OwnedFd,
     to: &OwnedFd,
@@ -164,7 +164,7 @@ fn file(
         e => PublishRefusal { failed: false, ..e.into() },
     })?;
     let stat = fstat(&source)?;
-    // Mount points, where the neighbours of the staged files are shown, and files that were not copied.
+    // Skips mount points, at which the neighbours of the staged files are shown, and files that were not copied.
     let regular = files::is(stat.st_mode, SFlag::S_IFREG);
     if (!regular || !stage.copies(text) && stat.st_size == 0) && open_at(to, name, OFlag::O_PATH).is_ok() {
         return Ok(None);

@@ -25,15 +25,15 @@ use std::time::Instant;
 const RAISING: &str = "the walls of the tool are still being raised";
 /// The signal by which the kernel ends a tool that writes a file beyond its limit.
 const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
-/// Longest run of an empty script, ms. The call is over by then, but its answer is not sent yet.
+/// Longest run of an empty script, ms. The answer of the call waits for it.
 const LONGEST_MS: u64 = 3_000;
 /// Most interpreters that are remembered.
 const MAX_RUNTIMES: usize = 64;
 
-const UNSEEN: &str = "questions about files that open none (stat, access, readlink), what /proc refused, and what \
+const UNSEEN: &str = "calls that only ask about a file (stat, access, readlink), what /proc refused, and what \
                       Landlock refused inside a granted folder (links, pipes, devices, moves out of it)";
 const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the error number \
-                            (`toolhost call TOOL --explain`, or `observe = true` in the policy, keeps them)";
+                            (`toolhost call TOOL --explain`, or `observe = true` in the policy, records them)";
 const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
 /// A runtime with packages, and what an empty script with them was refused.
@@ -74,7 +74,7 @@ impl Scripts {
         Scripts { launchers, noise: Mutex::default() }
     }
 
-    /// One call, and what it was refused, where that is recorded.
+    /// Runs one call. If refusals are recorded, adds them to the outcome.
     async fn run_recorded(
         &self,
         context: &Context,
@@ -95,7 +95,7 @@ impl Scripts {
         Ok(outcome)
     }
 
-    /// `context`: `None` for a script of our own.
+    /// Runs a script once. `context`: `None` for a script of our own.
     pub async fn run_once(
         &self,
         context: Option<&Context>,
@@ -124,7 +124,7 @@ impl Scripts {
             }
             let call = ready.call(&brings, (input, &per_call.secrets), &shape.limits, clock, events, traffic);
             match call.await {
-                // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
+                // The launcher was killed while idle, and most likely all idle ones were: try again with a new one.
                 Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
                 finished => break (ready, finished?),
             }
@@ -134,7 +134,7 @@ impl Scripts {
         let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(
-                "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
+                "toolhost: more than {SESSIONS} sessions at a time (setsid), the most that a call may have here"
             ));
         }
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
@@ -155,7 +155,7 @@ impl Scripts {
             if !staged.is_empty() {
                 outcome.published(ready.publish(&staged, &shape).await, &shape.limits);
             }
-            // What is published stays published, even if the launcher is gone by now; it is only not kept then.
+            // Published files stay published, even if the launcher is gone by now; then it is just not kept.
             if (staged.is_empty() || ready.launcher.say(&ToLauncher::Done, &[]).is_ok()) && relay_is_fit {
                 self.launchers.put(ready);
             }
@@ -164,7 +164,7 @@ impl Scripts {
         Ok((outcome, kept))
     }
 
-    /// What an empty script with this runtime and these packages is refused: found out once. `None` where it does not
+    /// What an empty script with this runtime and these packages is refused: tried once. `None`: the script does not
     /// run.
     async fn noise(&self, shape: &Shape) -> Option<Arc<BTreeSet<Attempt>>> {
         let Shape { runtime, built, .. } = shape;
@@ -191,7 +191,7 @@ impl Scripts {
     }
 }
 
-/// The CPU time of a call with that of its relay, and the limit that its traffic or both passed.
+/// The CPU time of a call and its relay, and the limit that its traffic or this CPU time exceeded, if any.
 fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
     let relay_ms = traffic.totals.cpu_ms;
     let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
@@ -206,7 +206,7 @@ fn starved(ending: &Ending, logs: &[String]) -> Option<Fault> {
     Some(Fault::new(Kind::CapabilityError, message).person(person))
 }
 
-/// How the tool ended, from what the walls saw and what it said.
+/// How the tool ended, from the launcher's report and the tool's output.
 fn judge(
     captured: &Captured,
     exited: &Exited,
@@ -265,7 +265,7 @@ fn outcome(ending: Ending, started: Instant) -> Outcome {
     Outcome { denials, ..Outcome::new(ending, millis(started.elapsed())) }
 }
 
-/// The first and the last attempts of a call that are listed.
+/// How many of the first attempts of a call, and of the last, are listed.
 const MAX_LISTED: usize = 50;
 const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another thread changed meanwhile";
 const LOST: &str =
@@ -273,16 +273,16 @@ const LOST: &str =
 /// The folder of a script that comes with a call.
 const FOLDER: &str = "/tmp";
 
-/// What was kept of one call.
+/// What was recorded of one call.
 #[derive(Debug, Default)]
 pub struct RecordedCall {
     pub attempts: Vec<Attempt>,
-    /// What is not among them.
+    /// What is missing in `attempts`, in words.
     pub missing: Vec<String>,
 }
 
 impl RecordedCall {
-    /// Reads what a recorder left. `lost`: it ended before the call.
+    /// Reads the output of a recorder. `lost`: the recorder ended before the call.
     pub fn read(found: OwnedFd, lost: bool) -> RecordedCall {
         let bytes = messages::read_memory_file(found, 2 * MOST_RECORDED).unwrap_or_default();
         let mut kept = RecordedCall::default();
@@ -291,15 +291,15 @@ impl RecordedCall {
         for note in bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Note>(line).ok()) {
             match note {
                 Note::Attempt(attempt) => kept.attempts.push(attempt),
-                Note::Full => kept.missing.push("what came later: there was no room for more".to_owned()),
+                Note::Full => kept.missing.push("later refusals: there was no room for more".to_owned()),
                 Note::Unread => kept.missing.push(UNREAD.to_owned()),
             }
         }
         kept
     }
 
-    /// Leaves out what an empty script of this runtime asks for as well, and all but the first and the last. `folder`:
-    /// of the script.
+    /// Leaves out what an empty script of this runtime is refused too, and keeps only the first and the last attempts.
+    /// `folder`: of the script.
     pub fn without_noise(mut self, noise: Option<&BTreeSet<Attempt>>, folder: &Path) -> RecordedCall {
         match noise {
             Some(noise) => self.attempts.retain(|attempt| !is_noise(noise, attempt, folder)),
@@ -313,8 +313,8 @@ impl RecordedCall {
     }
 }
 
-/// Whether an empty script in this folder would ask for it too. An interpreter may look for a file of one name in each
-/// folder above its script (`package.json`).
+/// Whether an empty script in this folder would attempt the same. An interpreter may look for a file of one name in
+/// each folder above its script (`package.json`).
 fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
     let above = |attempt: &Attempt, folder: &Path| {
         let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));

@@ -1,7 +1,7 @@
 //! One instance of a service: where its requests go, and who waits for which reply.
 //!
-//! A call that reads slowly holds up no other, and has a bound for what is kept for it. An unreadable reply ends only
-//! its call.
+//! A call that reads slowly does not delay others, and what is kept for it is bounded. An unreadable reply ends only
+//! its own call.
 
 use crate::base::{lock, text};
 use crate::broker::{Delivery, Link, LinkState, Subscription, Terms, ToolServiceResponse, Topic};
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// How much longer than what it says a reply may be: six bytes for one (`\u0000`), and its other members.
+/// How much longer than its text a reply may be: six bytes for one (`\u0000`), and `FRAME` for its other members.
 const ESCAPED: u64 = 6;
 const FRAME: u64 = 64 * 1024;
-/// Parts that wait for a call, each by itself; later ones join the last, so that a million of one byte take no more
-/// than that.
+/// Most parts that wait for a call separately. Later ones are appended to the last, so that a million parts of one
+/// byte take little memory.
 const PARTS: usize = 64;
 
-/// What came for a call.
+/// A message for a call.
 pub enum ServiceMessage {
     Part(String),
     End(String),
@@ -26,7 +26,7 @@ pub enum ServiceMessage {
         kind: String,
         message: String,
     },
-    /// No JSON object, say; for this call alone.
+    /// The reply cannot be read: it is not a JSON object, for example.
     Unreadable(String),
     TooMuch,
 }
@@ -35,11 +35,11 @@ pub enum ServiceMessage {
 pub struct ServiceConnection {
     pub link: Link,
     waiting: Arc<Waiting>,
-    /// For people.
+    /// Queue and broker, as shown to people.
     name: String,
 }
 
-/// Whoever waits, by the id of the request.
+/// The calls that wait, by the id of their request.
 #[derive(Default)]
 struct Waiting {
     by_id: Mutex<HashMap<String, WaitingCall>>,
@@ -53,7 +53,7 @@ struct WaitingCall {
     room: u64,
 }
 
-/// What came for a call and was not taken yet.
+/// Messages for a call that it has not read yet.
 #[derive(Default)]
 struct Inbox {
     heard: Mutex<VecDeque<ServiceMessage>>,
@@ -114,7 +114,7 @@ impl ServiceConnection {
         status
     }
 
-    /// Where it leads, and why nothing reads there.
+    /// The queue, and why no service reads from it.
     pub fn failure(&self) -> String {
         match self.link.state() {
             LinkState::Connected { .. } => format!("{}: no queue is bound there", self.name),
@@ -128,7 +128,7 @@ impl Waiting {
         let id = std::str::from_utf8(&delivery.id).unwrap_or_default();
         let place = lock(&self.by_id).get(id).map(|place| (place.inbox.clone(), place.room));
         let Some((inbox, room)) = place else {
-            // Of another caller on the same queue, or late, or a repetition.
+            // A reply to another caller on the same queue, a late one, or a repetition.
             self.strays.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "no call waits for this reply");
             return;
@@ -136,7 +136,7 @@ impl Waiting {
         // Outside of the lock, which every call of the connection takes.
         let heard = read(&delivery.body, room);
         match &heard {
-            // An empty part says nothing.
+            // An empty part is ignored.
             ServiceMessage::Part(part) if part.is_empty() => return,
             ServiceMessage::Part(part) => {
                 if let Some(place) = lock(&self.by_id).get_mut(id) {
@@ -149,7 +149,7 @@ impl Waiting {
     }
 }
 
-/// A reply to a call that has so much room.
+/// Decodes a reply. `room`: bytes that the call may still receive.
 fn read(body: &[u8], room: u64) -> ServiceMessage {
     if body.len() as u64 > room.saturating_mul(ESCAPED).saturating_add(FRAME) {
         return ServiceMessage::TooMuch;
@@ -168,7 +168,7 @@ fn read(body: &[u8], room: u64) -> ServiceMessage {
     }
 }
 
-/// One call's place. Dropped: its replies are strays.
+/// A call that waits for its replies. Once it is dropped, they count as strays.
 pub struct Waiter {
     pub connection: Arc<ServiceConnection>,
     pub id: String,

@@ -1,6 +1,6 @@
 //! Tools whose work a tool service elsewhere does, behind a broker.
 //!
-//! A request is sent once, and only to a queue that policy granted. No call holds up others.
+//! A request is sent once, and only to a queue that policy granted. No call delays others.
 
 mod connection;
 
@@ -52,7 +52,7 @@ impl Remote {
         Remote { brokers, services: Mutex::default() }
     }
 
-    /// The instances of a service: first the one whose turn it is.
+    /// The instances of a service, rotated by one with each call.
     fn connections(&self, grant: &ServiceGrant) -> Result<Vec<Arc<ServiceConnection>>, Fault> {
         let mut services = lock(&self.services);
         let key = (grant.service.clone(), grant.request.clone(), grant.response.clone());
@@ -62,7 +62,7 @@ impl Remote {
             let answers = topic(&grant.response)?;
             let open = |queue| Ok(Arc::new(ServiceConnection::open(terms.clone(), topic(queue)?, answers.clone())));
             let connections = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
-            // What a descriptor said before it was changed: it is not called again.
+            // Drops the connections of the descriptor's previous version, which are not used again.
             services.retain(|(service, ..), _| *service != grant.service);
             services.insert(key.clone(), Service { connections, calls: 0 });
         }
@@ -106,7 +106,7 @@ impl Remote {
             let heard = tokio::select! {
                 biased;
                 heard = waiter.next() => heard,
-                // What was published meanwhile did not arrive.
+                // Replies that were published meanwhile are lost.
                 () = waiter.connection.link.other_than(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
             };
             match heard {
@@ -125,7 +125,7 @@ impl Remote {
                 }
                 ServiceMessage::Error { kind, message } => {
                     if !kind.is_empty() {
-                        logs.push(format!("The service calls it {}.", text::head(&kind, 200)));
+                        logs.push(format!("The error type of the service: {}.", text::head(&kind, 200)));
                     }
                     let said =
                         if message.trim().is_empty() { "The service failed, and does not say why." } else { &message };
@@ -144,7 +144,7 @@ impl Remote {
     }
 }
 
-/// A service says everything in a text: where its tool declares an answer of another type, the JSON in it.
+/// A service answers with a text. If its tool declares an output of another type, the answer is the JSON in the text.
 fn answered(manifest: &Manifest, answer: String) -> Ending {
     let takes_text = match manifest.output.as_ref().map(|schema| &schema.raw["type"]) {
         Some(Value::String(kind)) => kind == "string",
@@ -193,11 +193,11 @@ struct RemoteRequest<'a> {
     room: u64,
 }
 
-/// Where the reply comes, and the connection by which the request went.
+/// The waiter for the reply, and the state of the connection when the request was sent.
 type Sent = (Waiter, LinkState);
 
-/// Sends the request to the first instance that is there, and only then waits for one that is away: its broker may be
-/// starting, or was never spoken to. One that may have the request is not followed by another. `None`: it is too large.
+/// Sends the request to the first connected instance with a reader, else waits for one that is not connected yet: its
+/// broker may be starting. If an instance may have the request, no other is tried. `None`: the request is too large.
 async fn send(
     connections: &[Arc<ServiceConnection>],
     asked: &RemoteRequest<'_>,

@@ -1,6 +1,6 @@
 //! Untrusted bytes become compiled code ahead of calls, in a limited child behind the walls (role `wasm-compile`).
 //!
-//! The compiler gets no file but the module. The host compiles nothing and waits only so long.
+//! The compiler gets no file but the module. The host compiles nothing, and waits for a limited time.
 
 use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
 use super::session::{Child, Role};
@@ -34,7 +34,7 @@ const IMAGE_BYTES: u64 = 64 << 20;
 const MOST_SECONDS: u64 = 300;
 /// How many times its processor time a compiler may last, on a busy machine.
 const BUSY: u32 = 4;
-/// No compilation takes longer.
+/// Longest time of a compilation.
 pub const LONGEST: Duration = Duration::from_secs(MOST_SECONDS * BUSY as u64 + 30);
 
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
@@ -87,7 +87,7 @@ pub fn serve() -> io::Result<()> {
     to.flush()
 }
 
-/// The module, if it still is the one that was asked for. Nothing of it is looked at before, so that this check is
+/// Reads the module, and checks that it still is the ordered one. Nothing of it is used before, so the check is
 /// sound.
 fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
     let module = trusted_code::read(module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
@@ -113,9 +113,9 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
 /// How a compilation ended without code.
 #[derive(Debug)]
 pub enum Failure {
-    /// It ends the same way each time.
+    /// The module is refused, now and at every attempt.
     Refused(ModuleRefusal),
-    /// It cannot be read, or changed since it was looked at.
+    /// The module cannot be read, or changed since it was found.
     Unreadable(io::Error),
     /// This attempt failed.
     Failed(Fault),
@@ -130,7 +130,7 @@ pub fn not_stored(error: &io::Error) -> Failure {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModuleRefusal {
     pub why: String,
-    /// It took more time or memory than a module of its size may; else this host cannot run the module.
+    /// True: compiling took more time or memory than a module of its size may. False: this host cannot run the module.
     pub too_much: bool,
 }
 
@@ -160,7 +160,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
             return Err(Failure::Failed(Fault::new(Kind::TimeoutError, message).retryable()));
         }
     };
-    // The pipes closed because the child ended: the walls know why.
+    // The pipes closed because the child ended: the launcher knows why.
     Err(match child.limit().await {
         Some(Limit::MemoryBytes) => {
             let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
@@ -174,7 +174,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     })
 }
 
-/// What the child says; an error where it stops or says what is not an answer.
+/// Receives the child's answer. An error: the child stopped, or sent something else.
 async fn receive(
     from: &mut (impl AsyncBufRead + Unpin),
     mut into: Writer,
@@ -187,7 +187,7 @@ async fn receive(
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         match report {
-            // Never whole in our memory, since a few bytes of module can make much code.
+            // Never held whole in memory: a few bytes of module can become much code.
             WorkerMessage::Code => {
                 left -= piece.len() as u64;
                 let write = move || into.write(&piece).map(|()| into);

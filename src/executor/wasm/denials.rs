@@ -1,6 +1,6 @@
-//! What the host functions refused a guest, from the worker to the outcome.
+//! The refusals of a guest by the host functions, on their way from the worker to the outcome.
 //!
-//! The worker reports only what its guest asked for. The host believes neither its count nor its lengths.
+//! The worker reports only what its guest asked for. The host checks the number and the lengths of its reports.
 
 use super::frame::{DenialKind, Refused, ToHost, WorkerMessage, invalid};
 use crate::base::{lock, text};
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 
 /// The guest's scratch.
 pub const SCRATCH: &str = "/tmp";
-/// Most that is reported of one call; the rest is counted.
+/// Most refusals that are reported of one call; the rest is counted.
 const MAX_REPORTED: usize = 50;
 const MAX_TEXT_BYTES: usize = 512;
-const UNASKED: &str = "a path that lies in none of the opened folders, where the module's own library answers and \
-                       asks no host function; a write at a handle that was opened for reading";
+const UNASKED: &str = "a path outside the opened folders, which the module's own library refuses without asking a \
+                       host function; a write to a handle that was opened for reading";
 
 /// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
 #[derive(Clone)]
@@ -45,18 +45,18 @@ impl Watch {
             reported.more += 1;
             return;
         }
-        // A host that is gone shows with the next report that matters.
+        // Ignored: if the host is gone, sending the next important message fails.
         let _ = reported.to.send(&WorkerMessage::Denied(refused.clone()), &[]);
         reported.refused.push(refused);
     }
 
-    /// How much was not reported one by one.
+    /// How many refusals were not reported one by one.
     pub fn more(&self) -> u64 {
         lock(&self.0).more
     }
 }
 
-/// What the worker of one call reported, at the host.
+/// The refusals of one call that the host received from its worker.
 #[derive(Default)]
 pub struct WorkerDenials {
     pub attempts: Vec<Attempt>,
@@ -65,12 +65,12 @@ pub struct WorkerDenials {
 }
 
 impl WorkerDenials {
-    /// Takes one report of a worker, which may be anything. `folder`: where the guest's relative paths start.
+    /// Takes one report of a worker, which is not trusted. `folder`: where the guest's relative paths start.
     pub fn take(&mut self, refused: Refused, folder: &Path, traffic: &Mutex<Traffic>) -> io::Result<()> {
         let Refused { what, target } = refused;
         self.count += 1;
         if self.count > MAX_REPORTED || target.len() > MAX_TEXT_BYTES {
-            return Err(invalid("more was refused than a worker may tell"));
+            return Err(invalid("more was refused than a worker may report"));
         }
         let mut file = |operation, rule: &str| {
             let path = Some(absolute(folder, &target).to_string_lossy().into_owned());
@@ -86,7 +86,7 @@ impl WorkerDenials {
             DenialKind::WriteWithin => file(Operation::Write, WITHIN),
             DenialKind::Lookup => network(TrafficKind::Lookup, &target, RefusalReason::NotGranted),
             DenialKind::Request => network(TrafficKind::Request, &target, RefusalReason::NotGranted),
-            // Which host it was for is not known, and so not what would ask for it.
+            // The host is not known, so no line that would request it can be named.
             DenialKind::Tcp => network(TrafficKind::Connection, "by a TCP socket", RefusalReason::NotGranted),
             DenialKind::Udp => {
                 network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names"))
@@ -109,7 +109,7 @@ pub struct Granted {
     folder: PathBuf,
     /// Each with whether it may be written.
     areas: Vec<(Area, bool)>,
-    /// Of some folder only files of some names are in view.
+    /// Whether some folder is granted in part only: only files of some names are in view.
     in_part: bool,
 }
 
@@ -124,7 +124,7 @@ impl Granted {
         Granted { folder: folder.to_owned(), areas: granted.iter().map(area).collect(), in_part }
     }
 
-    /// The name of a folder in the tool's own: whoever calls need not know where that lies.
+    /// The path of a folder relative to the tool's: callers need not know where the tool's folder is.
     pub fn relative(&self, name: &str) -> Option<String> {
         let inside = Path::new(name).strip_prefix(&self.folder).ok()?.to_str()?;
         Some(if inside.is_empty() { ".".to_owned() } else { inside.to_owned() })
@@ -148,7 +148,7 @@ impl Granted {
     }
 }
 
-/// The path that is meant, by its components alone.
+/// The absolute path, computed from the components alone: no link is followed.
 fn absolute(folder: &Path, path: &str) -> PathBuf {
     let mut whole = folder.to_owned();
     for component in Path::new(path).components() {
@@ -167,7 +167,7 @@ pub fn below(folder: &str, path: &str) -> String {
     if path.starts_with('/') || folder.is_empty() || folder == "." {
         return path.to_owned();
     }
-    // A guest may go on opening `.` in what it opened: what is kept of it stays short.
+    // A guest may open `.` again and again in an opened folder: the kept name stays short.
     let folder = &folder[..folder.floor_char_boundary(MAX_TEXT_BYTES)];
     match path {
         "." | "" => folder.to_owned(),
@@ -175,7 +175,7 @@ pub fn below(folder: &str, path: &str) -> String {
     }
 }
 
-/// What no host function sees.
+/// Refusals that no host function sees.
 pub fn not_observed(more: u64) -> Vec<String> {
     let more = (more > 0).then(|| format!("{more} more refusals of the host functions, past the first {MAX_REPORTED}"));
     [UNASKED.to_owned()].into_iter().chain(more).collect()

@@ -15,18 +15,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
-/// What comes back from a worker or a compiler besides its payload: numbers and one message.
+/// Longest head of a frame from a worker or compiler: it holds numbers and one message.
 pub const MAX_REPLY_HEAD_BYTES: u64 = 64 * KIB;
 /// Longest piece of a guest's log in one frame.
 pub const MAX_LOG_PIECE: u64 = 128 * KIB;
-/// Piece in which compiled code is passed on.
+/// Size of the pieces in which compiled code is sent, bytes.
 pub const PIECE: usize = 256 << 10;
 /// Most that is allocated for a payload before it arrives, bytes.
 const AT_ONCE: u64 = 8 * KIB;
 /// Longest message text.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 
-/// The longest parts that are accepted from a peer.
+/// The longest head and payload that are accepted from a peer, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameLimits {
     pub head: u64,
@@ -68,7 +68,7 @@ pub struct FilePart {
     pub bytes: u64,
 }
 
-/// What one worker serves for its whole life.
+/// What a worker needs to know once, for all its calls.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Init {
@@ -83,7 +83,7 @@ pub struct Init {
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.
     pub scratch: PathBuf,
-    /// Where the guest's relative paths start, and what it is granted: for words about what it was refused.
+    /// Where the guest's relative paths start, and what it is granted: to explain what it was refused.
     pub folder: PathBuf,
     pub granted: Vec<(policy::Access, policy::Opening)>,
     /// The guest may connect: the worker's network namespace holds the stub and the relay of its hosts, and nothing
@@ -106,7 +106,7 @@ pub struct Opening {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum WorkerMessage {
-    /// For calls.
+    /// The worker can take calls.
     Ready,
     /// This host cannot run the module; for people.
     Refused { message: String },
@@ -122,7 +122,7 @@ pub enum WorkerMessage {
     Answer(CallSummary),
     /// Payload: the next piece of compiled code.
     Code,
-    /// All of it was sent.
+    /// All compiled code was sent.
     Compiled,
     /// The module cannot be read; for people.
     Unreadable { message: String },
@@ -138,7 +138,7 @@ pub struct CallSummary {
     pub peak_memory: u64,
     /// Scratch is empty again.
     pub clean: bool,
-    /// How much was refused beside what was reported.
+    /// Number of refusals that were not reported one by one.
     pub more_denied: u64,
 }
 
@@ -152,7 +152,7 @@ impl CallSummary {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum End {
-    /// By WASI's own call.
+    /// The guest called WASI's exit function.
     Exit { code: i32 },
     /// `ok` of a typed export.
     Returned,
@@ -162,7 +162,7 @@ pub enum End {
     Trapped { message: String },
     /// The call's time was over.
     TimedOut,
-    /// One that the worker itself holds it to.
+    /// A limit that the worker itself enforces.
     OverLimit { limit: Limit },
 }
 
@@ -193,7 +193,7 @@ pub enum DenialKind {
     Tcp,
     Udp,
     Bind,
-    /// More elements of a table.
+    /// A table with more elements than allowed.
     Table,
 }
 

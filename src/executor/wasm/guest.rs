@@ -66,7 +66,7 @@ impl Guest {
         Guest { table, meter, wasi, http, hooks, folders, names, granted, watch, salt }
     }
 
-    /// Passes the answer to a question about paths on, each below a handle; a refusal is reported. Of two paths the
+    /// Passes on the answer to an operation on paths, each below a handle, and reports a refusal. Of two paths the
     /// first is reported unless only the other can be the reason.
     fn answered<T>(
         &self,
@@ -105,8 +105,8 @@ impl Guest {
         Ok((Err(error),))
     }
 
-    /// Salted for each call: hashes are made of inode numbers, which a tmpfs counts up with every file, and so would
-    /// tell of earlier calls.
+    /// Salts a hash for each call: hashes are made of inode numbers, which a tmpfs increments with every file, so they
+    /// would reveal earlier calls.
     fn salted(&self, hash: FsResult<MetadataHashValue>) -> FsResult<MetadataHashValue> {
         let MetadataHashValue { lower, upper } = hash?;
         let half = |half: u8| self.salt.hash_one((lower, upper, half));
@@ -149,7 +149,7 @@ pub struct MemoryMeter {
     allowed: u64,
     total: u64,
     pub peak: u64,
-    /// What the growth under way asked for, to be taken back if it fails.
+    /// Bytes of the growth under way, subtracted again if it fails.
     asked: u64,
     pub refused: bool,
     watch: Watch,
@@ -345,8 +345,8 @@ impl Folders {
         wasi.allow_blocking_current_thread(true);
         for opening in openings {
             let perms = if opening.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-            // A granted folder that is not there, or that this user may not enter, is simply not
-            // found: the same that a script sees.
+            // The guest does not find a granted folder that does not exist, or that this user may not
+            // enter: the same that a script sees.
             let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
         }
         wasi.preopened_dir(scratch, SCRATCH, FsPerms::ReadWrite).map_err(io::Error::other)?;
@@ -374,7 +374,7 @@ impl Folders {
         lock(&self.0).asked
     }
 
-    /// After a call, when its handles are closed: whether nothing is left that the next call could read; no, in doubt.
+    /// After a call, with its handles closed: whether it left nothing that the next call could read. In doubt, false.
     pub fn are_clean(&self) -> bool {
         let mut opened = lock(&self.0);
         !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
@@ -435,7 +435,7 @@ struct SinkState {
 }
 
 impl Sink {
-    /// `report`: as what the bytes are sent. More than `max_bytes` end the call.
+    /// `report`: the message that carries the bytes. More than `max_bytes` end the call.
     pub fn new(to: &ToHost, report: WorkerMessage, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
         Sink(Arc::new(Mutex::new(SinkState { to, report, pending, left: max_bytes, is_over: false })))
@@ -454,7 +454,7 @@ impl Sink {
         if bytes.contains(&b'\n') || own.pending.len() >= CHUNK { own.send() } else { Ok(()) }
     }
 
-    /// Sends what has no line break yet, too. True: the limit was passed.
+    /// Sends the rest, which has no line break. True: the limit was exceeded.
     pub fn finish(&self) -> io::Result<bool> {
         let own = &mut *lock(&self.0);
         own.send().map(|()| own.is_over)

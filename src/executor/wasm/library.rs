@@ -1,7 +1,7 @@
 //! From a script file to compiled code, once per content.
 //!
-//! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not
-//! tried again soon, and no tool keeps a compiler from all others.
+//! No module is compiled twice at once, not even by several processes, and none is held in memory. A module that took
+//! too much is not tried again soon, and no tool can keep all others from a compiler.
 
 use super::compile::{
     self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, not_stored,
@@ -31,10 +31,10 @@ use std::time::{Duration, Instant, SystemTime};
 const MAX_REMEMBERED: usize = 256;
 /// Compilers at once, each of another tool; each may use several threads.
 const COMPILERS: usize = 2;
-/// Compilers of modules that take longer than `QUICK`, besides: such modules wait for one another, and others for none.
+/// Additional compilers, for modules that take longer than `QUICK`: only such modules wait for one another.
 const SLOW_COMPILERS: usize = 2;
 const QUICK: Duration = Duration::from_secs(2);
-/// Modules that are read at once to tell what they are, each of another tool.
+/// Modules that are read at once for their digests, each of another tool.
 const READERS: usize = 4;
 /// Most modules that are being compiled or wait for a compiler, and as many that are being read.
 const UNDER_WAY: usize = 64;
@@ -52,7 +52,7 @@ static KINDS: [Record; 2] = [CODE, REFUSAL];
 #[derive(Debug)]
 pub struct Cache {
     pub(super) store: ContentStore,
-    /// Kept so that a temporary cache goes with its owner.
+    /// Removes a temporary cache together with its owner.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -93,7 +93,7 @@ impl Cache {
         }
     }
 
-    /// Gives what was written its name.
+    /// Publishes a written entry under its key, and opens it.
     pub fn finish(&self, key: &str, written: Writer) -> io::Result<Content> {
         written.finish()?;
         let code = self.store.get(key, &CODE).ok_or_else(|| io::Error::other("the entry does not read back"))?;
@@ -120,7 +120,7 @@ pub struct Prepared {
 pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<u64, String>>,
-    /// File as it was seen → what it holds.
+    /// By path: the stamp of the file when it was read, and its module.
     files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
     opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
@@ -147,7 +147,7 @@ impl ModuleRefusal {
     fn fault(&self) -> Fault {
         match self.too_much {
             true => Fault::new(Kind::ResourceLimitError, self.why.clone())
-                .person("it is not tried again for an hour; that is kept beside the compiled code of other modules"),
+                .person("it is not tried again for an hour; this refusal is stored in the cache of compiled modules"),
             false => {
                 let message = format!("not a module this host can run: {}", self.why);
                 Fault::new(Kind::ScriptError, message)
@@ -249,7 +249,7 @@ impl Library {
             Err(Failure::Failed(fault)) => Err(fault),
             Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
             Err(Failure::Refused(refusal)) => {
-                // If it cannot be kept, another process tries for itself.
+                // If the refusal cannot be stored, another process tries for itself.
                 if let Ok(text) = serde_json::to_vec(&refusal) {
                     let _ = self.cache.store.put(name, &REFUSAL, &text);
                 }
@@ -305,7 +305,7 @@ impl Library {
         }
         let script = shape.script.as_ref();
         let script = script.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
-        // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
+        // Not opened: the stamp identifies the file that was read before, even if the path contains links.
         let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
         if let Some((_, module)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
             return Ok(module.clone());
@@ -378,8 +378,8 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
 fn unreadable(path: &Path, error: &io::Error) -> Fault {
     let shown = crate::base::text::path(path);
     if error.kind() == io::ErrorKind::NotFound {
-        return Fault::new(Kind::DependencyError, "the tool's script is not there any more")
-            .person(format!("{shown}: does not exist; put it back, or take the manifest away"));
+        return Fault::new(Kind::DependencyError, "the tool's script no longer exists")
+            .person(format!("{shown}: does not exist; restore it, or remove the manifest"));
     }
     Fault::new(Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
 }

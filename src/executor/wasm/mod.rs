@@ -61,7 +61,7 @@ impl Role {
     }
 }
 
-/// What a worker was started for: the shape, the files that its grants were then, the key of its module.
+/// What a worker was started for: the shape, its resolved grants, the key of its module.
 #[derive(PartialEq, Eq)]
 struct WorkerKey {
     shape: Arc<policy::Shape>,
@@ -93,7 +93,7 @@ impl Wasm {
     }
 
     /// For a host of one call: waits for the compiler beyond the call's time, since compiling would end with the host.
-    /// `tell` hears of a wait that is not short.
+    /// `tell` is called to announce a long wait.
     pub fn waiting(self, tell: fn(&str)) -> Wasm {
         Wasm { waits: Some(tell), ..self }
     }
@@ -136,7 +136,7 @@ impl Wasm {
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
         let mut grants =
             clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
-        // Taken out of the key: what calls wrote needs no other worker.
+        // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
         let wanted = WorkerKey { shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.
@@ -160,7 +160,7 @@ impl Wasm {
             let live = (wanted.grants.mounts.as_slice(), before);
             let calling = session.call(&input, per_call, clock.left(), &mut heard);
             match session::count_writes(live, &shape.limits, calling).await? {
-                // It died while idle and the call never began: start a fresh one.
+                // The worker died while idle, and the call never began: start a fresh worker.
                 Err(SessionError::Before) if from_pool => {}
                 end => break (session, end, started),
             }
@@ -204,7 +204,7 @@ impl Executor for Wasm {
     }
 }
 
-/// What a call's answer, or its absence, means.
+/// Turns a call's answer, or the lack of one, into an outcome or a fault.
 fn conclude(
     answered: Result<(CallSummary, Vec<u8>), SessionError>,
     (printed, logs): (Output, Vec<String>),
@@ -223,7 +223,7 @@ fn conclude(
         Err(SessionError::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
         Err(SessionError::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
         Err(SessionError::Garbage(e)) => {
-            return Err(fault("the wasm worker sent what is not an answer").person(format!("wasm worker: {e}")));
+            return Err(fault("the wasm worker sent an invalid answer").person(format!("wasm worker: {e}")));
         }
     };
     let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
@@ -236,8 +236,8 @@ fn conclude(
         End::TimedOut => Ending::TimedOut { limit_ms },
         End::OverLimit { limit } if WORKER_LIMITS.contains(&limit) => over(limit),
         End::OverLimit { limit } => {
-            let why = format!("wasm worker: it names the limit {}, which is not its own", limit.name());
-            return Err(fault("the wasm worker sent what is not an answer").person(why));
+            let why = format!("wasm worker: it reports the limit {}, which it does not enforce", limit.name());
+            return Err(fault("the wasm worker sent an invalid answer").person(why));
         }
     };
     let complaint = if shape.stderr_is_error { output::judge_stderr(&logs) } else { None };
@@ -262,7 +262,7 @@ async fn announce_wait<T>(compiling: impl Future<Output = T>, tell: fn(&str)) ->
     if let Ok(done) = tokio::time::timeout(QUIET, &mut compiling).await {
         return done;
     }
-    tell("toolhost: compiling the tool's module; that is kept for later calls");
+    tell("toolhost: compiling the tool's module; later calls use the compiled code");
     compiling.await
 }
 

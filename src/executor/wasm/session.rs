@@ -1,4 +1,4 @@
-//! The host's end of one worker or compiler. What comes back is parsed as hostile.
+//! The host's end of one worker or compiler. Its messages are parsed as hostile input.
 
 use super::denials::WorkerDenials;
 use super::frame::{
@@ -41,7 +41,7 @@ const WORKER_MEMORY: u64 = 48 * MIB;
 /// The one that runs calls, the ticker, and one to spare.
 const WORKER_THREADS: u64 = 3;
 
-/// Longest wait for the end of a child, or for what the walls say of it.
+/// Longest wait for the end of a child, or for the launcher's report of it.
 const FAREWELL: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Child {
         frame::read_async(&mut self.from, most).await
     }
 
-    /// After its pipes closed: the limit that the walls saw it pass.
+    /// After its pipes closed: the limit that the child exceeded, as the launcher reports it.
     pub async fn limit(&self) -> Option<Limit> {
         let (exited, _) = tokio::time::timeout(FAREWELL, self.ready.launcher.ended()).await.ok()?.ok()?;
         match exited.killed? {
@@ -145,11 +145,11 @@ pub enum SessionError {
     Late,
     /// The worker ended, or was ended: the limit that was passed, if one was seen.
     Died(Option<Limit>),
-    /// It sent what is not an answer.
+    /// The worker sent something else than an answer.
     Garbage(io::Error),
 }
 
-/// What a call tells while it runs.
+/// Where the reports of a running call go.
 pub struct CallSinks<'a, 'events> {
     pub log: Log<'events>,
     pub out: OutputReader<'events>,
@@ -204,8 +204,8 @@ impl Session {
         }
     }
 
-    /// One call: its answer and the text that it returned; what it reports meanwhile goes to `heard`. After `Err`, and
-    /// whenever the answer says so, the session must be dropped.
+    /// Runs one call. Returns its answer and the text that it returned; reports meanwhile go to `heard`. After `Err`,
+    /// and whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,
         input: &[u8],
@@ -276,7 +276,7 @@ async fn answer(
     }
 }
 
-/// With a grant below /tmp, that folder is never empty, so what a call left there could not be seen: /dev/shm then.
+/// The folder for scratch. With a grant below /tmp, that is never empty, so remains of a call would not be noticed.
 fn scratch(shape: &Shape) -> &'static str {
     let below_tmp = shape.grants.iter().any(|grant| grant.opening.folder().starts_with("/tmp"));
     if below_tmp { "/dev/shm" } else { "/tmp" }

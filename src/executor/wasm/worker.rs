@@ -216,7 +216,7 @@ impl Loaded {
             .allow_udp(false)
             .allow_ip_name_lookup(networked)
             .socket_addr_check(move |address, how| {
-                // Where nothing is bound, the address that the kernel chooses is asked about too.
+                // If the guest bound no address, this is also asked about the address that the kernel chooses.
                 let chosen = address.ip().is_unspecified() && address.port() == 0;
                 let connects = match how {
                     SocketAddrUse::TcpConnect => true,
@@ -233,7 +233,7 @@ impl Loaded {
             .allow_blocking_current_thread(true)
             .arg(&self.init.program)
             .stderr(log.clone());
-        // A variable of the call takes the place of the one with the same name.
+        // A variable of the call replaces the one with the same name.
         for (name, value) in self.init.env.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
             wasi.env(name, value);
         }

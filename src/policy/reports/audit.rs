@@ -13,7 +13,7 @@ use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What no wall of this version stops. Said in every report, so that it is not relied on.
+/// What no wall of this version stops. Every report lists it, so that nobody relies on it.
 pub const NOT_DEFENDED: [&str; 9] = [
     "a hole in the kernel: every wall here is the kernel's",
     "side channels of the CPU and of shared caches",
@@ -27,15 +27,15 @@ pub const NOT_DEFENDED: [&str; 9] = [
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
 
-/// The same, of a tool whose work a service elsewhere does; and of one for which the relay adds a secret.
+/// More of these: for a tool whose work a service elsewhere does, and for one for which the relay adds a secret.
 const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else reads its queues \
                         (an answer on a fanout is read by all who listen there)";
 const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as \
-                        URLs, JSON and HTML write it) tells it to the tool";
+                        URLs, JSON and HTML write it) reveals it to the tool";
 
 /// The field of an entry that the audit log fills: what past calls were refused.
 pub const LAST_DENIALS: &str = "lastDenials";
-/// The member of an entry that says what is kept of a tool's packages: no part of the decision either.
+/// The member of an entry that lists the stored packages of a tool. It is not part of the decision either.
 pub const KEPT_PACKAGES: &str = "keptPackages";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
@@ -138,7 +138,7 @@ fn packages(decision: &Decision) -> Value {
     let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| {
         let allowed = allowance.as_ref().ok()?;
         let mut rules = json!(allowed.rules);
-        // Only where a policy names one: other reports stay as they were.
+        // The member is absent if no policy names a lock.
         if let Some(lock) = &allowed.lock_file {
             rules["lockFile"] = json!(lock);
         }

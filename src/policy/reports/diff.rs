@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Fields of an entry that are compared by their meaning (`Audit`), only describe the decision in words, or tell of
+/// Fields of an entry that are compared by their meaning (`Powers`), only describe the decision in words, or report
 /// past calls.
 #[rustfmt::skip]
 const MEANT: [&str; 18] = [
@@ -52,7 +52,7 @@ pub struct Powers {
     #[serde(default)]
     confirm: Vec<Confirm>,
     digests: ReportDigests,
-    /// Everything else that decides, as written.
+    /// All other facts of the entry, compared as written.
     #[serde(skip)]
     facts: Value,
 }
@@ -113,7 +113,7 @@ impl Powers {
         let script = facts.get("digests").and_then(|digests| digests.get("script")).cloned().unwrap_or_default();
         let confirm = facts.get_mut("confirm").map(Value::take).unwrap_or_default();
         MEANT.iter().for_each(|name| _ = facts.shift_remove(*name));
-        // What has no order of a limit: how it is counted, and the time of a call that asks for none.
+        // The facts of a limit that have no order: how it is counted, and the time of a call that requests none.
         let rest = powers.limits.iter().map(|limit| {
             let usual = (limit.limit == Limit::TimeoutMs).then_some(limit.effective);
             let rest = json!({ "sampled": limit.sampled, "enforcedBy": limit.enforced_by, "usual": usual });
@@ -144,20 +144,20 @@ impl Powers {
         granted.filter(|it| !it.asked.starts_with("secret:")).filter_map(|it| it.effective.as_ref()).collect()
     }
 
-    /// What must hold: fewer of them, more power.
+    /// The conditions of every call. Fewer conditions are more power.
     fn conditions(&self) -> BTreeSet<&'static str> {
         let conditions = [
             (self.require_cgroup, "a cgroup is required"),
             (self.stderr_is_error, "any text on stderr fails the call"),
             (!self.confirm.is_empty(), "a person agrees to each call"),
-            (self.confirm.iter().any(|it| it.by_client.is_none()), "no MCP client that calls asks that person"),
+            (self.confirm.iter().any(|it| it.by_client.is_none()), "the calling MCP client may not ask the person"),
         ];
         conditions.into_iter().filter(|(holds, _)| *holds).map(|(_, words)| words).collect()
     }
 }
 
-/// The files of two sets of policies, as they are written. What the tools of this host gain or lose by them, their own
-/// audits say; so a rule that no tool uses is listed here alone.
+/// The files of two sets of policies, as written. The audits of tools show what each tool gains or loses; only this
+/// comparison lists a changed rule that no tool uses.
 pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     let written = |policies: &Policies| -> BTreeMap<String, Value> {
         let callers = policies.callers().map(|callers| (&callers.file, &callers.source));
@@ -180,7 +180,7 @@ pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     })
 }
 
-/// Lists of entries as objects by the entry's name: an entry that comes before others changes none of them.
+/// Turns lists of entries into objects by the entry's name, so that an inserted entry changes no other.
 fn keyed(value: &Value) -> Value {
     let name = |entry: &Value| {
         ["path", "host", "name", "service"].iter().find_map(|key| Some(entry[key].as_str()?.to_owned()))
@@ -240,7 +240,7 @@ fn id(subject: &str) -> &str {
 
 fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
     push(changes, powers, "run", "can be called".into(), Some(before.into()));
-    // That whoever is served may call it says nothing about the tool.
+    // Without a callers file everybody may call every tool, which is not a power of this one.
     let callers = powers.callers.as_ref().map(|_| Vec::new());
     let nothing = Powers { limits: powers.limits.clone(), callers, ..Powers::default() };
     compare(&nothing, powers, changes);
@@ -279,8 +279,7 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
     }
 }
 
-/// Every fact that differs; where none does, no change is known, and the digests of the confinements differ, the
-/// digests.
+/// Every fact that differs. If none does and no change is known, the digests of the confinements, where these differ.
 fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let subject = &new.subject;

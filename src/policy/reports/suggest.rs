@@ -38,7 +38,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path
             "# {words}.\n# A second policy that names its exact id would not load, so none is suggested.\n"
         ));
     } else if decision.exact && !lacks {
-        out.push_str(&format!("# {id} answers to {file} and has all that it asks for, so none is suggested.\n"));
+        out.push_str(&format!("# {file} governs {id} and grants all that it requests, so no policy is suggested.\n"));
     } else if body.is_empty() && !decision.unnamed {
         // A policy without a rule would only take away what the tool has now.
         out.push_str(&format!("# There is nothing that a policy could give {id}, so none is suggested.\n"));
@@ -57,8 +57,8 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> S
         format!("# What {id} asks for and a policy can give. Read each line, and delete what it should not have.\n");
     if decision.exact && !file.is_empty() {
         out.push_str(&format!(
-            "# {id} answers to {file}, which names it by its exact id. A second policy that does would not load \
-             beside it:\n\
+            "# {file} governs {id} and names it by its exact id. A second policy that does so would not load beside \
+             it:\n\
              # write what is missing into that file.\n"
         ));
     } else {
@@ -71,7 +71,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> S
              sandbox-policies/{name}{SUFFIX}`).\n"
         ));
         if !file.is_empty() {
-            out.push_str(&format!("# It replaces {file} for this tool: a tool answers to one policy only.\n"));
+            out.push_str(&format!("# It replaces {file} for this tool: one policy alone governs a tool.\n"));
         }
     }
     if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
@@ -86,7 +86,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> S
     out
 }
 
-/// A basic string of TOML, on one line, in which nothing hides (toml.io v1.0.0, "String").
+/// A basic string of TOML on one line, with all invisible characters escaped (toml.io v1.0.0, "String").
 fn quote(text: &str) -> String {
     let plain = |c: char| is_printable(c.encode_utf8(&mut [0; 4]));
     let one = |c: char| match c {
@@ -102,7 +102,7 @@ fn list(head: &str, key: &str, lines: &[String]) -> String {
     if lines.is_empty() { String::new() } else { format!("{head}{key} = [\n{lines}]\n") }
 }
 
-/// The narrowest paths that a policy can name and that hold the requests; a policy names no pattern, but its folder.
+/// The narrowest paths that a policy can name and that hold the requests. For a pattern that is its folder.
 fn files(decision: &Decision, why: &str) -> String {
     let lines = |what: RequestKind| -> Vec<String> {
         // `refusals` names what no policy can give; a script and /tmp need no rule and have no area.
@@ -204,7 +204,7 @@ fn packages(decision: &Decision, why: &str) -> String {
     format!("\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, why = {why} }}\n")
 }
 
-/// First what no policy can grant, for which no line is printed; then what this machine lacks.
+/// Comments on what no policy can grant, so that no rule is suggested for it, and on what this machine lacks.
 fn refusals(id: &str, decision: &Decision) -> String {
     let of = |narrower| -> String {
         let denied = decision.denied().filter(|v| v.narrower == Some(narrower));

@@ -1,6 +1,6 @@
 //! Who can: the tools that can read, write or reach something, by the decisions about the whole registry.
 //!
-//! A tool for which it depends on the call is listed as such.
+//! A tool whose answer depends on the call is listed with that condition.
 
 use crate::base::address::special;
 use crate::base::text::printable;
@@ -77,9 +77,7 @@ fn package(target: &str) -> Result<Question, String> {
         !text.is_empty() && known(&|it| versions::version(it, text).is_some() || versions::is_range(it, text))
     };
     if !known(&|it| versions::name(it, name).is_some()) || !version.is_none_or(is_version) {
-        return Err(
-            "a package is asked about by its name, with or without `@` and a version or a range (`<2`)".to_owned()
-        );
+        return Err("not a package: write its name, alone or with `@` and a version or a range (`<2`)".to_owned());
     }
     Ok(Question::Package(name.to_owned(), version.map(str::to_owned)))
 }
@@ -90,7 +88,7 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
     runnable.flat_map(|decision| about(decision, question, bases)).collect()
 }
 
-/// How a tool has what is asked about: how much of it, what is granted, the rule and why.
+/// The answers for one tool: how much of what was asked about it has, by which grant and rule, and why.
 fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
     let answer = |how: &str, grant: String, rule: &str, why: &str| {
         let (tool, how, rule, why) = (decision.tool.clone(), how.to_owned(), rule.to_owned(), why.to_owned());
@@ -139,7 +137,7 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
     }
 }
 
-/// How a tool has a package: `None`, it does not.
+/// How a tool has a package. `None`: it does not have it.
 fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String> {
     let (grant, wanted) = (decision.packages.as_ref()?, decision.wanted.as_deref()?);
     let ecosystem = grant.ecosystem;

@@ -1,4 +1,4 @@
-//! What no policy grants, on any machine or on this one. No file is looked at here.
+//! Requests that no policy can grant, on any machine or on this one. Nothing here reads the file system.
 
 use crate::manifest::{Language, Manifest, Site};
 use crate::policy::area::{Area, escape, name_matches, plain_tail};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// Programs, libraries and settings of the machine, besides `SYSTEM_FOLDERS`.
 const SYSTEM: [&str; 3] = ["/usr", "/etc", "/boot"];
 
-/// What no tool writes, as seen by one tool.
+/// The facts by which requests of one tool are denied.
 pub struct HardDenials<'a> {
     pub site: &'a Site,
-    /// The manifests that name the tool's script beside its own.
+    /// The other manifests that name the tool's script.
     pub namers: &'a [(Arc<Manifest>, Site)],
     pub protected: &'a Protected,
     pub machine: &'a Machine,
@@ -31,7 +31,7 @@ impl HardDenials<'_> {
             return Some(format!("nothing below {kernel} is ever granted: a tool has its own"));
         }
         if access == Access::Read {
-            // The view makes its own of these for each call, so the host's could not be shown in their place.
+            // Each call's view has files of its own at these paths, so it could not show the host's.
             let made = MADE_ETC.iter().chain([&OURS]).find(|made| request.touches(Path::new(made)))?;
             return Some(format!("every call has its own {made}: name the files that are needed beside it"));
         }
@@ -41,7 +41,7 @@ impl HardDenials<'_> {
         Some(format!("{why}; {fix}"))
     }
 
-    /// The script base folder, where the request lies in it.
+    /// The script base folder, if the request lies in it.
     fn own_base(&self, request: &Area) -> Option<&Path> {
         let base = self.site.base.as_path();
         (!base.as_os_str().is_empty() && request.folder().starts_with(base)).then_some(base)
@@ -49,14 +49,14 @@ impl HardDenials<'_> {
 
     fn system(&self, request: &Area) -> Option<String> {
         if *request == Area::File("/tmp".into()) {
-            return Some("/tmp inside a call is its own scratch, always there: take it out of the manifest".into());
+            return Some("/tmp inside a call is its own scratch, always there: remove it from the manifest".into());
         }
         let folder = SYSTEM.iter().chain(&SYSTEM_FOLDERS).find(|folder| request.touches(Path::new(folder)));
         let folder = folder.or(request.folder().parent().is_none().then_some(&"/"))?;
         Some(format!("{folder} holds programs or settings of the machine, which no tool writes"))
     }
 
-    /// What this host runs: programs of PATH, and interpreters. What lies above the script base does not count there.
+    /// Programs on PATH, and interpreters. For a request in the script base, a folder above the base does not count.
     fn run_on_the_host(&self, request: &Area) -> Option<String> {
         let base = self.own_base(request);
         let is_far = |place: &Path| base.and_then(Path::parent).is_some_and(|above| above.starts_with(place));
@@ -90,7 +90,7 @@ impl HardDenials<'_> {
         Some(format!("programs obey the files of a home whose names start with a dot ({home}/.config …)"))
     }
 
-    /// No write tree holds what is registered with this host, what it keeps, or what tools read by `base:`.
+    /// No write tree may hold files registered with this host, files of the host, or what tools read by `base:`.
     fn files_in_use(&self, request: &Area) -> Option<String> {
         // A staged pattern counts as the tree of its folder, unless it matches nothing but data.
         let tree = names_of(request).is_none_or(|names| may_be_loaded(&names)).then(|| request.folder());
@@ -126,11 +126,11 @@ impl HardDenials<'_> {
     }
 }
 
-/// Files that no tool writes: what is registered with this host, and what it keeps. Found without a look at each.
+/// Files that no tool may write: those registered with this host, and its own. Indexed: a lookup does not scan all.
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     paths: BTreeSet<PathBuf>,
-    /// The folder and the ending of each name on the way to them, if it has one.
+    /// For each component of those paths: its folder and the ending of its name, which may be empty.
     endings: BTreeSet<(PathBuf, String)>,
     pub scripts: BTreeSet<PathBuf>,
     /// Trees that manifests read by `base:`, as far as policy grants them.
@@ -148,7 +148,7 @@ impl Protected {
         self.paths.insert(path);
     }
 
-    /// A path that the area holds, or that lies above or below it; or one in the tree for which the area counts.
+    /// A protected path in, above or below the area, or in `tree`, if the area counts as that whole tree.
     fn touched(&self, request: &Area, tree: Option<&Path>) -> Option<&Path> {
         let above = request.path().ancestors().find_map(|above| self.paths.get(above)).map(PathBuf::as_path);
         let in_tree = || tree.and_then(|tree| first_below(&self.paths, tree).or(first_below(&self.shared, tree)));
@@ -212,8 +212,8 @@ pub fn loaded(name: &str) -> bool {
     is_listed(LOADED, name)
 }
 
-/// Whether some name that matches the pattern could be loaded: it has no fixed ending, or one of the table, or matches
-/// a whole name.
+/// Whether the pattern can match a name that an interpreter loads: it has no fixed ending, an ending in `LOADED`, or
+/// matches a whole name in `LOADED`.
 pub(super) fn may_be_loaded(names: &str) -> bool {
     let (ending, names) = (ending(names), names.to_lowercase());
     ending.len() < 2 || loaded(&ending) || LOADED.split(' ').any(|name| name_matches(&names, name))
@@ -225,12 +225,12 @@ fn ending(names: &str) -> String {
     tail.rfind('.').map_or_else(String::new, |dot| tail[dot..].to_owned())
 }
 
-/// A manifest or a policy: no tool publishes one.
+/// Whether a name or pattern is that of a manifest or policy, which no tool may publish.
 pub fn definition(names: &str) -> bool {
     is_listed(DEFINITIONS, names)
 }
 
-/// A name that other programs obey, also on a file system that takes `.GIT` for `.git`.
+/// Whether other programs obey files of this name. Case is ignored, as by some file systems (`.GIT`).
 pub fn obeyed(name: &str) -> bool {
     is_listed(OBEYED, name)
 }

@@ -1,8 +1,8 @@
 // Calls one function of a script: entry.mjs SCRIPT ENTRY (Node and Bun, ESM and CommonJS).
 //
-// Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON
-// document on the real stdout; of a generator a line for each value, then one for the end. Everything printed goes to stderr. Runs inside the walls, with the
-// tool's own rights: it protects nobody, it only explains.
+// Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON document on the
+// real stdout; for a generator, one line for each value and one for the end. Everything printed goes to stderr.
+// Runs inside the walls, with the tool's own rights: it protects nothing, it only explains mistakes.
 import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import { createRequire, isBuiltin } from 'node:module';
@@ -74,7 +74,7 @@ function fromTool(stack) {
     .join('\n');
 }
 
-// Where a text that does not parse is wrong: Bun says it in parts, Node tells only who asks it to check the file.
+// The place of a syntax error. Bun lists several; Node tells it only with `--check`.
 function unparsed(error) {
   const parts = error instanceof AggregateError ? error.errors : [error];
   const first = parts.find((part) => part?.position);
@@ -107,9 +107,9 @@ function crash(error) {
   return fail(text);
 }
 
-// A function of the script itself, and not one that it imports, by whatever name. Node keeps the text of a function as
-// it stands in its file. Bun rewrites it, but lists the files that it loaded: what one of those gives, or a module of
-// the runtime that the script names, is theirs.
+// Whether the script itself defines a function, and does not import it, under whatever name. Node keeps the text of a
+// function as it is in the file. Bun rewrites it, but lists the files that it loaded: what they export, or a module of
+// the runtime that the script names, is not the script's.
 let given;
 function own(value) {
   if (typeof value !== 'function') return false;
@@ -138,7 +138,7 @@ function find(module, name) {
     ?? (typeof usual === 'function' && (name === 'default' || usual.name === name) ? usual : undefined);
   if (own(found)) return found;
   if (found !== undefined) {
-    throw new Mend(`'${name}' is not defined in ${file}, which only has it from elsewhere; write a function of its own ` +
+    throw new Mend(`'${name}' is not defined in ${file}, which has it from another module; write a function ` +
       'there that calls it, and set handler.entryPoint to that');
   }
   const value = module[name] ?? usual?.[name];
@@ -169,7 +169,7 @@ function hint(value) {
   return 'call it, or leave it out';
 }
 
-// What keeps its content elsewhere than in fields, such as a generator or a Response, and so would become {}.
+// Whether a value keeps its content elsewhere than in fields (a generator, a Response), and so would become {}.
 function empty(value) {
   const above = Object.getPrototypeOf(value);
   const plain = above === null || Object.getPrototypeOf(above) === null;
@@ -196,7 +196,7 @@ function check(value, place, depth) {
     const name = kind !== 'object' ? kind : tag !== 'Object' ? tag : value.constructor?.name ?? 'object';
     throw new Mend(`${place} is a ${name}, which JSON cannot carry; ${hint(value)}`);
   } else if (depth >= DEEPEST) {
-    throw new Mend(`${place.slice(0, 80)}… holds itself, or nests deeper than ${DEEPEST}; return a flatter value`);
+    throw new Mend(`${place.slice(0, 80)}… contains itself, or nests deeper than ${DEEPEST}; return a flatter value`);
   } else if (value instanceof Date && Number.isNaN(value.getTime())) {
     throw new Mend(`${place} is an invalid Date`);
   } else if (typeof value.toJSON === 'function') {
@@ -211,7 +211,7 @@ function check(value, place, depth) {
   }
 }
 
-// What the script finds as the global `toolhost`: lines by which it tells how far it is, and what its client said.
+// The global `toolhost` of the script: sends progress and log lines, and holds the answers of the client.
 function ours(client) {
   const tell = (said) => write(2, `@toolhost ${JSON.stringify(said)}\n`);
   return {

@@ -1,8 +1,8 @@
 """Calls one function of a script: entry.py SCRIPT ENTRY.
 
-Arguments: one JSON object on stdin, given as keyword arguments. Answer: the return value, one JSON
-document on the real stdout; of a generator a line for each value, then one for the end. Everything printed goes to stderr. Runs inside the walls, with the
-tool's own rights: it protects nobody, it only explains.
+Arguments: one JSON object on stdin, given as keyword arguments. Answer: the return value, one JSON document on the
+real stdout; for a generator, one line for each value and one for the end. Everything printed goes to stderr.
+Runs inside the walls, with the tool's own rights: it protects nothing, it only explains mistakes.
 """
 
 import json
@@ -19,7 +19,7 @@ LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 
 
 class Toolhost(type(sys)):
-    """What `import toolhost` gives the script: lines by which it tells how far it is, and what its client said."""
+    """The module `toolhost` of the script: sends progress and log lines, and holds the answers of the client."""
 
     can, answers, state = (), {}, None
 
@@ -44,7 +44,7 @@ class Toolhost(type(sys)):
 
 
 class Mend(Exception):
-    """What is wrong and how to mend it, in one line."""
+    """What is wrong and how to fix it, in one line."""
 
 
 def one_line(text, most=400):
@@ -87,13 +87,13 @@ FUNCTION = type(one_line)
 
 
 def made_here(kind, module):
-    """A class of the script itself, with nothing in it from elsewhere but what the language brings."""
+    """Whether KIND is a class of the script itself, and its bases are too, or are builtins."""
     own = kind.__module__ == module.__name__
     return own and all(base.__module__ in (module.__name__, "builtins") for base in kind.__mro__)
 
 
 def own(value, module, entry, depth=0):
-    """Is VALUE made by the script itself? What it imports is not, by whatever name it stands there."""
+    """Whether the script itself defines VALUE. What it imports does not count, whatever its name in the script."""
     if isinstance(value, FUNCTION) and value.__globals__ is vars(module):
         return depth == 0 or value.__qualname__ == entry
     if depth == 0:
@@ -102,7 +102,7 @@ def own(value, module, entry, depth=0):
         inner = getattr(value, "__func__", None) or (kind.__name__ == "partial" and value.func)
         if made_here(kind, module) and type(kind) is type or inner and own(inner, module, entry):
             return True
-    # What a decorator made of a function of the script: it holds that function, which has the name.
+    # The result of a decorator refers to the decorated function, which has the name.
     cells = getattr(value, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells] + list(getattr(value, "__dict__", {}).values())
     return depth < 4 and any(own(part, module, entry, depth + 1) for part in held if callable(part))
@@ -122,7 +122,7 @@ def find(module, entry, file):
         raise Mend(f"'{entry}' in {file} is {a(found)}, not a function")
     if not own(found, module, entry):
         raise Mend(
-            f"'{entry}' is not defined in {file}, which only has it from elsewhere; write a function of its own there"
+            f"'{entry}' is not defined in {file}, which has it from another module; write a function there"
             " that calls it, and set handler.entryPoint to that"
         )
     return found
@@ -246,7 +246,7 @@ def check(value, place, depth):
         if value - value != 0:
             raise Mend(f"{place} is {value}, which is not JSON; return None or a string instead")
     elif depth >= DEEPEST:
-        raise Mend(f"{place[:80]}… holds itself, or nests deeper than {DEEPEST}; return a flatter value")
+        raise Mend(f"{place[:80]}… contains itself, or nests deeper than {DEEPEST}; return a flatter value")
     elif isinstance(value, dict):
         seen = set()
         for key, part in value.items():
@@ -265,7 +265,7 @@ def check(value, place, depth):
 
 
 def send(line):
-    """Waits while whoever reads the answer is behind."""
+    """Writes a line of the answer, and waits for the reader."""
     rest = memoryview((line + "\n").encode("utf-8"))
     while rest:
         rest = rest[os.write(ANSWER, rest) :]

@@ -27,7 +27,7 @@ const PIPE: u64 = FILE + 64 * 1024;
 /// An entry of an epoll, and a lock.
 const WATCH: u64 = 256;
 const LOCK: u64 = 256;
-/// Locks are counted again after so much CPU time, in which some megabytes of them can be made.
+/// Locks are counted again after this much CPU time, in which a call can make some megabytes of them.
 const CPU_MS: u64 = 200;
 /// The pause between two looks: `PART` times as long as a look takes, at most `LONGEST`.
 const PART: u32 = 10;
@@ -35,7 +35,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct DescriptorMemory {
-    /// Most bytes of a socket. Of one end of a pair: what its peer can have sent, and one message more.
+    /// Most bytes that a socket can hold. For one end of a pair: what its peer can have sent, and one more message.
     socket: u64,
     /// How many descriptors there were at the last look, and their bytes.
     count: u64,
@@ -50,7 +50,7 @@ pub struct DescriptorMemory {
 impl Default for DescriptorMemory {
     fn default() -> DescriptorMemory {
         let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
-        // The same holds for a UDP socket; of a connection both ends count.
+        // The same formula fits a UDP socket; of a TCP connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
         DescriptorMemory { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
@@ -58,8 +58,8 @@ impl Default for DescriptorMemory {
 }
 
 impl DescriptorMemory {
-    /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. Those that came since
-    /// the last look count as sockets; where the sum passes `room`, all are looked at.
+    /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. New descriptors since
+    /// the last look count as sockets; if the sum exceeds `room`, all are looked at.
     pub fn bytes(&mut self, pids: &[u32], cpu_ms: u64, room: u64) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
         let more = |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
@@ -72,7 +72,7 @@ impl DescriptorMemory {
         Ok(sum.saturating_add(self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?))
     }
 
-    /// Locks alone; counting stops beyond `room`.
+    /// Bytes held by locks alone; counting stops beyond `room`.
     pub fn locks(
         &mut self,
         pids: impl FnOnce() -> Result<Vec<u32>, Errno>,
@@ -97,7 +97,7 @@ impl DescriptorMemory {
         Ok(self.locks)
     }
 
-    /// Descriptors; counting stops beyond `room`.
+    /// Bytes held by descriptors alone; counting stops beyond `room`.
     fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
         let (mut bytes, mut counted, mut texts) = (0, BTreeSet::new(), 0);
         for pid in pids {

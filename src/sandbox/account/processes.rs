@@ -1,6 +1,6 @@
 //! What /proc tells the launcher about the processes of a call.
 //!
-//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the
+//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, except the
 //! recorder of a recorded call.
 
 use crate::sandbox::sys::errno;
@@ -48,7 +48,7 @@ pub fn signal_all(signal: Signal) -> Result<(), Errno> {
     kill(Pid::from_raw(-1), signal)
 }
 
-/// One look at all of the call.
+/// All processes of a call at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSnapshot {
     /// The pid given out last in this namespace, read before the rest: while it is unchanged, no process and no thread
@@ -100,7 +100,7 @@ fn text(path: &str) -> Result<String, Errno> {
     }
 }
 
-/// How many lines of a file of /proc begin so, up to `most`; as many as were read where its process has ended.
+/// How many lines of a /proc file begin with `beginning`, at most `most`. If the process ended: of the lines read.
 pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
     let mut count = 0;
     let read = std::fs::File::open(path).and_then(|file| {
@@ -175,7 +175,7 @@ pub fn has_memory(pid: u32) -> Result<bool, Errno> {
     Ok(shows_memory(&status(pid)?))
 }
 
-/// Looks at the start of lines only: within a line stands the name of the process, which it chooses itself.
+/// Looks at the start of lines only: a line can contain the name of the process, which the process chooses.
 fn shows_memory(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("RssAnon:"))
 }

@@ -31,7 +31,7 @@ const COUNTING: Duration = Duration::from_millis(10);
 /// How often a count looks whether the call stays stopped.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What was seen, over the whole call.
+/// The samples of one call.
 #[derive(Debug, Default)]
 pub struct Sampler {
     seen: ProcessSnapshot,
@@ -39,7 +39,7 @@ pub struct Sampler {
     waited_ms: u64,
     looks: u64,
     mappings: BTreeMap<ProcessKey, Mappings>,
-    /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
+    /// The last exact count: bytes of all pages, and page faults until then. Kept while the counted processes live.
     counted: Option<(u64, u64)>,
     pub descriptors: DescriptorMemory,
     /// Most bytes of file pages that one process was seen to have mapped.
@@ -47,7 +47,7 @@ pub struct Sampler {
     pub peak: u64,
 }
 
-/// What one look found.
+/// The result of one sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
     /// Scratch included.
@@ -65,7 +65,7 @@ struct Mappings {
 }
 
 impl Sampler {
-    /// Looks once. `must_end`: the call is to end now, whatever it holds.
+    /// Takes one sample. `must_end`: the call must end now, so exact counting can stop.
     pub fn look(&mut self, scratch_bytes: u64, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
         let (mut sum, mut addresses) = (Memory { own: scratch_bytes, ..Memory::default() }, 0);
@@ -98,12 +98,12 @@ impl Sampler {
         self.peak.max(largest.saturating_sub(self.files))
     }
 
-    /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
+    /// Records the processes seen now. Returns the CPU time of all processes so far, ms.
     fn see(&mut self, seen: ProcessSnapshot) -> u64 {
         self.looks += 1;
         let gone = |key: &ProcessKey| !seen.processes.contains_key(key);
         self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();
-        // Others may hold pages that a process wrote which is gone, or came and went unseen. (Threads look like these.)
+        // Others may hold pages of a process that ended, or that lived between two looks. (A thread looks the same.)
         let all_there = self.seen.newest.zip(seen.newest).is_some_and(|(before, now)| {
             let made = seen.processes.keys().filter(|(pid, _)| (before + 1..=now).contains(pid)).count();
             now.checked_sub(before).is_some_and(|numbers| numbers as usize == made)
@@ -192,7 +192,7 @@ pub struct Frozen {
 
 impl Frozen {
     pub fn begin(must_end: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
-        // Looked at now: what the tool stops between this look and our own signal goes on at the end.
+        // Taken before our own signal: a process that the tool stops in between is continued at the end.
         let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
         let stopped_before = stopped.map(|(key, _)| key).collect();
         // One kill(2) stops all processes at once, also those that fork(2) is just making.

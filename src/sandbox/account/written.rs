@@ -25,7 +25,7 @@ struct Free {
     files: u64,
 }
 
-/// One call's live writes under watch.
+/// Watches the live writes of one call.
 pub struct WriteWatch {
     trees: Vec<(Mount, OwnedFd)>,
     before: Totals,
@@ -33,7 +33,7 @@ pub struct WriteWatch {
     last: Vec<Free>,
     /// No count before this: counting takes at most a quarter of the time, or half while the call is stopped for it.
     next: Instant,
-    /// A count missed something, or much free space vanished: from then on the call is stopped while it is counted.
+    /// A count missed an entry, or much free space vanished, so the call is stopped during counts.
     moves: bool,
     /// /proc shows the processes of the call and no others.
     alone: bool,
@@ -57,12 +57,12 @@ impl WriteWatch {
         Ok(Some(WriteWatch { trees, before, at_first, last, next: Instant::now(), moves: false, alone: true }))
     }
 
-    /// For the host, which watches the calls of a worker and cannot count files without a name.
+    /// Makes a watch for the host, which watches the calls of a worker and cannot count files without a name.
     pub fn from_outside(self) -> WriteWatch {
         WriteWatch { alone: false, ..self }
     }
 
-    /// The limit that is passed by now, if any.
+    /// The limit that is exceeded now, if any.
     pub fn look(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
         let now = free(&self.trees)?;
         if now == self.last || Instant::now() < self.next {
@@ -97,8 +97,8 @@ impl WriteWatch {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
                     Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => missed = true,
-                    // It lies so deep that no path leads there, or in a folder that the tool closed, of a group that is
-                    // not mapped in this user namespace: it cannot be counted.
+                    // The entry is too deep for a path, or in a folder that the tool closed and whose group is not
+                    // mapped in this user namespace: it cannot be counted.
                     Err(e) if [Some(Errno::ENAMETOOLONG), Some(Errno::EACCES)].contains(&e.io_error().map(errno)) => {
                         return Ok((Some(Limit::WrittenFiles), missed));
                     }

@@ -21,15 +21,15 @@ pub struct Users {
 type Owner = (u32, u32);
 
 impl Users {
-    /// `owner`: whose files will probably be granted. That of this owner is made now; what keeps it from being made is
-    /// told once it is needed.
+    /// `owner`: the probable owner of the granted files. The namespace for this owner is made now; if that fails, the
+    /// error is reported when the namespace is needed.
     pub fn new(identity: Identity, owner: Option<Owner>) -> Users {
         let mut users = Users { identity, made: BTreeMap::new() };
         owner.into_iter().for_each(|owner| drop(users.for_files_of(owner)));
         users
     }
 
-    /// `None`: the tool's id is its host's own.
+    /// The namespace for files of this owner. `None`: the tool has the host's own id, which needs no mapping.
     pub fn for_files_of(&mut self, owner: Owner) -> Result<Option<&OwnedFd>, Problem> {
         if !self.identity.pooled {
             return Ok(None);

@@ -18,7 +18,7 @@ fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
     Problem::from_wall("namespaces", "a memory file")
 }
 
-/// The executable file.
+/// Makes the executable file of the init.
 pub fn image() -> Result<OwnedFd, Problem> {
     let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).map_err(failed())?;
     let mut file = std::fs::File::from(file);

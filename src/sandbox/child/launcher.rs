@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// argv[0] by which `main.rs` knows us.
 pub const NAME: &str = "toolhost-launcher";
-/// Most that file systems are taken to allocate to a file at a time, bytes.
+/// Assumed largest allocation of a file system for a file at a time, bytes.
 const BLOCK: u64 = 64 * KIB;
 
 /// Entered by `main.rs`, with the control socket as stdin.
@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
     match start(control) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            // The host may be gone, and only it could hear of this.
+            // Ignored: only the host could receive it, and the host may be gone.
             let _ = send(control, &FromLauncher::Refused(problem), &[]);
             ExitCode::FAILURE
         }
@@ -111,7 +111,7 @@ struct Launcher<'a> {
     sources: Vec<OwnedFd>,
     abi: i32,
     filter: Vec<nix::libc::sock_filter>,
-    /// The rules of that filter, where its refusals are kept.
+    /// The rules of that filter, if its refusals are recorded.
     rules: Option<Recorded>,
     last_capability: u32,
     init: OwnedFd,
@@ -172,7 +172,7 @@ fn counting(errno: Errno) -> Problem {
     Problem::from_wall("limits", "counting what the call wrote")(errno)
 }
 
-/// What the host gave for one call.
+/// What the host sent for one call.
 struct CallSetup {
     stdio: [OwnedFd; 3],
     source: Option<(String, Vec<u8>)>,
@@ -193,12 +193,12 @@ struct Spawned {
 }
 
 impl Launcher<'_> {
-    /// `sockets`: the host's, once it is known.
+    /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
         let walls = crate::sandbox::stood(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
         let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
-        send(self.control, &FromLauncher::Ready { walls }, &descriptors).map_err(io("telling the host"))?;
+        send(self.control, &FromLauncher::Ready { walls }, &descriptors).map_err(io("reporting to the host"))?;
         drop(sockets);
         loop {
             let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
@@ -245,7 +245,7 @@ impl Launcher<'_> {
         let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
         let stdio = [next()?, next()?, next()?];
         let most = self.setup.limits.get(Limit::InputBytes).max(MIB);
-        let read = |file, most| messages::read_memory_file(file, most).map_err(io("what the call brings"));
+        let read = |file, most| messages::read_memory_file(file, most).map_err(io("the call's source or variables"));
         let source = match source {
             Some(name) => Some((name, read(next()?, most)?)),
             None => None,
@@ -257,7 +257,7 @@ impl Launcher<'_> {
         };
         let third = if self.setup.keeps_third { Some(next()?) } else { None };
         if self.setup.identity.pooled {
-            // The tool can then open /dev/stdin and its like; a pipe belongs to the user who made it.
+            // Lets the tool open /dev/stdin and the like: a pipe belongs to the user who made it.
             let id = self.setup.identity.id;
             for file in &stdio {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
@@ -288,7 +288,7 @@ impl Launcher<'_> {
         let written =
             if self.setup.lasting { None } else { WriteWatch::begin(&self.setup.mounts, before).map_err(counting)? };
         let limits = &self.setup.limits;
-        // Largest size that a file can reach within the limit, and a block more, which shows that the limit is passed.
+        // The largest size of a file within the limit, plus a block, so that a larger file is seen to pass the limit.
         let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
         let grown = written.as_ref().map_or(u64::MAX, |_| grown);
         if let Some(counters) = &mut self.counters {
@@ -314,7 +314,7 @@ impl Launcher<'_> {
         });
         let spawned = identity::lend(self.setup.identity, || spawn::spawn(&plan))?;
         let (pid, pidfd) = spawned?;
-        // What was given ends here: only the tool holds its ends of the pipes now, so that the host sees them close.
+        // `given` is dropped here: now only the tool holds its ends of the pipes, so the host sees them close.
         Ok(Spawned { pid, pidfd, status, written, recorder })
     }
 
@@ -332,7 +332,7 @@ impl Launcher<'_> {
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
         let recorded = recorded.iter().map(|left| left.found.as_fd());
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).chain(recorded).collect();
-        send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("telling the host"))?;
+        send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("reporting to the host"))?;
         // The host reads the staged copies; then the scratch may go.
         while !staged.is_empty() {
             match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
@@ -400,7 +400,7 @@ impl Launcher<'_> {
         Ok(exited)
     }
 
-    /// The limit of the call as a whole that is passed, if any, and its CPU time so far.
+    /// The limit that the call as a whole exceeds, if any, and the call's CPU time so far.
     fn over(
         &self,
         sampler: &mut Sampler,
@@ -431,12 +431,12 @@ impl Launcher<'_> {
         Ok((killed, cpu))
     }
 
-    /// The ending of a call that has used so much CPU time, recorder included, if that is too much.
+    /// `Killed::Cpu` if this CPU time, recorder included, exceeds the limit.
     fn over_cpu(&self, cpu_ms: u64) -> Option<Killed> {
         (!self.setup.lasting && cpu_ms > self.setup.limits.get(Limit::CpuMs)).then_some(Killed::Cpu)
     }
 
-    /// A message waits, or the host is gone.
+    /// Whether a message of the host waits, or the host is gone.
     fn host_speaks(&self) -> bool {
         let mut wait = [PollFd::new(self.control, PollFlags::POLLIN)];
         poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -471,10 +471,10 @@ impl Launcher<'_> {
                 exited.killed = exited.killed.or(Some(Killed::Memory));
             }
         } else if peak > self.setup.limits.get(Limit::MemoryBytes) {
-            // The limit was passed between two looks, or before one that came late.
+            // The limit was exceeded between two samples, or before one that was late.
             exited.killed = exited.killed.or(Some(Killed::Memory));
         }
-        // CPU passed its limit between two looks, where RLIMIT_CPU may have ended a process.
+        // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
         exited.killed = exited.killed.or_else(|| self.over_cpu(exited.cpu_ms));
         Ok(exited)
     }

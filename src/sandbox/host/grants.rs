@@ -1,4 +1,4 @@
-//! Grants: from the grants of a confinement to the files that lie there now (host side of the wall `view`).
+//! Grants: resolves the grants of a confinement to the files that exist now (host side of the wall `view`).
 //!
 //! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
@@ -32,12 +32,12 @@ pub struct ResolvedGrants {
     pub stages: Vec<StagedFolder>,
     /// Covered for this call: files by an empty file, folders by an empty folder.
     pub masks: Vec<PathBuf>,
-    /// What lay in the folders that are written live.
+    /// The size of the folders that are written live, before the call.
     pub before: Totals,
 }
 
-/// Looks at every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
-/// is granted. Missing folders are made last, when nothing refuses the call any more.
+/// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
+/// is granted. Missing folders are made last, when nothing can refuse the call any more.
 pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
     let (resolved, missing) = looked_at(shape, script)?;
     if missing.is_empty() {
@@ -51,7 +51,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
     }
 }
 
-/// What was found so far for the grants of a shape.
+/// The grants of a shape, as far as they are resolved.
 #[derive(Default)]
 struct GrantPlan {
     points: Arc<Vec<PathBuf>>,
@@ -77,7 +77,7 @@ impl GrantPlan {
                 };
                 if grant.access == Access::Write {
                     let (kept, totals) = check_writable(&folder, path)?;
-                    // A kept entry is opened with the rights of the grant's owner, whoever owns the entry.
+                    // A kept entry is opened with the rights of the grant's owner, even if another user owns the entry.
                     for (place, access, facts) in &kept {
                         let kept = mount(place, *access, facts);
                         insert(&mut self.mounts, Mount { uid: stat.st_uid, gid: stat.st_gid, ..kept });
@@ -90,7 +90,7 @@ impl GrantPlan {
                 insert(&mut self.mounts, mount(path, grant.access, &stat));
             }
             Opening::Snapshot { folder, names } => {
-                // Each is bound alone, so mounts beside it open nothing.
+                // Each file is bound alone, so mounts beside it are not shown.
                 let files = matching(folder, names, &grant.asked)?;
                 files.iter().try_for_each(|(path, _)| no_mount(path, &self.points))?;
                 for (path, stat) in files {
@@ -115,7 +115,7 @@ impl GrantPlan {
     }
 }
 
-/// Also the folders that must be made first.
+/// Resolves the grants as the files are now. The second value: the folders that must be made first.
 fn looked_at(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
     let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
@@ -149,12 +149,12 @@ fn script_now(path: &Path) -> Result<FileStat, Fault> {
     };
     match look(path) {
         Err(Errno::ENOENT) => {
-            let why = "does not exist; put it back, or take the manifest away";
-            Err(gone("the tool's script is not there any more", why))
+            let why = "does not exist; restore it, or remove the manifest";
+            Err(gone("the tool's script no longer exists", why))
         }
         Err(errno) => Err(explain(path, errno)),
         Ok(stat) if is(&stat, SFlag::S_IFREG) => Ok(stat),
-        Ok(_) => Err(gone("the tool's script is not a regular file any more", "is not a regular file")),
+        Ok(_) => Err(gone("the tool's script is no longer a regular file", "is not a regular file")),
     }
 }
 
@@ -163,13 +163,13 @@ fn few(stages: usize) -> Result<(), Fault> {
     if stages <= most {
         return Ok(());
     }
-    let message = format!("the tool asks for {stages} staged folders, and {most} are the most");
-    let person = "securityContext.fileAccess.allowWrite names files in that many folders; put them into fewer, \
-                  or ask for a folder above them with `/**`";
+    let message = format!("the tool requests {stages} staged folders, but at most {most} are possible");
+    let person = "securityContext.fileAccess.allowWrite names files in too many folders; put them into fewer, \
+                  or request a folder above them with `/**`";
     Err(refuse(&message, person.to_owned()))
 }
 
-/// What `resolve` would refuse as the files lie now, and for which grant. Makes and keeps nothing.
+/// The fault that `resolve` would return now, and the grant that causes it. Makes no folder.
 pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
     let first = shape.grants.first()?;
     let mut looked = match mount_points(shape) {
@@ -182,7 +182,7 @@ pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
             let folder = grant.opening.folder();
             written.tree.starts_with(folder) || folder.starts_with(&written.tree)
         };
-        // The grant to write there, where this tool has it.
+        // Prefers the grant to write there, if this tool has one.
         let grant = shape.grants.iter().filter(near).max_by_key(|grant| grant.access)?;
         Some((check_written(written).err()?, grant))
     };
@@ -332,7 +332,7 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         let stat = match look(&path) {
             Ok(stat) => stat,
             Err(errno) if one.is_some() && errno != Errno::ENOENT => return Err(explain(folder, errno)),
-            // Nobody would miss the files that are left out.
+            // Not skipped: files would be left out, and nobody would notice.
             Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(explain(folder, errno)),
             Err(_) => continue,
         };
@@ -346,7 +346,7 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
     }
     if found.len() > MAX_SNAPSHOT_FILES {
         let person = format!(
-            "{}/{names}: {} files match, {MAX_SNAPSHOT_FILES} may; ask for the folder with `/**`",
+            "{}/{names}: {} files match, at most {MAX_SNAPSHOT_FILES} may; request the folder with `/**`",
             folder.display(),
             found.len()
         );
@@ -376,7 +376,7 @@ fn mount_points(shape: &Shape) -> Result<Arc<Vec<PathBuf>>, Fault> {
     static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
     let unread = |e: std::io::Error| {
         refuse(
-            "what is mounted on this machine cannot be read",
+            "the list of mounts of this machine cannot be read",
             format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
         )
     };
@@ -443,7 +443,7 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
-/// Refuses a file that is a mount point: what is mounted over it may be anything of this machine.
+/// Refuses a file that is a mount point: any file of this machine may be mounted over it.
 fn no_mount(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     if !points.iter().any(|point| point == path) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What a granted folder holds before a call: ways for a write to reach further, and files that others run. No link is
-//! followed.
+//! Checks a granted folder before a call: for entries by which a write would reach outside, and for files that other
+//! programs run. No link is followed.
 
 use crate::base::files::without_links;
 use crate::base::text::printable;
@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use walkdir::DirEntry;
 
-/// How much lies in folders.
+/// The size of the contents of folders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Space on disk: holes count nothing.
+    /// Space on disk: holes do not count.
     pub bytes: u64,
-    /// Names, folders included.
+    /// Number of entries, folders included.
     pub files: u64,
     /// Size of the largest file.
     pub largest: u64,
@@ -70,7 +70,7 @@ pub fn explain(path: &Path, errno: Errno) -> Fault {
     }
 }
 
-/// Every entry below an open folder, with its path. Another folder that takes this path meanwhile is not walked.
+/// Every entry below an open folder, with its path. A folder that replaces this one meanwhile is not walked.
 pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Result<(PathBuf, DirEntry)>> {
     let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
     walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
@@ -79,12 +79,11 @@ pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Res
     })
 }
 
-/// Longest look at one tree.
+/// Longest time that checking one tree may take.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Looks at every entry below a folder before a call, in bounded number and time. What vanished meanwhile is passed
-/// over. `message`: the refusal where not all could be looked at; `closed`: folders that are closed to us are passed
-/// over.
+/// Calls `look` for every entry below a folder, in bounded number and time. Entries that vanish meanwhile are skipped.
+/// `message`: the refusal if not all could be checked; `closed`: folders that we may not read are skipped.
 fn walk(
     folder: &OwnedFd,
     path: &Path,
@@ -95,8 +94,8 @@ fn walk(
     let begun = Instant::now();
     for (seen, found) in below(folder, path).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES || begun.elapsed() > LOOK {
-            let why = format!("more than {MAX_WRITABLE_ENTRIES} entries, or {} s", LOOK.as_secs());
-            let person = format!("{}: {why} to look at before a call; grant a smaller folder", path.display());
+            let why = format!("more than {MAX_WRITABLE_ENTRIES} entries, or {} s to check them", LOOK.as_secs());
+            let person = format!("{}: {why}; grant a smaller folder", path.display());
             return Err(refuse(message, person));
         }
         let error = match found.and_then(|(place, entry)| Ok((entry.metadata()?, place, entry))) {
@@ -144,7 +143,7 @@ pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(found)
 }
 
-/// The same for a folder that is not open yet; a missing one holds none.
+/// As `specials`, for a folder that is not open yet. A folder that cannot be opened holds none.
 pub fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     without_links(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
@@ -157,7 +156,7 @@ type ReadOnlyEntries = Vec<(PathBuf, Access, FileStat)>;
 /// to show read-only, and the tree's size.
 pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries, Totals), Fault> {
     let (mut kept, mut totals): (ReadOnlyEntries, _) = (Vec::new(), Totals::default());
-    walk(folder, path, "a writable folder holds too much, or what cannot be checked", false, |place, entry, meta| {
+    walk(folder, path, "a writable folder holds too much, or cannot be checked", false, |place, entry, meta| {
         totals.add(&meta);
         if kept.last().is_some_and(|(above, ..)| place.starts_with(above)) {
             return Ok(());
@@ -167,7 +166,7 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
             let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
             if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
                 let person =
-                    format!("{}: others run or obey what lies there; grant a folder beside it", place.display());
+                    format!("{}: other programs run or obey its files; grant a folder beside it", place.display());
                 return Err(refuse("a writable folder is a repository, or holds a link to one", person));
             }
             kept.push((place, Access::Read, stat));
@@ -199,7 +198,7 @@ fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> 
         return Err(refuse("a writable folder holds a hard-linked file", person));
     }
     if ["node_modules", "pyvenv.cfg"].contains(&name) {
-        let person = format!("{shown}: a tool may not write where packages lie; move it out of the grant");
+        let person = format!("{shown}: a tool may not write into packages; move it out of the grant");
         return Err(refuse("a writable folder holds packages", person));
     }
     Ok(())
@@ -208,7 +207,7 @@ fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> 
 /// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings name.
 pub fn outside_repositories(folder: &Path) -> Result<(), Fault> {
     let Some(repository) = folder.ancestors().find(|above| is_repository(above)) else { return Ok(()) };
-    let person = format!("{}: git runs what lies there; grant a folder elsewhere", repository.display());
+    let person = format!("{}: git runs files in it; grant another folder", repository.display());
     Err(refuse("a writable folder is a repository, or lies in one", person))
 }
 
@@ -228,7 +227,7 @@ pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
     let message = "a writable folder beside the script cannot be looked at";
     walk(&folder, tree, message, false, |place, entry, meta| {
         let name = entry.file_name().to_string_lossy();
-        // A folder is not a module by its ending.
+        // A folder whose name has an ending is not a module.
         if !writable::loaded(&name) || meta.is_dir() && name.contains('.') {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What the host does before a call: looks at the granted files as they lie now.
+//! The host's side before a call: resolves grants to the files that exist now.
 
 pub mod grants;
 pub mod inspect;

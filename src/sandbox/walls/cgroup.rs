@@ -26,8 +26,8 @@ pub enum Version {
 #[derive(Debug)]
 pub struct Cgroups {
     version: Version,
-    /// v1: of memory, pids and cpuacct, which counts CPU, and of cpu, which shares it out, where that is another.
-    /// v2: one for all.
+    /// v1: the folders of memory, pids, cpuacct (counts CPU) and, if it is another hierarchy, cpu (distributes CPU).
+    /// v2: one folder for all.
     folders: Vec<PathBuf>,
     /// The group that showed that groups can be made; the first call gets it.
     first: Mutex<Option<Group>>,
@@ -263,9 +263,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// Limits are only ever lowered: v1 takes none for memory above the one for memory and swap, which comes second.
+    /// Only lowers limits: v1 refuses a memory limit above the limit of memory and swap, which is written second.
     fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
-        // The kernel counts the init as well, which is none of the tool's processes.
+        // The kernel counts the init as well, which is not one of the tool's processes.
         let processes = processes.saturating_add(1).to_string();
         let write = |folder: &Path, file: &str, value: &str| std::fs::write(folder.join(file), value);
         let bytes = memory.to_string();
@@ -290,8 +290,8 @@ impl Group {
         }
     }
 
-    /// Has the buffers of TCP connections charged. v2 charges them as memory. v1 has a limit for them alone, at which
-    /// sending waits, but for a page of each socket; without that limit it charges nothing.
+    /// Makes the kernel charge the buffers of TCP connections. v2 charges them as memory. v1 charges them only if they
+    /// have a limit of their own, at which sending waits, except for one page of each socket.
     pub fn charge_sockets(&self, memory: u64) -> std::io::Result<()> {
         let limit = self.folders[0].join("memory.kmem.tcp.limit_in_bytes");
         match self.version {
@@ -300,7 +300,7 @@ impl Group {
         }
     }
 
-    /// CPU time of all that ran in it until now, ms. `None` where it cannot be read.
+    /// CPU time of all processes of the group so far, ms. `None`: it cannot be read.
     pub fn cpu_ms(&self) -> Option<u64> {
         cpu_ms(self.version, self.files.get(2)?).ok()
     }
@@ -319,7 +319,7 @@ impl Drop for Group {
     }
 }
 
-/// The same group on the launcher's side.
+/// A group on the launcher's side: its open files.
 #[derive(Debug)]
 pub struct Counters {
     version: Version,
@@ -345,9 +345,9 @@ impl Counters {
         let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
         let joins: Vec<OwnedFd> = files.by_ref().take(3).collect();
         // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU
-        // however many sessions it makes (sched(7), autogroups). By itself: to move another process, the kernel waits
-        // for milliseconds. It refuses this to what a host with real-time priority starts, which then has no share,
-        // but keeps its priority.
+        // however many sessions it makes (sched(7), autogroups). The launcher moves itself, because moving another
+        // process takes the kernel milliseconds. A launcher with real-time priority, inherited from its host, may not
+        // enter: it has no share, but keeps its priority.
         let _ = files.next().map(|share| pwrite(share, b"0", 0));
         (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: CgroupUsage::default() })
     }

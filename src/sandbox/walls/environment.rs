@@ -1,4 +1,4 @@
-//! Wall: environment. Made from nothing: a variable of the host shows only where `env:NAME` was granted.
+//! Wall: environment. It starts empty: the tool sees a variable of the host only if `env:NAME` is granted.
 
 use crate::base::mask::Hidden;
 use crate::policy::{Program, Shape};
@@ -37,7 +37,7 @@ pub fn build(shape: &Shape) -> Vec<String> {
     out
 }
 
-/// The lines of one call: its own variables take the place of those with the same names.
+/// The lines of one call: its own variables replace those with the same names.
 pub fn with(lines: &[String], own: &BTreeMap<String, String>) -> Hidden<Vec<String>> {
     let kept = lines.iter().filter(|line| line.split_once('=').is_none_or(|(name, _)| !own.contains_key(name)));
     Hidden(kept.cloned().chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect())

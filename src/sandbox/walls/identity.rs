@@ -21,7 +21,7 @@ pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
 const LEAST: u32 = 65_536;
 pub const LOCKS: &str = "/run/toolhost/ids";
 
-/// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
+/// Whether this process is real root: by its id map (user_namespaces(7)), never by its euid alone.
 pub fn real_root() -> bool {
     files::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
 }

@@ -45,7 +45,7 @@ pub fn open_files() -> (u64, u64) {
 pub fn too_few_files(what: &str, errno: Errno) -> Fault {
     let (least, now) = open_files();
     let person = format!(
-        "{}: {}: this host may have {now} open files (ulimit -n), and {least} are the least for one call",
+        "{}: {}: this host may have {now} open files (ulimit -n), and one call needs at least {least}",
         printable(what),
         errno.desc()
     );
@@ -95,8 +95,8 @@ pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, l
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
         set(Resource::RLIMIT_CPU, limits.get(Limit::CpuMs).div_ceil(1000) + 1);
         if !counted {
-            // Bounds what one process can reserve at all. Far above the limit: a tool that passes the limit is to
-            // end with its name, by the sampler, and not with an error of its own.
+            // Bounds what one process can reserve at all. Far above the memory limit, so that the sampler ends a tool
+            // that exceeds it and names the limit, before the tool fails with an error of its own.
             set(Resource::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_add(4 * GIB));
         }
     }

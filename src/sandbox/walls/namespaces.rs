@@ -28,7 +28,7 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
     unshare(flags).map_err(Problem::from_wall("namespaces", "unshare(2) of the launcher's namespaces"))
 }
 
-/// The call's own, below the launcher's. The cloned child is their pid 1, and its end ends all processes in them.
+/// Makes the call's own namespaces, inside the launcher's. The cloned child is pid 1 there: when it ends, all end.
 pub fn raise(plan: &mut Plan) {
     plan.namespaces =
         libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;

@@ -76,8 +76,8 @@ pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
     Ok(sockets)
 }
 
-/// What the namespace's own settings hold small: buffers, and what stays of closed connections. No connection brings
-/// data with its first packet, which Landlock would not see. No socket gets the port of a listener as its own.
+/// Sets the namespace's sysctls: small buffers, and few remains of closed connections. No connection carries data in
+/// its first packet, which Landlock would not see. No socket gets the port of a listener as its own.
 fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
     let buffer = format!("4096 {BUFFER} {BUFFER}");
     let listed = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
@@ -110,7 +110,7 @@ fn bound(family: AddressFamily, kind: SockType, address: &dyn SockaddrLike) -> R
     Ok(made)
 }
 
-/// Accepted sockets inherit that they do not wait for more to send.
+/// Makes a listening socket. Accepted sockets inherit TCP_NODELAY.
 fn listening(family: AddressFamily, address: &dyn SockaddrLike, waiting: i32) -> Result<OwnedFd, Errno> {
     let made = bound(family, SockType::Stream, address)?;
     setsockopt(&made, sockopt::TcpNoDelay, &true)?;
@@ -120,7 +120,7 @@ fn listening(family: AddressFamily, address: &dyn SockaddrLike, waiting: i32) ->
 
 /// Loopback's number, the first in every namespace.
 const LOOPBACK: u32 = 1;
-/// For the requests that make something: the kernel acknowledges them.
+/// Flags of requests that make something; the kernel acknowledges them.
 const ACK: i32 = libc::NLM_F_ACK;
 const MAKE: i32 = ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
 const FOUR: u8 = libc::AF_INET as u8;

@@ -1,9 +1,9 @@
-//! Wall: privileges. No capability in any set, and none to be had from a set-id file.
+//! Wall: privileges. No capability in any set, and a set-id file grants none.
 
 use crate::sandbox::plan::{Plan, Step};
 pub use crate::sandbox::sys::last_capability;
 
-/// Before Landlock and seccomp, which may be raised without capabilities only under it.
+/// Comes before Landlock and seccomp, which a process without capabilities may raise only after this step.
 pub fn no_new(plan: &mut Plan) {
     plan.add("privileges", Step::NoNewPrivileges);
 }

@@ -176,7 +176,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// One regular file, by descriptor, never through a link.
+    /// Copies one regular file, opened without following a link.
     fn copy(&self, from: &OwnedFd, name: &std::ffi::OsStr, to: &Path, owner: u32) -> Result<(), Problem> {
         let Ok(source) = files::open_at(from, name, OFlag::O_RDONLY) else { return Ok(()) };
         let mut source = fs::File::from(source);

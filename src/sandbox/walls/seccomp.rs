@@ -1,4 +1,4 @@
-//! Wall: seccomp. Only the system calls that programs need get through, and of those that are many in one (prctl,
+//! Wall: seccomp. Only the system calls that programs need get through, and of calls with many operations (prctl,
 //! fcntl, ioctl, futex …) only the operations that programs need.
 //!
 //! An allow list, so a call of a newer kernel is refused until somebody has read what it does. The lists were made
@@ -52,7 +52,7 @@ const ALLOWED: &[i64] = calls![
     // Processes and threads.
     fork vfork execve execveat exit exit_group wait4 waitid set_tid_address set_robust_list rseq membarrier gettid
     getpid getppid getpgid getpgrp setpgid getsid setsid pidfd_open pidfd_send_signal
-    // Who it is: there is one id, and no capability to be another.
+    // Ids: the process has one, and no capability to take another.
     getuid geteuid getgid getegid getgroups getresuid getresgid setuid setgid setreuid setregid setresuid setresgid
     setfsuid setfsgid setgroups capget capset
     // Signals.
@@ -164,7 +164,7 @@ const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
 /// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO and
 /// SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
 const SOCKET_OPTIONS: &[Test] = &[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])];
-/// The same without SO_SNDBUF.
+/// `SOCKET` without SO_SNDBUF.
 const USUAL_SOCKET: Rule =
     Case(2, &[(&[Between(2, 4), Between(8, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)], &NO_OPTION);
 const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
@@ -251,7 +251,7 @@ const RULES: &[(i64, Rule)] = &[
 /// Replace the rules above where no cgroup counts: refuse what would hold memory that no process shows as its own.
 const SAMPLED: &[(i64, Rule)] = &[
     (libc::SYS_memfd_create, Errno(ENOSYS)),
-    // Shared anonymous pages stay when every mapping drops them. Files in /tmp and /dev/shm can stand in, and count.
+    // Shared anonymous pages stay when every mapping drops them. Files in /tmp and /dev/shm do the same, and count.
     (
         libc::SYS_mmap,
         Case(3, &[HUGE_PAGES, (&[AnyOf(libc::MAP_SHARED as u32)], without!(3, libc::MAP_ANONYMOUS as u32))], &Allow),
@@ -266,7 +266,7 @@ const SAMPLED: &[(i64, Rule)] = &[
 ];
 
 /// Replace the rules above where no folder is written live: POSIX named semaphores are made by linking (sem_open(3)).
-/// Where one is, links stay refused, which is one of the two rules that keep an outside file out of it.
+/// Where a folder is written live, links stay refused: one of the two rules that keep outside files out of it.
 const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linkat, Allow)];
 /// Replace the rules above where a folder is written live: fallocate(2) would take space faster than it can be counted.
 /// It answers as on a file system without it, and programs write instead (posix_fallocate(3)).

@@ -56,7 +56,7 @@ pub fn system() -> impl Iterator<Item = &'static str> {
     SYSTEM_FOLDERS.into_iter().chain(SYSTEM_ETC)
 }
 
-/// One thing to show.
+/// One entry of the view.
 enum Piece {
     Link(PathBuf),
     Bound { mount: OwnedFd, folder: bool },
@@ -83,7 +83,7 @@ pub struct View {
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
 
-/// The working folder of the call.
+/// Makes `folder` the working folder of the call.
 pub fn enter(plan: &mut Plan, folder: &Path) {
     plan.add("view", Step::Chdir(text(folder)));
 }
@@ -129,7 +129,7 @@ pub struct Base {
     users: Users,
 }
 
-/// Takes hold of the system's folders. `owner`: see `ToLauncher::Enter`.
+/// Begins a view: binds the system's folders. `owner`: see `ToLauncher::Enter`.
 pub fn begin(identity: Identity, owner: Option<(u32, u32)>) -> Result<Base, Problem> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(problem("making mounts private"))?;
@@ -148,7 +148,7 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     for root in &roots {
         plan_root(&mut planned, root)?;
     }
-    // Read-only: a device can still be written, its mode and times cannot.
+    // Read-only: the device can still be written, but its mode and times cannot be changed.
     for at in devices(setup.sampled()).map(PathBuf::from) {
         let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
@@ -177,7 +177,7 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     Ok(view)
 }
 
-/// A system folder or a runtime's root: bound read-only with all below it, or, where it is a symlink, made again.
+/// Plans a system folder or a runtime's root: bound read-only with all below it; a symlink is recreated.
 fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
     // A folder above that is already planned shows this path too.
@@ -342,7 +342,7 @@ pub fn make_link(target: &Path, place: &Path, at: &Path) -> Result<(), Problem> 
     symlink(target, place).map_err(problem(format!("linking {}", at.display())))
 }
 
-/// A place to mount on: below a grant it must exist already; elsewhere it is made.
+/// Makes a mount point. Below a grant it must exist already.
 pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
     if folder {
         return make_folder(path);

@@ -1,5 +1,5 @@
-//! Begin records: what each running call leaves if its host ends before it does. A begin counts only where the log has
-//! no end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the
+//! Begin records: what the log gets of a running call if its host dies first. A begin counts only if the log has no
+//! end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the
 //! process.
 
 use super::LONGEST_LINE;
@@ -46,7 +46,7 @@ impl Begun {
         }
     }
 
-    /// Adds a record. Gives its place in the file.
+    /// Adds a record. Returns its offset in the file.
     pub fn begin(&self, record: &str) -> io::Result<u64> {
         let mut state = lock(&self.state);
         let at = state.end;
@@ -55,7 +55,7 @@ impl Begun {
         Ok(at)
     }
 
-    /// The end of the call stands in the log: its begin is made unreadable.
+    /// Makes a begin unreadable, once the end of its call is in the log.
     pub fn end(&self, at: u64) {
         let mut state = lock(&self.state);
         // If this write fails, the next host finds the end in the log.
@@ -77,10 +77,10 @@ impl Drop for Begun {
 
 /// The begin records of one host.
 pub(super) struct HostRecords {
-    /// `None`: the host lives. Otherwise it is locked, so that one host alone adds its records.
+    /// `None`: the host is alive. Otherwise its file is locked, so that only one host adds the records to the log.
     lock: Option<Flock<File>>,
     name: String,
-    /// Each with the id of its call.
+    /// The id of each call, and its record.
     pub records: Vec<(String, String)>,
 }
 
@@ -94,7 +94,7 @@ impl HostRecords {
     }
 }
 
-/// What hosts left, and what those that live keep. A file that others may write is passed over.
+/// The begin records of all hosts, dead and alive. A file that others may write is skipped.
 pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
     let folder = beside.below(BEGUN)?;
     let mut found = Vec::new();
@@ -118,7 +118,7 @@ pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
     Ok(found)
 }
 
-/// Each line that is a whole record. Versions before had slots of fixed size in this file, with zeros between them.
+/// The complete records of a file. Earlier versions wrote slots of fixed size into it, with zeros between them.
 fn read(file: &File) -> io::Result<Vec<(String, String)>> {
     let (mut lines, mut line, mut records) = (BufReader::new(file), Vec::new(), Vec::new());
     loop {

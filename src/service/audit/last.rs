@@ -1,4 +1,4 @@
-//! What one tool was refused in its last calls, by the newest records of the log.
+//! The latest denials of one tool, from the newest records of the log.
 
 use super::{LONGEST_LINE, Log, segments};
 use crate::quantity::{KIB, MIB};
@@ -13,11 +13,11 @@ use std::os::unix::fs::FileExt;
 
 /// Most denials that are reported.
 const KINDS: usize = 10;
-/// Most that is read of the log, and what is read at once, bytes.
+/// How much of the log is read at most, and how much at once, bytes.
 const MOST: u64 = 32 * MIB;
 const PIECE: u64 = 256 * KIB;
 
-/// What one tool was refused.
+/// The latest denials of one tool.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastDenials {
@@ -47,8 +47,8 @@ pub struct LatestDenial {
 }
 
 impl Log {
-    /// What this tool was refused in its last calls. Calls of another tool or version, or of a manifest that lies
-    /// elsewhere, do not count. The error says why the log cannot be read.
+    /// The denials in this tool's last calls. Calls of another tool, version or manifest file do not count. `Err`: why
+    /// the log cannot be read.
     pub fn last_denials(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<LastDenials, String> {
         let failed = |e: io::Error| format!("{}: {e}", self.path.display());
         let (files, passed_over) = match segments::all(&self.path) {
@@ -56,7 +56,7 @@ impl Log {
             found => found.map_err(failed)?,
         };
         let same = json!([tool.manifest.id, tool.manifest.version.to_string(), manifest(&tool.site)]);
-        // A script that a builtin tool runs answers to more policies than the tool.
+        // A script that a builtin tool runs has other policies too, so the policy digests cannot be compared.
         let policy = (!decision.in_process).then_some(decision.digest.as_str());
         let named = format!("\"tool\":{}", same[0]);
         let mut found = LastDenials { not_looked_at: passed_over, ..LastDenials::default() };
@@ -106,7 +106,7 @@ impl LastDenials {
             let (operation, target, rule) = match violation["operation"].as_str() {
                 Some(operation) => (operation.to_owned(), text(&violation["target"]), text(&violation["rule"])),
                 None if limit => continue,
-                // A call that was refused as a whole, or ended by a limit, has a message alone.
+                // A call that was refused as a whole, or ended by a limit, has only a message.
                 None => ("call".to_owned(), text(&violation["kind"]), text(&violation["what"])),
             };
             let narrower = violation["narrower"].as_str().map(str::to_owned);
@@ -126,7 +126,7 @@ impl LastDenials {
     }
 }
 
-/// Gives the lines of a file, the last one first, until `left` bytes were read. False: there are more.
+/// Passes the lines of a file to `take`, the last one first, until `left` bytes were read. False: there are more.
 fn backwards(file: &File, left: &mut u64, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
     let mut before = file.metadata()?.len();
     let mut tail = Vec::new();
@@ -145,7 +145,7 @@ fn backwards(file: &File, left: &mut u64, mut take: impl FnMut(&[u8])) -> io::Re
             piece.truncate(first.saturating_sub(1));
         }
         tail = piece;
-        // Of a line that is longer than any record one byte stays, which is not a record.
+        // A line that is longer than any record is cut to one byte, so that it counts as damaged.
         if tail.len() as u64 > LONGEST_LINE {
             tail = b"?".to_vec();
         }

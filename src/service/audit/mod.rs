@@ -35,11 +35,11 @@ pub const LONGEST_RECORD: u64 = 160 * 1024;
 const LONGEST_LINE: u64 = 4 * LONGEST_RECORD;
 /// The part of a record that holds its call's id, bytes.
 const HEAD: usize = 1024;
-/// How long after its closing a segment is taken to still get records, from calls that began before. (A policy may
-/// allow longer calls; the text of such a call's confinement can be removed early.)
+/// How long a closed segment may still get records, from calls that began before. (A policy may allow longer calls;
+/// the text of such a call's confinement can be removed early.)
 const LONGEST_CALL: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// Where the records go.
+/// The audit log: its files, and the ledger beside it.
 #[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
@@ -94,7 +94,7 @@ impl Log {
         Log { ledger: Arc::new(Ledger::open_beside(&path)), path, keeping, state: Arc::default() }
     }
 
-    /// Where tools could write before.
+    /// Where tools could write in earlier calls.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -103,7 +103,7 @@ impl Log {
         &self.path
     }
 
-    /// Opens the log, unless it is open, and writes what could not be written before. What fails here refuses the call.
+    /// Opens the log if needed, and writes the records that could not be written before. An error refuses the call.
     pub fn open(&self) -> Result<RecordPermit, Fault> {
         let mut state = lock(&self.state);
         let ready = self.reopen(&mut state).and_then(|_| self.flush(&mut state));
@@ -113,7 +113,7 @@ impl Log {
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
         if let Some(open) = &state.open {
-            // Asked for every call: the log may have been moved away, or opened to others.
+            // Checked for every call: the log may have been moved away, or made writable for others.
             match open.segment.size_if_current(&self.path)? {
                 Some(size) if size < self.keeping.segment_bytes => return Ok(open.clone()),
                 Some(_) => self.close(&open.segment),
@@ -139,14 +139,14 @@ impl Log {
                 Ok(true) => begin.into_iter().for_each(|Begin(open, at)| open.begun.end(at)),
                 failed => {
                     state.unwritten.push_front((record, begin));
-                    return Err(failed.err().unwrap_or_else(|| "it is removed as fast as it is made".to_owned()));
+                    return Err(failed.err().unwrap_or_else(|| "something keeps removing it".to_owned()));
                 }
             }
         }
         Ok(())
     }
 
-    /// Closes a full file. A failure costs room on the disk, but no record.
+    /// Closes a full file. A failure costs disk space, but no record.
     fn close(&self, full: &Segment) {
         let closed = full.close(self.keeping).and_then(|removed| match removed {
             Some(last) => self.forget(&full.folder, last),
@@ -173,13 +173,13 @@ impl Log {
     fn open_file(&self) -> Result<OpenLog, String> {
         let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
         let begun = segments::name_of(&self.path).and_then(|name| Begun::create(&segment.folder, &name));
-        let begun = begun.map_err(|e| format!("calls under way cannot be kept beside it: {BEGUN}: {e}"))?;
+        let begun = begun.map_err(|e| format!("begin records cannot be written beside it: {BEGUN}: {e}"))?;
         self.recover(&segment)
             .map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
         Ok(OpenLog { segment, described: Mutex::default(), begun })
     }
 
-    /// Adds the calls of hosts that are gone which have a begin and no end.
+    /// Adds the calls of dead hosts that have a begin and no end.
     fn recover(&self, log: &Segment) -> io::Result<()> {
         for mut dead in begun::all(&log.folder, &segments::name_of(&self.path)?)? {
             if dead.is_running() {
@@ -206,8 +206,8 @@ impl Log {
         Ok(())
     }
 
-    /// Shows `last` each record, newest file first, until it says that no more are wanted. Gives the number of files,
-    /// and what was passed over. The id of a call stands near the start of its line.
+    /// Passes each record to `last`, newest file first, until that returns true. Returns the number of files, and those
+    /// that were skipped. The id of a call is near the start of its line.
     fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<(usize, Vec<String>)> {
         let (files, strange) = segments::all(&self.path)?;
         let count = files.len();
@@ -229,7 +229,7 @@ impl Log {
         Ok((count, strange))
     }
 
-    /// Keeps the text of a confinement's shape, once per digest.
+    /// Stores the text of a confinement's shape, once per digest.
     pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
         let Some(log) = lock(&self.state).open.clone() else { return Ok(()) };
         let mut described = lock(&log.described);
@@ -241,7 +241,7 @@ impl Log {
     }
 
     fn unkept(&self, e: &io::Error) -> Fault {
-        refusal(&self.path, &format!("what the call can touch cannot be kept beside it: {e}"))
+        refusal(&self.path, &format!("the call's confinement cannot be stored beside it: {e}"))
     }
 
     /// Finds the record of a past call, and what that call could touch.
@@ -249,7 +249,7 @@ impl Log {
         let shown = self.path.display();
         let mut found = None;
         let files = self.find(|id, line| {
-            // An id that JSON would escape is none of ours.
+            // Our ids have no character that JSON would escape.
             found = (id == call).then(|| serde_json::from_slice::<Value>(line).ok()).flatten();
             found.is_some()
         });
@@ -286,7 +286,7 @@ impl Log {
         Ok(None)
     }
 
-    /// How these calls ended, and the message, as far as they are recorded.
+    /// The outcome and message of these calls, as far as they are recorded.
     pub fn outcomes(&self, mut calls: HashSet<String>) -> io::Result<HashMap<String, (String, Option<String>)>> {
         let mut found = HashMap::new();
         self.find(|id, line| {
@@ -302,7 +302,7 @@ impl Log {
         Ok(found)
     }
 
-    /// The kept text of a digest; `None` where it is gone or not a digest.
+    /// The stored confinement of a digest. `None`: it is gone or damaged, or `digest` is not a digest.
     fn confinement(&self, digest: &str) -> Option<Value> {
         if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
@@ -332,7 +332,7 @@ impl executor::Ledger for Log {
 }
 
 impl RecordPermit {
-    /// Writes the begin record: what the call leaves if this host ends before it does. A second one adds nothing.
+    /// Writes the begin record, which counts if this host ends before the call. A second one is ignored.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let mut state = lock(&self.log.state);
         let Some(open) = state.open.clone().filter(|_| self.begin.is_none()) else { return Ok(()) };
@@ -340,7 +340,7 @@ impl RecordPermit {
         drop(state);
         let at = ascii(record).map_err(io::Error::from).and_then(|record| open.begun.begin(&record));
         let at =
-            at.map_err(|e| refusal(&self.log.path, &format!("the call cannot be kept in {BEGUN}/ beside it: {e}")))?;
+            at.map_err(|e| refusal(&self.log.path, &format!("a begin record cannot be written in {BEGUN}/: {e}")))?;
         self.begin = Some(Begin(open, at));
         Ok(())
     }

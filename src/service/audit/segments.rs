@@ -1,5 +1,5 @@
-//! The files of a log: the one of its name gets the lines of several processes; once that is full it is renamed to
-//! NAME.000001, NAME.000002 …, of which the newest are kept. Who appends, renames or removes a file holds its lock.
+//! The files of a log. Several processes append to the file NAME. Once it is full it is renamed to NAME.000001,
+//! NAME.000002 …, of which the newest are kept. Files are appended to, renamed and removed under their lock.
 
 use crate::base::files::Folder;
 use crate::base::lock;
@@ -18,8 +18,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longest wait for the lock of another writer, who needs it for one write and may be stopped. The line is then added
-/// without: one write to the end of the file, which the kernel keeps whole on local file systems (write(2)).
+/// Longest wait for another writer's lock, which is held for one write, unless that process is stopped. The line is
+/// then added without the lock: one append, which the kernel keeps whole on local file systems (write(2)).
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How much of a log is kept.
@@ -36,7 +36,7 @@ impl Keeping {
     /// Less would close a file after a few records.
     const LEAST_BYTES: u64 = MIB;
 
-    /// As a configuration has it: `audit_segment_bytes`, `audit_segments`.
+    /// From the settings `audit_segment_bytes` and `audit_segments`.
     pub fn new(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Keeping, String> {
         let usual = Keeping::USUAL;
         match (segment_bytes.unwrap_or(usual.segment_bytes), segments.unwrap_or(usual.segments)) {
@@ -49,7 +49,7 @@ impl Keeping {
     }
 }
 
-/// A file of the log, open for more.
+/// A file of the log, open for appending.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub folder: Folder,
@@ -73,7 +73,7 @@ pub fn folder(log: &Path) -> &Path {
 }
 
 impl Segment {
-    /// The file that has the log's own name, made where there is none.
+    /// Opens the file that has the log's own name, or creates it.
     pub fn current(log: &Path) -> io::Result<Segment> {
         let folder = Folder::make(folder(log))?;
         let name = name_of(log)?;
@@ -133,8 +133,8 @@ impl Segment {
         }
     }
 
-    /// Closes this file under the next number, unless another process did, and removes the oldest. Gives the last
-    /// change of the newest that was removed. What fails here is tried again by the next call: no line depends on it.
+    /// Closes this file under the next number, unless another process did, and removes the oldest ones. Returns when
+    /// the newest removed file was last changed. The next call retries what fails here.
     pub fn close(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
         let _writer = lock(&self.writer);
         if self.file.try_lock().is_err() {
@@ -171,7 +171,7 @@ impl Segment {
 /// Closed files, by number.
 type Closed = Vec<(u64, String)>;
 
-/// The closed files of a log, oldest first, and those of their names that others may write: they are not the log's.
+/// The closed files of a log, oldest first; and those that are skipped because others may write them.
 fn closed_and_strange(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
     let (mut found, mut strange) = (Vec::new(), Vec::new());
     for name in folder.names()? {
@@ -188,7 +188,7 @@ fn closed_and_strange(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<Str
     Ok((found, strange))
 }
 
-/// Every file of a log for reading, newest first, and what was passed over. The current one is opened before the others
+/// Every file of a log for reading, newest first, and those that were skipped. The current one is opened before others
 /// are listed, so that one that is closed meanwhile is not missed.
 pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
     let (folder, name) = (Folder::open(self::folder(log))?, name_of(log)?);

@@ -1,7 +1,7 @@
-//! Callbacks: tells a caller's receiver that a call ended, at least once, signed as Standard Webhooks are.
+//! Callbacks report the end of a call to the caller's receiver, at least once, signed as in Standard Webhooks.
 //!
-//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the id of the
-//! first one. The number of attempts is bounded.
+//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the same id
+//! as the first. The number of attempts is bounded.
 
 use super::calls::Background;
 use super::jobs::{Callback, CallbackState, Delivery, Job};
@@ -25,20 +25,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Waits between attempts, seconds; after the last one the end is not sent.
+/// Waits between attempts, seconds. If the attempt after the last one fails, the callback has failed.
 const WAITS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
 /// Longest attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Attempts at once, and those of one caller.
 const AT_ONCE: (usize, usize) = (8, 2);
-/// Longest message, bytes: a longer result is left out, and fetched by the call's id.
+/// Longest message, bytes. A longer result is left out; the receiver can fetch it by the call's id.
 const LARGEST: usize = 256 * 1024;
 /// Shortest key, bytes.
 const SHORTEST: usize = 16;
-/// How often results are looked at that were kept for their time.
+/// How often expired results are removed.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Sends what is due, and forgets what was kept for its time, until the host stops.
+/// Sends the callbacks that are due, and removes expired results, until the host stops.
 pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {
     let places = Places::new(AT_ONCE.0, AT_ONCE.1);
     let (mut sending, mut under_way) = (JoinSet::new(), HashSet::new());
@@ -58,7 +58,7 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
                 under_way.insert(job.id.clone());
                 let (me, places) = (me.clone(), places.clone());
                 sending.spawn(async move {
-                    // Callers take turns: one with many slow receivers holds up its own.
+                    // Callers take turns: many slow receivers delay only their own caller.
                     let _place = places.enter(&job.caller).await;
                     let id = job.id.clone();
                     me.tell(job).await;
@@ -80,7 +80,7 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
     }
 }
 
-/// Why an attempt failed. After an AuthorizationError another one is useless.
+/// The fault of a failed attempt. (After an AuthorizationError there is no other attempt.)
 fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault {
     Fault::new(Kind::ServiceError, words).person(person)
 }
@@ -90,16 +90,16 @@ impl Background {
         lock(&self.jobs).iter().filter(|open| open.job.has_pending_callback()).map(|open| open.job.clone()).collect()
     }
 
-    /// Forgets what was kept for its time.
+    /// Removes expired results.
     async fn forget(&self, now: Timestamp) {
         let gone = lock(&self.jobs).expire(now);
         if !gone.is_empty() {
-            // What stays on the disk is forgotten when it is opened again.
+            // What stays on the disk is removed when the store is opened again.
             let _ = self.write(Change { gone, ..Change::default() }).await;
         }
     }
 
-    /// One attempt, and what came of it.
+    /// Makes one attempt, and stores how it went.
     async fn tell(&self, mut job: Job) {
         let Some(Callback { shown: mut callback, mut next }) = job.callback.take() else { return };
         callback.attempts += 1;
@@ -157,7 +157,7 @@ impl Background {
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
         let who = Caller::named(&job.caller);
-        // A longer one is not sent, and so not read.
+        // A result that is too long to be sent is not read.
         let result = match job.bytes > LARGEST {
             true => None,
             false => self.result(&who, &job.id).await?,
@@ -179,7 +179,7 @@ impl Background {
     }
 }
 
-/// The same bytes at each attempt.
+/// The body of the message: the same bytes at each attempt.
 fn message(job: &Job, result: Option<&str>) -> String {
     let ended = job.ended.map_or_else(String::new, |ended| ended.to_string());
     let data = json!({"id": job.id, "tool": job.tool, "outcome": job.outcome.as_deref().unwrap_or_default()});
@@ -189,11 +189,11 @@ fn message(job: &Job, result: Option<&str>) -> String {
     told.unwrap_or_else(|| whole("resultLeftOut", "true"))
 }
 
-/// `whsec_` and base64, as Standard Webhooks writes a key, or the text itself.
+/// The key of a secret: base64 after `whsec_`, as in Standard Webhooks, or else the text itself.
 fn signing_key(secret: &str) -> Result<hmac::Key, String> {
     let bytes = match secret.strip_prefix("whsec_") {
         Some(text) => {
-            STANDARD.decode(text).map_err(|e| format!("callback_secret: after whsec_ stands no base64: {e}"))?
+            STANDARD.decode(text).map_err(|e| format!("callback_secret: the text after whsec_ is not base64: {e}"))?
         }
         None => secret.as_bytes().to_vec(),
     };

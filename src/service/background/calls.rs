@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How long the ends of calls may take to be kept once the host stops.
+/// How long storing the ends of calls may take once the host stops.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a host that starts waits for the store of one that was just killed.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -32,11 +32,11 @@ pub struct Background {
     /// `host:port` of the operator's proxy.
     pub(super) proxy: Option<String>,
     pub(super) jobs: Mutex<Jobs>,
-    /// `None`: it could not be opened or written, and is opened again.
+    /// `None`: the store could not be opened or written. It is opened at its next use.
     store: tokio::sync::Mutex<Option<Arc<JobStore>>>,
-    /// It was open before: memory knows all that is in it.
+    /// The store was open before, so `jobs` has all that is in it.
     loaded: AtomicBool,
-    /// Told of each end.
+    /// Notified at the end of each call.
     pub(super) changed: watch::Sender<()>,
     /// The host stops: calls that still run are killed.
     pub(super) kill: CancellationToken,
@@ -45,7 +45,7 @@ pub struct Background {
     over: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
 
-/// How much is kept.
+/// The numbers of calls that are kept.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobCounts {
@@ -56,7 +56,7 @@ pub struct JobCounts {
     pub untold: usize,
 }
 
-/// A call in the background.
+/// The state of a call in the background, as its caller reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
@@ -72,7 +72,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// `open`: the call, as long as it is not over.
+    /// `open`: the state of the call, if it has not ended.
     fn new(job: &Job, open: Option<CallState>) -> Receipt {
         let phase = match (job.ended, open) {
             (Some(_), _) => Phase::Ended,
@@ -95,8 +95,8 @@ impl Receipt {
 }
 
 impl Background {
-    /// Opens the store beside the audit log, ends the calls of a host that is gone, and has callbacks sent. `Err` says
-    /// why calls in the background are refused until that is fixed. `proxy`: by which callbacks are sent.
+    /// Opens the store beside the audit log, adds an end to the calls of a dead host, and starts sending callbacks.
+    /// `Err` says why calls in the background are refused until that is fixed. `proxy`: the proxy for callbacks.
     pub async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
@@ -122,9 +122,8 @@ impl Background {
         self.service.clone()
     }
 
-    /// Makes the receipt of a call, which runs from here on whether its client stays or not. What is refused here
-    /// leaves no receipt, and nothing runs. `callback`: a URL to which the end is sent. `held` is dropped once the call
-    /// is over.
+    /// Starts a call that continues if its client leaves, and returns its receipt. A refusal leaves no receipt, and
+    /// nothing runs. `callback`: a URL to which the end is reported. `held` is dropped once the call is over.
     pub async fn submit(
         self: &Arc<Self>,
         mut request: CallRequest,
@@ -144,7 +143,7 @@ impl Background {
             let put = vec![job.clone()];
             if let Err(why) = me.write(Change { put, gone, ..Change::default() }).await {
                 lock(&me.jobs).remove(&job.id);
-                let message = "The call was refused: it could not have been kept.";
+                let message = "The call was refused: it could not be stored.";
                 let _ = begun.send(Err(Fault::new(Kind::InternalError, message).person(why).retryable()));
                 return;
             }
@@ -154,7 +153,7 @@ impl Background {
         receipt.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// What is refused now is refused without a receipt. The call pipeline decides again when the call runs.
+    /// Checks a request, and makes its job. The call pipeline decides again when the call runs.
     fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
@@ -187,7 +186,7 @@ impl Background {
         self.keep_end(job, report, label.as_deref()).await;
     }
 
-    /// Keeps how a call ended.
+    /// Stores the outcome of a call.
     async fn keep_end(&self, mut job: Job, report: Report, label: Option<&str>) {
         let (tool, mut fault) = (report.tool.clone(), report.error.clone());
         let mut text = render(report, label);
@@ -208,21 +207,21 @@ impl Background {
         let result = Some((job.id.clone(), text.clone()));
         let kept = self.write(Change { put: vec![job.clone()], result, gone }).await;
         if let Err(why) = &kept {
-            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "its end was not kept: {why}");
+            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "its end is not stored: {why}");
         }
         let id = job.id.clone();
         lock(&self.jobs).change(&id, |open| (open.job, open.unkept) = (job, kept.err().map(|_| text)));
         self.changed.send_replace(());
     }
 
-    /// A call of this caller (`Service::who`), or anybody's for an operator.
+    /// The receipt of a call of this caller (`Service::who`), or of any call for an operator.
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
         let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
         let open = if job.ended.is_none() { self.service.call_state(who, id) } else { None };
         Some(Receipt::new(&job, open))
     }
 
-    /// All of them, the oldest first.
+    /// All receipts that `receipt` would give this caller, the oldest first.
     pub fn receipts(&self, who: &Caller) -> Vec<Receipt> {
         let own: Vec<Job> =
             lock(&self.jobs).iter().filter(|open| is_for(who, &open.job)).map(|open| open.job.clone()).collect();
@@ -231,7 +230,7 @@ impl Background {
         own.iter().map(|job| Receipt::new(job, open.remove(&job.id))).collect()
     }
 
-    /// The same as `receipt`, once the call is over or this time is.
+    /// Like `receipt`, but waits until the call has ended, at most this long.
     pub async fn waited(&self, who: &Caller, id: &str, time: Duration) -> Option<Receipt> {
         let mut changed = self.changed.subscribe();
         let over = async {
@@ -253,7 +252,7 @@ impl Background {
         lock(&self.jobs).get(id).map_or(0, |open| open.job.bytes)
     }
 
-    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: it is open, or not there.
+    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: open, or unknown.
     pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
         {
             let jobs = lock(&self.jobs);
@@ -275,13 +274,13 @@ impl Background {
         }
     }
 
-    /// Cancels a call that is not over. False: there is none for this caller.
+    /// Cancels a call that has not ended. False: this caller has no such call.
     pub fn cancel(&self, who: &Caller, id: &str) -> bool {
         let jobs = lock(&self.jobs);
         let open = jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
         let Some(cancel) = open.map(|open| open.cancel.clone()) else { return false };
         drop(jobs);
-        // Else its turn at the door did not come yet.
+        // Otherwise the call has not entered the pipeline yet.
         if !self.service.cancel(who, id) {
             cancel.cancel();
         }
@@ -298,16 +297,16 @@ impl Background {
         }
     }
 
-    /// Kills what runs, and keeps that.
+    /// Kills the calls that run, and waits until their ends are stored.
     pub async fn stop(&self) {
         self.kill.cancel();
         drop(lock(&self.alive).take());
         let _ = tokio::time::timeout(FAREWELL, async { self.over.lock().await.recv().await }).await;
     }
 
-    /// `Err`: what is kept cannot be read now, so that it is not known whether a call is there.
+    /// `Err`: the store cannot be read now, so it is not known whether a call exists.
     pub async fn ready(&self) -> Result<(), Fault> {
-        let unread = "What this host keeps of calls in the background cannot be read now.";
+        let unread = "The background calls of this host cannot be read now.";
         self.store().await.map(drop).map_err(|why| Fault::new(Kind::ServiceError, unread).person(why).retryable())
     }
 
@@ -331,14 +330,14 @@ impl Background {
             return Ok(store.clone());
         }
         let (log, loaded) = (self.service.components.audit.clone(), self.loaded.load(Ordering::Relaxed));
-        // What reads the one that was closed ends soon.
+        // Readers of the store that was closed end soon.
         let patience = if loaded { PATIENCE } else { patience };
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
         let (gone, unkept) = {
             let mut jobs = lock(&self.jobs);
             let (known, new): (Vec<Job>, Vec<Job>) = found.into_iter().partition(|job| jobs.get(&job.id).is_some());
-            // What it has and memory has not was forgotten while it could not be written.
+            // A job in the store and not in memory was removed while the store could not be written.
             let mut gone: Vec<String> = new.iter().filter(|_| loaded).map(|job| job.id.clone()).collect();
             new.into_iter().filter(|_| !loaded).for_each(|job| jobs.load(job));
             gone.extend(jobs.expire(Timestamp::now()));
@@ -354,16 +353,16 @@ impl Background {
         }
         self.loaded.store(true, Ordering::Relaxed);
         *store = Some(opened.clone());
-        // Some of them may be owed a callback.
+        // Some jobs may have a pending callback.
         self.changed.send_replace(());
         Ok(opened)
     }
 }
 
-/// What is owed to a caller that names this URL, if it may.
+/// The callback of a call that names this URL, if policy allows it.
 fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
     let url = CallbackUrl::parse(written).map_err(|why| {
-        let message = "The callback is no URL that can be used.";
+        let message = "The callback is not a URL that can be used.";
         Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
     })?;
     rights.callback(&url)?;
@@ -385,7 +384,7 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
     job.outcome = Some(fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()));
 }
 
-/// As an agent reads it, whoever asks: roles may change until then.
+/// The outcome as an agent may read it, even for an operator: roles may change before it is read.
 fn render(report: Report, label: Option<&str>) -> String {
     let mut text = Vec::new();
     let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
@@ -400,8 +399,8 @@ async fn write(store: &Arc<JobStore>, change: Change) -> Result<(), String> {
     written.unwrap_or_else(|e| Err(e.to_string()))
 }
 
-/// The store, with an end for each call that its host did not bring to one.
-/// `ours`: those without an end run here.
+/// Opens the store, and adds an end for each call whose host ended first.
+/// `ours`: the calls without an end run in this host.
 fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(JobStore, Vec<Job>), String> {
     let (store, mut jobs) = JobStore::open(audit::segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
@@ -422,7 +421,7 @@ fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(JobSt
     Ok((store, jobs))
 }
 
-/// What is known of a call whose host ended. `recorded`: its outcome and message in the audit log.
+/// The fault of a call whose host ended first. `recorded`: its outcome and message in the audit log.
 fn fault_of_lost(recorded: Option<&(String, Option<String>)>) -> Fault {
     match recorded {
         None => {
@@ -434,7 +433,7 @@ fn fault_of_lost(recorded: Option<&(String, Option<String>)>) -> Fault {
             Fault::new(Kind::InternalError, message.as_deref().unwrap_or(unknown))
         }
         Some((outcome, _)) => {
-            let message = format!("The call ended ({outcome}), and the host ended before what it answered was kept.");
+            let message = format!("The call ended ({outcome}), but the host ended before the answer was stored.");
             Fault::new(Kind::InternalError, message)
         }
     }

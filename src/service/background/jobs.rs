@@ -1,5 +1,5 @@
-//! The calls in the background that are kept, within their bounds. A job that runs, or whose callback is pending, is
-//! never forgotten; a principal that has many loses its own first.
+//! The calls in the background that are kept, within bounds. A job that runs, or whose callback is pending, is never
+//! removed; a principal with many jobs loses its own first.
 
 use crate::base::places::{self, Claim, Place};
 use crate::base::shares::{IN_USE, Shares};
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Job {
     pub id: String,
-    /// Who it counts as.
+    /// Who the call counts as.
     pub caller: String,
-    /// Who authenticated, where that is another.
+    /// Who authenticated, if not `caller`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<String>,
     /// `id@version` as it was when the receipt was made.
@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub ended: Option<Timestamp>,
     /// `success`, or the type of the error, once it ended.
     pub outcome: Option<String>,
-    /// Of its result, bytes.
+    /// Size of the result, bytes.
     pub bytes: usize,
     pub callback: Option<Callback>,
     /// The trace that it is part of.
@@ -35,7 +35,7 @@ pub(super) struct Job {
     pub trace: Option<String>,
 }
 
-/// A callback: how a caller wants to hear of the end.
+/// A callback, which reports the end of a call to its caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Callback {
     #[serde(flatten)]
@@ -44,11 +44,11 @@ pub(super) struct Callback {
     pub next: Timestamp,
 }
 
-/// What a caller reads of a callback: how far it came.
+/// The state of a callback, as its caller reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackState {
     pub url: String,
-    /// Its id, the same each time it is sent.
+    /// The id of the message, the same at each attempt.
     pub event: String,
     pub state: Delivery,
     pub attempts: u32,
@@ -60,10 +60,10 @@ pub struct CallbackState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Delivery {
-    /// The call runs, or it is sent again.
+    /// The call runs, or the callback is still to be sent.
     Pending,
     Delivered,
-    /// It is not sent any more.
+    /// No more attempts are made.
     Failed,
 }
 
@@ -73,12 +73,12 @@ impl Job {
         self.through.as_ref().unwrap_or(&self.caller)
     }
 
-    /// It runs, or its callback is pending.
+    /// The job runs, or its callback is pending.
     fn is_owed(&self) -> bool {
         self.ended.is_none() || self.has_pending_callback()
     }
 
-    /// Its end is sent, again where that failed.
+    /// The call ended, and its callback is still to be delivered.
     pub fn has_pending_callback(&self) -> bool {
         self.ended.is_some() && self.callback.as_ref().is_some_and(|callback| callback.shown.state == Delivery::Pending)
     }
@@ -96,11 +96,11 @@ const KEPT_HOURS: i64 = 24;
 #[derive(Debug)]
 pub(super) struct Open {
     pub job: Job,
-    /// Ends it.
+    /// Cancels the call.
     pub cancel: CancellationToken,
-    /// Its result, where the disk did not take it.
+    /// The result, if it could not be stored.
     pub unkept: Option<String>,
-    /// Until it ended and its caller knows.
+    /// Held until the call ended and no callback is pending.
     place: Option<Place>,
 }
 
@@ -124,7 +124,7 @@ impl Jobs {
         self.all.iter().map(|(_, open)| open)
     }
 
-    /// Changes a job. Once it ended and its caller knows, others may take its room.
+    /// Changes a job. One that ended and has no pending callback can then be removed for others.
     pub fn change(&mut self, id: &str, change: impl FnOnce(&mut Open)) {
         let id = id.to_owned();
         let Some(open) = self.all.get_mut(&id) else { return };
@@ -139,17 +139,17 @@ impl Jobs {
         self.all.remove(&id.to_owned());
     }
 
-    /// Takes in a job that begins. Gives the ids of those that are forgotten for it.
+    /// Adds a job that begins. Returns the ids of the jobs that were removed for it.
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
         let place = self.limiter.background.try_enter(job.through(), 1).ok_or_else(full)?;
         self.put(job, Some(place))
     }
 
-    /// Takes in a job of the store.
+    /// Adds a job that was read from the store.
     pub fn load(&mut self, job: Job) {
         let take = || self.limiter.background.try_enter(job.through(), 1);
         let place = job.is_owed().then(take).flatten();
-        // Without room it is read again when the store is opened the next time.
+        // Without room the job stays in the store, and is read when that is opened again.
         let _ = self.put(job, place);
     }
 
@@ -162,8 +162,8 @@ impl Jobs {
         if put { Ok((gone, cancel)) } else { Err(full()) }
     }
 
-    /// Makes room for a result of this size. Gives the ids of those that are forgotten for it, and whether there is
-    /// room.
+    /// Makes room for a result of this size. Returns the ids of the jobs that were removed for it, and whether there
+    /// is room.
     pub fn room(&mut self, job: &Job, bytes: usize) -> (Vec<String>, bool) {
         if bytes > MAX_RESULT_BYTES {
             return (Vec::new(), false);
@@ -178,7 +178,7 @@ impl Jobs {
         (gone, changed)
     }
 
-    /// Forgets what was kept for its time.
+    /// Removes expired jobs. Returns their ids.
     pub fn expire(&mut self, now: Timestamp) -> Vec<String> {
         let kept = SignedDuration::from_hours(KEPT_HOURS);
         let old = |job: &Job| !job.is_owed() && job.ended.is_some_and(|ended| now.duration_since(ended) > kept);

@@ -1,4 +1,4 @@
-//! The store of calls in the background: one file of redb beside the audit log, for this user alone. A file that
+//! The store of calls in the background: one redb file beside the audit log, private to this user. A file that
 //! another host has open, or of another version, is refused.
 
 use super::jobs::Job;
@@ -21,7 +21,7 @@ const CACHE: usize = 4 * 1024 * 1024;
 /// A file of more than this many bytes is made smaller when it is opened, where half of it is free.
 const LARGE: u64 = 64 * 1024 * 1024;
 
-/// Between two attempts to open a file that somebody has open.
+/// Wait between two attempts to open a file that another process has open.
 const AGAIN: Duration = Duration::from_millis(20);
 const TAKEN: &str =
     "another toolhost serves calls in the background there: give one of the two an --audit-log of its own";
@@ -50,8 +50,8 @@ fn describe(e: impl Into<redb::Error>) -> String {
 }
 
 impl JobStore {
-    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log. `patience`: for whoever has it
-    /// open; of a host that was killed a process can live for a moment.
+    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log. `patience`: how long to wait
+    /// for a process that has the file open; a process of a killed host can live on for a moment.
     pub fn open(folder: &Path, patience: Duration) -> Result<(JobStore, Vec<Job>), String> {
         let at = |why: String| format!("{}: {why}", crate::base::text::path(&folder.join(FILE)));
         let until = Instant::now() + patience;
@@ -84,11 +84,11 @@ impl JobStore {
         folder.trusted(FILE, OFlag::O_RDWR)
     }
 
-    /// Makes an empty store under another name first: a host that is killed meanwhile leaves no half of one.
+    /// Makes an empty store under another name, then renames it, so that a killed host leaves no half store.
     fn make(folder: &Folder) -> io::Result<()> {
         let half = format!(".{FILE}.");
         for name in folder.names()?.iter().filter(|name| name.starts_with(&half)) {
-            // Of a host that was killed; whoever makes one just now tries again.
+            // Left by a killed host. A host that is making one just now tries again.
             let _ = folder.remove(name);
         }
         let new = format!("{half}{}", uuid::Uuid::now_v7());

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// Has the tool answered from here on.
+/// Registers the executor of the tool.
 pub(super) fn register(background: &Arc<Background>) {
     let status = Arc::new(Status(Arc::downgrade(background)));
     background.service.components.executors.methods.register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
@@ -19,7 +19,7 @@ pub(super) fn register(background: &Arc<Background>) {
 
 struct Status(Weak<Background>);
 
-/// Most that stands beside a result, bytes.
+/// Most bytes of an answer beside the result.
 const BESIDE: u64 = 1024;
 
 impl Executor for Status {
@@ -45,7 +45,7 @@ impl Executor for Status {
 async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64) -> Result<Text, Fault> {
     let Some(receipt) = background.receipt(who, id) else {
         background.ready().await?;
-        let none = "You have no call in the background of this id; what ended is kept for a day at most.";
+        let none = "You have no background call with this id; ended calls are kept for a day at most.";
         return Err(Fault::new(Kind::ParameterValidationError, none));
     };
     let status = match (receipt.call.phase, receipt.call.outcome.as_deref()) {
@@ -54,7 +54,7 @@ async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64
         (Phase::Ended, Some("success")) => "done",
         (Phase::Ended, _) => "failed",
     };
-    // Its size is known before it is read into memory.
+    // The size of the result is checked before it is read into memory.
     let fits = background.size(id) as u64 <= room.saturating_sub(BESIDE);
     let kept = match receipt.call.phase {
         Phase::Ended if fits => background.result(who, id).await?,

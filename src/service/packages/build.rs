@@ -1,5 +1,5 @@
-//! Builds environments: behind the walls, under limits of their own, one build for everybody who needs the same. A
-//! build goes on when its callers leave.
+//! Builds package environments: in the sandbox, under limits of their own, one build for all calls that need the same.
+//! A build continues when its callers leave.
 
 use super::installer::{Installer, LineSink, Need, program, unusable};
 use crate::base::files::{self, Lock};
@@ -26,11 +26,11 @@ use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
 const FORMAT: u32 = 3;
-/// Installs that begin at once, each for another tool; each may use all cores for a while. Those that may run build
-/// steps have places of their own, and one that takes long gives its place back and goes on.
+/// Installs at once, each for another tool; each may use all cores for a while. Installs with build steps have slots
+/// of their own. An install that takes longer than `LONG_BUILD` returns its slot and continues.
 const BUILDERS: usize = 2;
 const LONG_BUILD: Duration = Duration::from_secs(20);
-/// Fetches at once, and most of one index, which may hang.
+/// Fetches at once: in all, and from one index, which may hang.
 const FETCHERS: usize = 8;
 const FETCHERS_OF_ONE: usize = 4;
 /// How long a failed build is not tried again.
@@ -38,9 +38,9 @@ const FAILED: Duration = Duration::from_secs(60);
 const MOST_FAILED: usize = 1000;
 /// Most builds under way or waiting.
 const UNDER_WAY: usize = 32;
-/// Lines of installers that wait for those who hear them.
+/// Lines of installers that are buffered for their readers.
 const LINES: usize = 64;
-/// How often it is looked whether another process is done with a key.
+/// How often to check whether another process is done with a key.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
@@ -51,7 +51,7 @@ pub struct BuildSettings {
     /// The folder of the store; `Err`: why there is none, for the person.
     pub store: Result<PathBuf, String>,
     pub indexes: Vec<Index>,
-    /// Finds what runs npm, and where that lies; or why there is none.
+    /// Finds the runtime of npm, and the path of npm; `Err`: why there is none.
     pub npm: Arc<dyn Fn() -> Result<(Runtime, PathBuf), String> + Send + Sync>,
     /// A call waits for its build however long that takes.
     pub waits: bool,
@@ -78,7 +78,7 @@ pub struct Packages {
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
     building: Shared<Result<(), Fault>>,
     fetchers: Arc<Places>,
-    /// Without build steps, and with them.
+    /// For installs without build steps, and with them.
     builders: [Arc<Places>; 2],
     /// One install for each tool.
     tools: Arc<Places>,
@@ -86,14 +86,14 @@ pub struct Packages {
     failed: Mutex<HashMap<String, (Instant, Fault)>>,
     /// What installers print, each line with the key of its build.
     progress: broadcast::Sender<(String, String)>,
-    /// Builds that ended well, and others.
+    /// Numbers of builds that succeeded, and that failed.
     ended: [AtomicU64; 2],
 }
 
 /// An environment.
 pub struct Ready {
     pub held: EnvironmentLease,
-    /// It was waited for.
+    /// The call had to wait for the build.
     pub built: bool,
 }
 
@@ -157,18 +157,17 @@ impl Packages {
             None => {
                 self.join_build(&need, &key, within, report).await?;
                 self.hold(&key).await?.ok_or_else(|| {
-                    let message = "this tool's packages were built, and are gone already; try again";
+                    let message = "this tool's packages were built and then removed; try again";
                     Fault::new(Kind::ServiceError, message).retryable()
                 })?
             }
         };
-        // The policy may be another than when it was built.
+        // The policy may have changed since the build.
         check_built(&need, &held.entry.about)?;
         Ok(Ready { held, built })
     }
 
-    /// Waits for the build of a key, and begins it where it is not under way. Keeps a failure that another try will not
-    /// fix.
+    /// Waits for the build of a key, and starts it if needed. Remembers a failure that another attempt would not fix.
     async fn join_build(
         self: &Arc<Self>,
         need: &Need,
@@ -176,7 +175,7 @@ impl Packages {
         within: Duration,
         mut report: impl FnMut(String),
     ) -> Result<(), Fault> {
-        // Tools with other rules for the same packages do not share what those rules refuse.
+        // A failure can come from the rules, so only tools with equal rules share it.
         let name = format!("{key} {:?}", need.rules);
         if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILED) {
             return Err(fault.clone());
@@ -195,7 +194,7 @@ impl Packages {
         let built = loop {
             tokio::select! {
                 built = &mut building => break built,
-                // Lines that came too fast are passed over.
+                // A reader that lags behind skips lines.
                 line = progress.recv() => match line {
                     Ok((of, line)) if of == key => report(line),
                     _ => {}
@@ -253,7 +252,7 @@ impl Packages {
         Ok(store::key_of(parts.to_string().as_bytes()))
     }
 
-    /// The key of what is resolved for requirements without a lock: another interpreter gets the same versions.
+    /// The key of the lock that requirements were resolved to. The same for all interpreters.
     pub(super) fn resolved_key(&self, need: &Need) -> Result<String, Fault> {
         let Need { wanted, rules, .. } = need;
         let index = (&rules.index, &self.index(need)?.url);
@@ -261,7 +260,7 @@ impl Packages {
         Ok(store::key_of(parts.to_string().as_bytes()))
     }
 
-    /// The interpreter that runs the installer, and npm where that is one.
+    /// The interpreter that runs the installer, and the path of npm if that is the installer.
     pub(super) fn tools<'a>(&'a self, need: &'a Need) -> Result<(&'a Runtime, Option<&'a Path>), Fault> {
         if need.wanted.ecosystem == Ecosystem::Python {
             return Ok((&need.runtime, None));
@@ -276,7 +275,7 @@ impl Packages {
     pub(super) fn index(&self, need: &Need) -> Result<&Index, Fault> {
         let (ecosystem, name) = (need.wanted.ecosystem, &need.rules.index);
         Index::find(&self.settings.indexes, ecosystem, name).ok_or_else(|| {
-            let message = "this host does not say where this tool's packages come from";
+            let message = "this host has no index configured for this tool's packages";
             let (name, ecosystem) = (text::printable(name), ecosystem.name());
             let fix = format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
             Fault::new(Kind::CapabilityError, message).person(fix)
@@ -361,7 +360,7 @@ impl Packages {
         Ok(())
     }
 
-    /// What is required, locked: what was resolved before, or is now.
+    /// The lock of the requirements: resolved before, or now.
     async fn resolve_once(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
@@ -377,19 +376,19 @@ impl Packages {
     }
 }
 
-/// Runs work on a tree off the threads that serve others.
+/// Runs blocking work on a tree on another thread.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + Send + 'static) -> Result<T, Fault> {
     let done = tokio::task::spawn_blocking(work).await.map_err(|e| TreeError::Io(std::io::Error::other(e))).flatten();
     done.map_err(|wrong| match wrong {
         TreeError::Hostile(what) => {
-            let message = "this tool's packages left what this host does not take over, so nothing was run";
+            let message = "this tool's packages left files that this host does not accept, so nothing was run";
             Fault::new(Kind::DependencyError, message).details(what)
         }
         TreeError::Io(e) => unusable(e),
     })
 }
 
-/// Shows a call its environment, and starts its interpreter in it.
+/// Adds an environment to a shape, and takes the interpreter from it.
 pub fn furnish(shape: &mut Shape, environment: &EnvironmentLease) {
     let path = environment.path.clone();
     let link = match environment.entry.about.ecosystem {
@@ -412,11 +411,11 @@ const SECONDS_OF_A_DAY: i64 = 24 * 3600;
 /// A lock that was made for a tool.
 pub struct ResolvedLock {
     pub wanted: PackageRequirements,
-    /// The lock.
+    /// The text of the lock file.
     pub text: String,
 }
 
-/// Whether policy lets these packages in. `published`: when each was, where that is known by now.
+/// Refuses packages that policy does not allow. `published`: when each was published, if that is known yet.
 pub(super) fn check_allowed(
     need: &Need,
     packages: &[Package],
@@ -437,14 +436,14 @@ pub(super) fn check_allowed(
     }
     let mut details = refused.join("\n");
     if !need.wanted.locked {
-        // Other tools with the same requirements get this fault, too: it names none.
+        // Other tools with the same requirements get this fault too, so it names no tool.
         details.push_str("\nrun `toolhost deps clean` with the tool's id to have them resolved again");
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))
 }
 
-/// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
+/// Refuses what was built if policy does not allow it: the packages, and the copies of others inside them.
 pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
     check_allowed(need, &about.packages, Some(&about.published))?;
     let package = |Vendored { name, version, .. }| Package { name, version, hashes: Vec::new() };

@@ -1,4 +1,4 @@
-//! What tools require, and what there is of it: for `toolhost deps` and reports.
+//! The packages that tools require, and which of them exist: for `toolhost deps` and reports.
 
 use super::build::{self, Packages, ResolvedLock, under_way};
 use super::installer::{LineSink, Need, unusable};
@@ -32,13 +32,13 @@ impl Service {
         Need::from_decision(&decisions.decided(&tool).decision)
     }
 
-    /// What a person names for the source text of a builtin tool, and the lock that its policy names for that.
+    /// The packages that a person names for the code of a builtin tool, and the lock file that its policy names.
     pub fn need_named(&self, reference: &str, packages: &[String]) -> Result<(Need, PathBuf), Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let bad = |kind, why: &str| Fault::new(kind, text::printable(why)).by_caller();
         if !tool.manifest.handler.is_ours() {
-            let why = "this tool's packages are named in files beside its script";
+            let why = "for this tool, name the packages in files beside its script";
             return Err(bad(Kind::ParameterValidationError, why));
         }
         let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
@@ -58,7 +58,7 @@ impl Service {
         Ok((Need { tool: tool.reference(), wanted, rules, runtime }, path))
     }
 
-    /// The same, as if the lock that would be written were not there.
+    /// Like `need`, but as if the lock that will be written did not exist.
     pub fn need_unlocked(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
@@ -86,7 +86,7 @@ impl Need {
     }
 }
 
-/// What there is for a tool by now.
+/// The packages that exist for a tool.
 pub struct PackageState {
     /// What its requirements were resolved to, where it has no lock.
     pub resolved: Option<Vec<Package>>,
@@ -96,7 +96,7 @@ pub struct PackageState {
 /// `None`: the tool requires no packages, or is not granted any. `Err`: in words for the person.
 pub type PackageStatus = Option<Result<PackageState, String>>;
 
-/// As audits have it.
+/// As JSON for audits.
 pub fn value(found: &PackageStatus) -> Value {
     match found {
         None => Value::Null,
@@ -112,13 +112,13 @@ pub fn value(found: &PackageStatus) -> Value {
 }
 
 impl Packages {
-    /// What is kept for a tool.
+    /// The packages that exist for a decided tool.
     pub fn found(&self, decision: &Decision) -> PackageStatus {
         let need = Need::from_decision(decision).ok().flatten()?;
         Some(self.kept(&need).map_err(|fault| fault.person.unwrap_or(fault.message)))
     }
 
-    /// Resolves what is required, whatever was resolved before.
+    /// Resolves the requirements, whatever was resolved before.
     pub async fn lock(self: &Arc<Self>, need: &Need, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         let _lock = store.lock(&key).map_err(unusable)?.ok_or_else(under_way)?;
@@ -128,7 +128,7 @@ impl Packages {
         Ok(resolved)
     }
 
-    /// What is kept for a need. Nothing is resolved, built or made, not even the store.
+    /// The packages that exist for a need. Resolves and builds nothing, and does not create the store.
     pub fn kept(&self, need: &Need) -> Result<PackageState, Fault> {
         if self.settings.store.as_ref().is_ok_and(|path| !path.exists()) {
             return Ok(PackageState { resolved: None, built: None });

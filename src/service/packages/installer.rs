@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Who is said to have called, and what.
+/// The caller and the tool in the records of installers.
 const CALLER: &str = "toolhost";
 const TOOL: &str = "toolhost:packages";
 /// Longest run, milliseconds.
@@ -30,7 +30,7 @@ const LONGEST_MS: u64 = 15 * 60 * 1000;
 /// Last lines of an installer that a fault shows, and longest of them, characters.
 const LAST_LINES: usize = 12;
 const LONGEST_LINE: usize = 300;
-/// How often it is looked whether a connection was refused.
+/// How often to check whether a connection was refused.
 const LOOK: Duration = Duration::from_millis(100);
 const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
@@ -63,7 +63,7 @@ pub(super) struct Installer<'a> {
     index: &'a Index,
     pub runtime: &'a Runtime,
     npm: Option<&'a Path>,
-    /// The folder of the build, which no word of the installer names.
+    /// The folder of the build. Its path is removed from what the installer prints.
     work: &'a Path,
     report: LineSink<'a>,
 }
@@ -79,7 +79,7 @@ impl<'a> Installer<'a> {
         Ok(Installer { packages, need, index, runtime, npm, work, report })
     }
 
-    /// Fetches what the lock names. Answers when each was published, as far as that was asked for and is known.
+    /// Fetches what the lock names. Returns when each was published, if the rules need that and the index knows.
     pub async fn fetch(&self) -> Result<Published, Fault> {
         let ages = self.need.rules.min_age_days.is_some();
         let answer = self.run("fetch", ("ages", json!(ages))).await?;
@@ -106,7 +106,7 @@ impl<'a> Installer<'a> {
         Ok(self.index.with_own_addresses(lock))
     }
 
-    /// One run, which may write one folder of the work. `more`: what its order has and others lack.
+    /// Runs the installer once; it may write one folder of the work. `more`: a further member of its order.
     async fn run(&self, what: &str, more: (&str, Value)) -> Result<Value, Fault> {
         let wanted = &self.need.wanted;
         let (into, from) = match what {
@@ -184,7 +184,7 @@ impl<'a> Installer<'a> {
         let (program, version) = (program(self.runtime)?, &self.runtime.version);
         let [major, minor, ..] = version.split('.').collect::<Vec<_>>()[..] else {
             let why = format!("its version is {}", text::printable(version));
-            return Err(Fault::new(Kind::DependencyError, "the interpreter does not tell its version").person(why));
+            return Err(Fault::new(Kind::DependencyError, "the version of the interpreter is not known").person(why));
         };
         let site = format!("lib/python{major}.{minor}/site-packages");
         let home = program.parent().unwrap_or(Path::new("/")).display();
@@ -297,7 +297,7 @@ fn failed(what: &str, why: &str) -> Fault {
     Fault::new(Kind::DependencyError, message).details(why.trim().to_owned())
 }
 
-/// The executor of scripts looks at no manifest.
+/// A placeholder: the executor of scripts does not read the manifest.
 static NO_MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
     let (version, handler) = ("1.0.0", json!({ "type": "definition-only" }));
     let words =
@@ -305,13 +305,13 @@ static NO_MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
     Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
 });
 
-/// The file of an interpreter, without links.
+/// The file of an interpreter, with symbolic links resolved.
 pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
     let Program::Path(path) = &runtime.program else {
         return Err(Fault::new(Kind::InternalError, "packages for a tool without an interpreter"));
     };
     path.canonicalize().map_err(|e| {
-        let message = "the interpreter of this tool is not there any more, so nothing was run";
+        let message = "the interpreter of this tool does not exist any more, so nothing was run";
         Fault::new(Kind::DependencyError, message).person(format!("{}: {e}", text::path(path)))
     })
 }

@@ -1,4 +1,4 @@
-//! The built environment of a call, made once for everybody who needs the same.
+//! Package environments, built once for all calls that need the same.
 
 mod build;
 mod deps;

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 const BATCH: usize = 512;
 /// How long spans wait for others to go with them.
 const GATHER: Duration = Duration::from_secs(1);
-/// Longest message, from the connection to the answer.
+/// Longest time for a message, from the connection to the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Collector {
     pub fn at(address: &str) -> Result<Collector, String> {
         if address.contains('@') {
             let why =
-                "no user or password can stand in an address, which logs show: OTEL_EXPORTER_OTLP_HEADERS takes it";
+                "an address must not hold a user or password, because logs show it: use OTEL_EXPORTER_OTLP_HEADERS";
             return Err(why.to_owned());
         }
         let problem: Arc<Mutex<Option<String>>> = Arc::default();
@@ -60,7 +60,7 @@ impl Collector {
         Ok(Collector { exporter, problem })
     }
 
-    /// Sends what comes, until nothing more does.
+    /// Sends all spans, until the channel is closed.
     pub(super) async fn send_all(self, mut spans: mpsc::Receiver<SpanData>, lost: Arc<AtomicU64>) {
         let (mut batch, mut is_failing) = (Vec::new(), false);
         while spans.recv_many(&mut batch, BATCH).await > 0 {
@@ -95,7 +95,7 @@ impl Collector {
     }
 }
 
-/// Has the library send traces by our own connections.
+/// Lets the library send traces over this host's own connections.
 #[derive(Debug)]
 struct CollectorClient {
     url: CallbackUrl,

@@ -1,6 +1,6 @@
 //! The trace that a call is part of, and the spans of it for a collector.
 //!
-//! No call waits for a collector, and no span tells arguments, answers, secrets or paths of this host.
+//! No call waits for a collector, and no span holds arguments, answers, secrets or paths of this host.
 
 mod collector;
 
@@ -33,7 +33,7 @@ const PARTS: [usize; 4] = [2, 32, 16, 2];
 pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// `None`: it is no `traceparent`. A `tracestate` that cannot be read is left out.
+    /// `None` if `parent` is not a valid `traceparent`. A `tracestate` that cannot be read is ignored.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.trim_matches([' ', '\t']);
         let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -52,7 +52,7 @@ impl TraceContext {
         context.is_valid().then_some(TraceContext(context))
     }
 
-    /// What the headers of a request say.
+    /// Reads the context from the headers of a request.
     pub fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
         let texts =
             |name| -> Option<Vec<&str>> { headers.get_all(name).iter().map(|text| text.to_str().ok()).collect() };
@@ -72,18 +72,18 @@ impl TraceContext {
         format!("00-{}-{}-{:02x}", self.0.trace_id(), self.0.span_id(), sampled)
     }
 
-    /// Empty: there is none.
+    /// The text of `tracestate`; empty if there is none.
     pub fn state(&self) -> String {
         self.0.trace_state().header()
     }
 
-    /// As a message says it.
+    /// The context as the properties of a broker message.
     pub fn sent(&self) -> Trace {
         Trace { parent: Some(self.parent()), state: Some(self.state()).filter(|state| !state.is_empty()) }
     }
 }
 
-/// Spans on their way to the collector; without one there are none.
+/// The queue of spans for the collector. Without a collector no spans are made.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
     sending: Mutex<Option<Sending>>,
@@ -97,14 +97,14 @@ struct Sending {
 }
 
 impl Traces {
-    /// Sends from here on to this collector.
+    /// Starts sending spans to this collector.
     fn begin(&self, collector: Collector) {
         let (spans, waiting) = mpsc::channel(WAITING);
         let task = tokio::spawn(collector.send_all(waiting, self.lost.clone()));
         *lock(&self.sending) = Some(Sending { spans, task });
     }
 
-    /// Sends what waits, for at most this long.
+    /// Sends the queued spans. Waits at most this long.
     async fn finish(&self, within: Duration) {
         let Some(Sending { spans, mut task }) = lock(&self.sending).take() else { return };
         let waiting = spans.max_capacity() - spans.capacity();
@@ -126,7 +126,7 @@ impl Traces {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The span of a call that begins now. `parent`: what its request said.
+    /// The span of a call that begins now. `parent`: the context that its request named.
     pub fn of_call(self: &Arc<Self>, parent: Option<TraceContext>) -> CallSpan {
         let sampled = parent.as_ref().is_none_or(|parent| parent.0.is_sampled());
         let own = (sampled && lock(&self.sending).is_some()).then(|| {
@@ -143,18 +143,18 @@ impl Traces {
 pub(super) struct CallSpan {
     traces: Option<Arc<Traces>>,
     parent: Option<TraceContext>,
-    /// How it is sent to a collector.
+    /// The context of the call's own span, if spans are sent to a collector.
     own: Option<TraceContext>,
     began: SystemTime,
 }
 
 impl CallSpan {
-    /// Of what is part of no trace.
+    /// For work that is part of no trace.
     pub fn none() -> CallSpan {
         CallSpan { traces: None, parent: None, own: None, began: SystemTime::now() }
     }
 
-    /// The context of whatever the call starts: its own span, or, where there is none, what its request said.
+    /// The context to pass on: the call's own span, else the context that its request named.
     pub fn context(&self) -> Option<&TraceContext> {
         self.own.as_ref().or(self.parent.as_ref())
     }
@@ -224,12 +224,12 @@ fn span(
 }
 
 impl Service {
-    /// Tells the spans of all calls to this collector from here on. Needs a runtime.
+    /// Starts sending the spans of all calls to this collector. Must be called within a tokio runtime.
     pub fn trace_to(&self, collector: Collector) {
         self.traces.begin(collector);
     }
 
-    /// Sends the spans that wait, for at most this long, and tells no more.
+    /// Sends the queued spans, waiting at most this long, and stops tracing.
     pub async fn traces_sent(&self, within: Duration) {
         self.traces.finish(within).await;
     }

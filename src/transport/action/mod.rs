@@ -23,8 +23,8 @@ const UNKNOWN: &str = "unknown";
 /// Longest id that an observation gives back, characters.
 const LONGEST_ID: usize = 200;
 
-/// Says what ids stand for that the registry does not know: nodes of a platform, tools under other names. What they
-/// stand for is a tool of the registry, which runs like every call.
+/// Resolves ids that the registry does not know (nodes of a platform, tools under other names) to tools of the
+/// registry, which are called as usual.
 pub trait Resolver: Send + Sync {
     /// `None`: this resolver does not know the id either.
     fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<ActionTarget>;
@@ -79,7 +79,7 @@ fn request(
         }
     };
     let mut tool = action.tool.clone();
-    // A tool that this caller may not call is not there for it.
+    // A tool that this caller may not call does not exist for it.
     let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref()), tool);
     let mut found = find(&tool);
     let unknown = found.as_ref().is_err_and(|fault| fault.kind == Kind::ToolNotFoundError);
@@ -120,7 +120,7 @@ impl ParsedText {
         ActionResult { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
     }
 
-    /// What the action calls its tool.
+    /// The name by which the action calls its tool.
     pub fn tool(&self) -> &str {
         let tool = match &self.action {
             Some(Ok(action)) => Some(action.tool.as_str()),
@@ -130,7 +130,7 @@ impl ParsedText {
         tool.unwrap_or(UNKNOWN)
     }
 
-    /// The answer to an action that ended so.
+    /// The answer to an action, made of the report of its call.
     pub fn answered(self, report: Report) -> ActionResult {
         let dialect = match &self.action {
             Some(Ok(action)) => Some(action.dialect),
@@ -167,7 +167,7 @@ fn sentence(tool: &str, report: &Report) -> String {
     if cut > 0 { format!("{}…[cut {cut} bytes]", &sentence[..end]) } else { sentence }
 }
 
-/// The observation as text. Markup of a tool or a caller is written as entities, what cannot be seen as an escape.
+/// The observation as text. Markup of a tool or a caller is written as entities, and invisible characters as escapes.
 fn render(attributes: &[(&str, &str)], tool: &str, sentence: &str, notes: &[String]) -> String {
     let attribute = |(name, value): &(&str, &str)| format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"));
     let attributes = attributes.iter().map(attribute);

@@ -1,5 +1,5 @@
 //! Reads an action in either dialect: the text before it, the action or everything that is wrong with it, and warnings.
-//! Where two readings are possible it is refused. No warning shows a value, since that may be a secret.
+//! An action with two possible readings is refused. No warning shows a value, since that may be a secret.
 
 use super::xml::{self, Broken, Element};
 use crate::base::json::line_and_column;
@@ -34,7 +34,7 @@ pub struct ParsedText {
     pub warnings: Vec<String>,
 }
 
-/// One call asked for.
+/// One requested call.
 #[derive(Debug)]
 pub struct Action {
     /// `id` or `id@range`.
@@ -47,7 +47,7 @@ pub struct Action {
     pub dialect: Dialect,
 }
 
-/// What comes with a call that is none of its inputs. It can only take away.
+/// What comes with a call beside its inputs. It gives a call no right.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// What the caller groups calls by.
@@ -59,7 +59,7 @@ pub struct Context {
 /// An action that cannot be read.
 #[derive(Debug)]
 pub struct ActionError {
-    /// What stood where the tool's id belongs, as far as that is known.
+    /// The text in the place of the tool's id, if it is known.
     pub tool: Option<String>,
     pub dialect: Option<Dialect>,
     pub fault: Fault,
@@ -116,7 +116,7 @@ fn unread(fault: Fault) -> Box<ActionError> {
 struct Block<'t> {
     text: &'t str,
     flaws: Vec<String>,
-    /// Flaws that are not told: finding their places would take long.
+    /// Flaws that are only counted: finding their places would take long.
     more: usize,
     warnings: &'t mut Vec<String>,
 }
@@ -126,7 +126,7 @@ impl Block<'_> {
         self.is(root, "ACTION");
         self.has_no(root, "attributes");
         if !root.text.is_empty() {
-            self.flaw(root, "text stands between the elements of the ACTION block");
+            self.flaw(root, "there is text between the elements of the ACTION block");
         }
         let canonical = ["tool_id", "inputs", "input", "context"];
         let named = |child: &Element| canonical.iter().any(|name| child.name.eq_ignore_ascii_case(name));
@@ -170,7 +170,7 @@ impl Block<'_> {
     fn inputs(&mut self, inputs: &Element, action: &mut Action) {
         self.has_no(inputs, "attributes");
         if !inputs.text.is_empty() {
-            self.flaw(inputs, "text stands between the inputs");
+            self.flaw(inputs, "there is text between the inputs");
         }
         if inputs.children.len() > MAX_ACTION_INPUTS {
             return self.flaw(inputs, &format!("there are more than {MAX_ACTION_INPUTS} inputs"));
@@ -293,7 +293,7 @@ impl Block<'_> {
 
     fn once(&mut self, element: &Element, seen: &mut bool) {
         if std::mem::replace(seen, true) {
-            self.flaw(element, &format!("<{}> stands twice", element.name));
+            self.flaw(element, &format!("<{}> occurs twice", element.name));
         }
     }
 
@@ -303,7 +303,7 @@ impl Block<'_> {
         }
     }
 
-    /// A sentence, with the place.
+    /// Adds a flaw, with its place.
     fn flaw(&mut self, element: &Element, what: &str) {
         if self.flaws.len() == MAX_FAULTS_TOLD {
             self.more += 1;

@@ -1,4 +1,4 @@
-//! Reads one XML element, strictly and within the bounds of `quantity`; no entities of the document's own.
+//! Reads one XML element, strictly and within the bounds of `quantity`; entities of a document are refused.
 
 use crate::quantity::{Limit, MAX_ACTION_DEPTH, MAX_ACTION_ELEMENTS, MAX_ACTION_TAG_BYTES};
 use quick_xml::errors::{Error, IllFormedError};
@@ -13,7 +13,7 @@ pub struct Element<'t> {
     /// Where its tag begins.
     pub at: usize,
     pub attributes: Vec<(String, String)>,
-    /// Its own text, trimmed but for what stood in CDATA.
+    /// Its own text, trimmed except where it was in CDATA.
     pub text: String,
     pub children: Vec<Element<'t>>,
 }
@@ -24,7 +24,7 @@ pub struct Broken {
     pub what: String,
 }
 
-/// Reads the element that begins there. Returns also where it ends.
+/// Reads the element that begins at `start`. Returns also where it ends.
 pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
     let mut reader = Reader::from_str(&text[start..]);
     let place = |position: u64| start + usize::try_from(position).unwrap_or_default();
@@ -89,7 +89,7 @@ struct OpenElement<'t> {
     element: Element<'t>,
     /// Text since the last CDATA section.
     run: String,
-    /// The run holds a character reference, which is not white space around something.
+    /// The run holds a character reference, so it does not count as blank.
     referred: bool,
     /// A CDATA section came before the run.
     split: bool,
@@ -110,7 +110,7 @@ impl<'t> OpenElement<'t> {
             let attribute = attribute.map_err(|error| broken(format!("an attribute of <{name}>: {error}")))?;
             let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| broken(words(&error)))?;
             if attribute.value.contains('<') || plain(&value).is_err() {
-                return Err(broken(format!("an attribute of <{name}> holds what XML does not allow")));
+                return Err(broken(format!("an attribute of <{name}> holds a character that XML does not allow")));
             }
             attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));
         }
@@ -118,7 +118,7 @@ impl<'t> OpenElement<'t> {
         Ok(OpenElement { element, run: String::new(), referred: false, split: false })
     }
 
-    /// Takes what stands inside, but for other elements.
+    /// Takes the content of the element, except child elements.
     fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Text(said) if said.contains("]]>") => {
@@ -141,7 +141,7 @@ impl<'t> OpenElement<'t> {
         Ok(())
     }
 
-    /// Takes over the run: nothing of one that is blank, else all but what is blank at the ends of the value.
+    /// Appends the run to the text, unless it is blank. Trims only the ends of the whole value.
     fn flush(&mut self, last: bool) {
         let run = std::mem::take(&mut self.run);
         let blank = !std::mem::take(&mut self.referred) && run.trim_matches(BLANK).is_empty();
@@ -190,7 +190,7 @@ fn plain(text: &str) -> Result<(), Broken> {
     bad.map_or(Ok(()), |(at, c)| Err(Broken { at, what: what(c) }))
 }
 
-/// What the tokenizer says, less its own headings.
+/// The tokenizer's message, without its heading.
 fn words(error: &Error) -> String {
     if matches!(error, Error::IllFormed(IllFormedError::UnclosedReference)) {
         return "this & begins no reference: write &amp;, or put the value in CDATA".to_owned();

@@ -1,5 +1,5 @@
-//! One message: a request as a call, and its answer. A request that came before runs again only where its tool can
-//! change nothing; every request is answered or in the run log.
+//! Handles one message: makes a call of the request, and publishes the answer. A request that comes again runs again
+//! only where that does no harm. Every request is answered, or reported in the run log.
 
 use super::server::{BrokerServer, Identity, Redelivery};
 use crate::base::text::{head, printable};
@@ -14,18 +14,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// The least that one of them counts, KiB: so there are at most 1,024.
+/// The least memory that a waiting request counts as, KiB. So at most 1,024 wait.
 const LEAST: u32 = 64;
-/// Longest config, bytes: it is read before it is the request's turn. It comes from a descriptor.
+/// Longest config, bytes. It comes from a descriptor, and is read before the request has a slot.
 const LONGEST_CONFIG: usize = 64 * 1024;
 /// How long an answer waits for a broker that is away.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long after a connection came back callers may still be on their way back.
+/// How long callers may take to reconnect after this host has reconnected.
 const RETURNING: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
 const NO_LISTENER: &str = "no client listens for replies";
 
-/// Takes one message to its end.
+/// Handles one message until it is answered, put back or set aside.
 pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
     let request = Identity::new(&delivery);
     let delivery = match delivery.redelivered {
@@ -56,15 +56,15 @@ pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
 }
 
 enum Ended {
-    /// With what is to be acknowledged.
+    /// The delivery is still to be acknowledged, if there is one.
     Answered(Option<Delivery>),
-    /// It is in its queue, and comes again.
+    /// The request is back in its queue, and will be delivered again.
     PutBack,
 }
 
 async fn done(delivery: Delivery) {
     if let Err(why) = delivery.done().await {
-        // It comes again, and is then known.
+        // The broker delivers it again, and `known` finds it then.
         tracing::info!(target: "toolhost::broker", "a message could not be acknowledged: {why}");
     }
 }
@@ -82,7 +82,7 @@ async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
     Ended::Answered(Some(delivery))
 }
 
-/// One that some host had before and did not answer: run again where that can change nothing.
+/// A request that a host received before and did not answer. It runs again only if that does no harm.
 async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
     let harmless = read.call.refused.is_some() || may_run_again(broker, &read.call);
     let last = delivery.attempt > 0;
@@ -98,7 +98,7 @@ async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall
     let words = if last {
         "This request was lost twice while it ran, and is not run again."
     } else {
-        "This request was handed to a host before, which was lost and may have run it. The tool can change something, \
+        "A host that received this request before was lost, and may have run it. The tool can change something, \
          so it is not run again: look at what was done, then ask again."
     };
     let mut read = with_trace(&delivery, read);
@@ -113,7 +113,7 @@ async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall
     Ended::Answered(None)
 }
 
-/// With what the message says beside the body.
+/// Adds the trace and the id, which stand beside the body of the message.
 fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     let (parent, state) = (delivery.trace.parent.as_deref(), delivery.trace.state.as_deref());
     asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
@@ -121,8 +121,8 @@ fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     asked
 }
 
-/// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the
-/// operator agrees.
+/// True if policy leaves the tool nothing to write and no host to reach, or if the manifest and the operator's entry
+/// both call it idempotent.
 fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
     let who = broker.service.who(&call.caller, call.label.as_deref());
     let Ok(tool) = broker.service.find(&who, &call.tool) else { return false };
@@ -131,20 +131,20 @@ fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
         || tool.manifest.idempotent && broker.entry.idempotent.contains(&tool.manifest.id)
 }
 
-/// A request's part of those that are read or wait for their turn. `None`: there are too many.
+/// What a request counts among those that are read or wait for a slot. `None`: too many wait.
 type Waits = Option<OwnedSemaphorePermit>;
 
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(LEAST)
 }
 
-/// What a body asks for.
+/// The call that a body requests.
 struct BrokerCall {
-    /// It may be refused already.
+    /// Can be a call that is refused already.
     call: CallRequest,
-    /// Its parts are wanted.
+    /// The client wants the answer in parts.
     streams: bool,
-    /// It is a reply: it gets no answer.
+    /// The message is itself a reply, and gets no answer.
     is_reply: bool,
 }
 
@@ -154,7 +154,7 @@ impl BrokerCall {
     }
 }
 
-/// Reads a body, unless there are too many; a long one on a thread apart.
+/// Reads a body, a long one on another thread. If too many requests wait, refuses it unread.
 async fn read(broker: &Arc<BrokerServer>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
     if too_many {
         let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
@@ -190,7 +190,7 @@ fn wrong(words: impl Into<String>) -> Fault {
     Fault::new(Kind::ParameterValidationError, words)
 }
 
-/// `meant`: gets the tool, as soon as it is known.
+/// Sets `meant` to the tool as soon as that is known.
 fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
     if request.config.len() > LONGEST_CONFIG {
         return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
@@ -220,9 +220,9 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
         (Some(Value::String(asked)), _) => match offered.iter().find(|offered| id(offered) == id(asked)) {
             Some(offered) if asked == offered || !offered.contains('@') => Ok(asked.clone()),
             Some(offered) if !asked.contains('@') => Ok(offered.clone()),
-            // Another version than the operator's would be another answer than is asked for.
+            // The request names a version outside of the operator's range.
             Some(offered) => {
-                let words = format!("This service has that tool as '{offered}' alone.");
+                let words = format!("This service offers that tool only as '{offered}'.");
                 Err(Fault::new(Kind::VersionMismatchError, words))
             }
             None => refuse("This service does not have the tool that the config names."),
@@ -231,7 +231,7 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
     }
 }
 
-/// Runs the call when it is its turn, and publishes what becomes of it.
+/// Runs the call once it has a slot, and publishes its result.
 async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
     let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, broker.link.state());
     if is_reply {
@@ -280,7 +280,7 @@ async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, 
     }
 }
 
-/// Publishes the parts of an answer as they come; how many. One that was lost ends the stream.
+/// Publishes the parts of an answer as they come. Returns how many. An error: a part was lost, which ends the stream.
 async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
     let mut parts = 0;
     while let Some(event) = events.recv().await {
@@ -293,8 +293,8 @@ async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Ev
     Ok(parts)
 }
 
-/// The last reply. `told`: parts went before it. What they said is not said again; a document of its own is the last
-/// part.
+/// The last reply. `told`: parts were sent before it. Their content is not repeated. If the tool ended with a document
+/// of its own, that is the last part.
 fn reply(report: &Report, told: bool) -> ToolServiceResponse {
     match (&report.error, &report.output_data) {
         (Some(fault), _) => ToolServiceResponse::failed(failure_text(fault, &report.id)),
@@ -303,7 +303,7 @@ fn reply(report: &Report, told: bool) -> ToolServiceResponse {
     }
 }
 
-/// What the agent reads.
+/// The text of an error reply, which the agent reads.
 fn failure_text(fault: &Fault, call: &str) -> String {
     let advice = output::advice(fault).map(|advice| match advice.contains("call ID") {
         true => format!("{advice} Call ID: {call}."),
@@ -342,7 +342,7 @@ async fn publish(broker: &BrokerServer, id: &[u8], reply: &ToolServiceResponse) 
             },
             Ok(Err(PublishError::NoListener)) => NO_LISTENER.to_owned(),
             Ok(Err(PublishError::Failed(why))) => why,
-            Err(_) => return Err("the broker stays away".to_owned()),
+            Err(_) => return Err("the broker did not come back in time".to_owned()),
         };
         tracing::info!(target: "toolhost::broker", "a reply is published again: {}", printable(&head(&why, 300)));
         tokio::time::sleep(PAUSE).await;
@@ -365,7 +365,7 @@ async fn waits_for_listeners(broker: &BrokerServer, came: &LinkState, id: &[u8])
     }
 }
 
-/// The connection is new, and callers may still make theirs.
+/// Whether the connection is so new that callers may not have reconnected yet.
 fn is_returning(broker: &BrokerServer) -> bool {
     match broker.link.state() {
         LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
@@ -373,7 +373,7 @@ fn is_returning(broker: &BrokerServer) -> bool {
     }
 }
 
-/// An answer without a listener.
+/// Counts a request that stays unanswered, and reports it in the run log.
 fn lost(broker: &BrokerServer, call: &str, id: &[u8], why: &str) {
     broker.unanswered.fetch_add(1, Ordering::Relaxed);
     let (id, why) = (shown(id), printable(&head(why, 300)));

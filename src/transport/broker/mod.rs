@@ -20,14 +20,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Requests that are read, wait or run at most, and answers on their way: what comes beyond waits at the broker, or is
-/// dropped there. Of so many most are refused already.
+/// Most requests that are read, wait, run or are being answered. Further ones wait at the broker, or are dropped there.
+/// Of so many, most have been refused.
 const IN_HAND: usize = 10_000;
-/// Calls of one entry that the host has at most, running or in its queue: of more it would refuse some.
+/// Most calls of one entry that run or wait in the host's queue. Of more, the host would refuse some.
 const ADMITTED: usize = 512;
 /// How long calls may still run once the host stops.
 const DRAIN: Duration = Duration::from_secs(30);
-/// How long the answers of those that were ended then may take.
+/// How long the answers of calls that are ended then may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The entries of this host while it serves.
@@ -35,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub struct Brokers(Vec<Arc<BrokerServer>>);
 
 impl Brokers {
-    /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have
+    /// Connects all entries. The tasks that serve them end when `stop` was cancelled and the calls that run have
     /// ended, or `kill` was.
     pub fn open(
         entries: &[BrokerSettings],
@@ -100,8 +100,8 @@ fn status(broker: &BrokerServer) -> Value {
     status
 }
 
-/// Serves one entry. What comes is read at once: Pulsar drops what is not read, and RabbitMQ sends no more than may
-/// run. Who sends faster than can be refused is not read for that long.
+/// Serves one entry. Messages are read at once: Pulsar drops those that are not read, and RabbitMQ sends no more than
+/// may run. Reading pauses only while `IN_HAND` requests are open.
 async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
@@ -130,7 +130,7 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
         () = tokio::time::sleep(DRAIN) => broker.kill.cancel(),
         () = broker.kill.cancelled() => {}
     }
-    // Each is answered as ended.
+    // Each request is answered with a fault: its call was ended.
     if tokio::time::timeout(FAREWELL, rest).await.is_err() {
         let open = broker.open.len();
         tracing::error!(target: "toolhost::broker", "{open} requests are left unanswered: the host stops");

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Requests that may wait for their turn here, KiB; Pulsar sends what comes, and RabbitMQ no more than may run.
+/// Most requests that wait for a slot, KiB. Pulsar sends all at once, and RabbitMQ no more than may run.
 pub const WAITING: usize = 64 << 10;
 /// Requests that are remembered after their answer.
 const ENDED: usize = 4096;
@@ -28,7 +28,7 @@ pub struct BrokerSettings {
     pub subscription: String,
     /// `id` or `id@range`.
     pub tools: Vec<String>,
-    /// Ids of those that run again after a host was lost that may have run them, if their manifests say `idempotent`.
+    /// Ids of tools that may run again for a request that a lost host had, if their manifests say `idempotent`.
     pub idempotent: Vec<String>,
     /// Who all calls count as.
     pub caller: String,
@@ -54,7 +54,7 @@ pub struct BrokerServer {
     pub link: Link,
     /// For calls that run.
     pub running: Arc<Places>,
-    /// For requests that are read or wait for their turn, KiB.
+    /// For requests that are read or wait for a slot, KiB.
     pub waiting: Arc<Semaphore>,
     pub open: OpenRequests,
     pub answered: AtomicU64,
@@ -68,8 +68,8 @@ impl BrokerServer {
     }
 }
 
-/// Requests that run here, and those that were answered lately: what the broker hands out again is known by its id and
-/// its whole body.
+/// Requests that run here, and those that were answered lately. A request that is delivered again is recognized by its
+/// id and its whole body.
 #[derive(Default)]
 pub struct OpenRequests(Mutex<Requests>);
 
@@ -96,17 +96,17 @@ impl Identity {
 #[derive(Default)]
 struct RunningRequest {
     count: usize,
-    /// The same messages again, after a connection was lost: done when the call is.
+    /// Redeliveries of the message, after a connection was lost. Acknowledged when the call ends.
     again: Vec<Delivery>,
 }
 
 /// What a redelivered message is.
 pub enum Redelivery {
-    /// Its call runs here, and keeps it.
+    /// Its call runs here, and the delivery is kept with that call.
     Running,
-    /// It was answered from here.
+    /// This host has answered it.
     Ended(Delivery),
-    /// Somebody else had it, or this host before it was started again.
+    /// Another host received it, or this host before a restart.
     No(Delivery),
 }
 
@@ -131,7 +131,7 @@ impl OpenRequests {
         }
     }
 
-    /// The same messages that came again meanwhile.
+    /// Ends a request. Returns its redeliveries.
     pub fn end(&self, request: Identity, is_answered: bool) -> Vec<Delivery> {
         let mut requests = lock(&self.0);
         let Some(running) = requests.running.get_mut(&request) else { return Vec::new() };
@@ -172,7 +172,7 @@ pub fn descriptors(manifest: &Manifest, service: &str, request: &Topic, response
         let kind = property["type"].as_str().unwrap_or("string");
         let described = text::printable_block(property["description"].as_str().unwrap_or_default());
         let mut argument = json!({ "name": name, "type": kind, "description": described });
-        // TrustGraph passes this over; hosts of ours read it.
+        // TrustGraph ignores this member; other toolhosts read it.
         if !required.contains(&name.as_str()) {
             argument["required"] = json!(false);
         }

@@ -17,11 +17,11 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Longest wait for the end of a call, seconds.
 const LONGEST: u64 = 60;
-/// How often a stream looks at a call that does not change: for ten minutes.
+/// How often a stream checks a call that does not change: that takes ten minutes.
 const LOOKS: u32 = 40;
 
-/// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are passed over, as
-/// it says there.
+/// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are ignored, as
+/// the RFC says.
 fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
     let lines = headers.get_all(PREFER).iter().filter_map(|line| line.to_str().ok());
     let words: Vec<&str> = lines.flat_map(|line| line.split(',')).map(str::trim).collect();
@@ -95,7 +95,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
         Some(receipt) if receipt.ended.is_none() => return Ok(reply::json(StatusCode::OK, &json!(receipt))),
         Some(receipt) => {
             let room = room(&known, &who, &id).await;
-            // Both waits were long.
+            // The waits may have been long, so check again who this is.
             let who = known.acting_now()?;
             if let Some(result) = background.result(&who, &id).await.map_err(|fault| known.refusal(fault))? {
                 let text = text::with_field(&json!(receipt), "result", &result) + "\n";
@@ -126,12 +126,12 @@ pub fn no_such_call(words: &str) -> Refusal {
     Fault::new(Kind::ToolNotFoundError, words).into()
 }
 
-/// Taken before a result is read.
+/// Memory for a result, taken before the result is read.
 async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Place {
     known.server.service.limiter().answer(&who.user, known.server.background.size(id)).await
 }
 
-/// A call as a stream: `state` as it is and whenever it changes, then one `end`. It goes on for a bounded time.
+/// A call as a stream: `state` as it is and whenever it changes, then one `end`. The stream ends after a bounded time.
 async fn follow(to: Events, known: KnownRequest, id: String) {
     let background = &known.server.background;
     let mut shown = None;

@@ -1,4 +1,4 @@
-//! Bodies: read and parsed once their principal was charged for them, and never for long.
+//! Bodies of requests. The principal is charged before a body is read and parsed, and both are limited in time.
 
 use super::gate::single;
 use super::reply::{Refusal, malformed};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 /// Largest body, bytes.
 const LARGEST: u64 = 8 * 1024 * 1024;
-/// A longer body is parsed on another thread; over MCP it counts as a call, which alone can be so long.
+/// A longer body is parsed on another thread. Over MCP it counts as a call, because only a call can be so long.
 pub const SMALL: usize = 16 * 1024;
-/// A body above this is not read for a tool that is not there.
+/// A longer body is not read if its tool does not exist for the caller.
 const LONG: usize = 64 * 1024;
-/// A body is whole in this time.
+/// How long a body may take to arrive.
 const TIME: Duration = Duration::from_secs(30);
 
 /// A body that was read, and its quota until it is dropped.
@@ -28,8 +28,8 @@ pub struct Received {
     pub counted: usize,
 }
 
-/// Reads a body once its principal was charged for it: for its bytes, and where it `is_call`, by its length, for a
-/// call. `tool`: where a path names it, a long body for one that is not there is not read.
+/// Charges the principal, then reads the body. The charge is for the bytes, and for a call if `is_call` says so of the
+/// length. `tool`: the tool in the path. If it does not exist for the caller, a long body is not read.
 pub async fn read(
     known: &KnownRequest,
     tool: &str,
@@ -38,11 +38,11 @@ pub async fn read(
 ) -> Result<Received, Refusal> {
     let KnownRequest { server, caller, headers, .. } = known;
     let refuse = |status, words: &str| Err(Refusal::new(status, malformed(words)));
-    // A length that is known beforehand leaves no two readings of where a request ends.
+    // With a known length, no two programs can differ on where a request ends.
     let Some(length) = body.size_hint().exact() else {
         return refuse(StatusCode::LENGTH_REQUIRED, "Send the body with a Content-Length, not in chunks.");
     };
-    // A web page of another site can send other types without asking.
+    // A web page of another site can send other types without a preflight request.
     let kind = single(headers, &header::CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default();
     if !kind.trim().eq_ignore_ascii_case("application/json") {
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send JSON, with Content-Type: application/json.");
@@ -78,7 +78,7 @@ pub async fn read(
     }
 }
 
-/// A request that is not read yet: where its client leaves now, that has a record, too.
+/// A request that is not read yet. If its client leaves now, dropping this writes the record.
 struct PendingRequest<'k> {
     known: &'k KnownRequest,
     tool: &'k str,
@@ -95,7 +95,7 @@ impl Drop for PendingRequest<'_> {
     }
 }
 
-/// Parses a long body on another thread, so that only others of the same principal wait for it, and those by turns.
+/// Parses a long body on another thread, by fair turns of the principals.
 pub async fn parse<T: Send + 'static>(
     known: &KnownRequest,
     body: String,
@@ -112,7 +112,7 @@ pub async fn parse<T: Send + 'static>(
     work.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
-/// A body without white space, read strictly.
+/// The body as one strict JSON document, without white space.
 pub fn document(body: &str) -> Result<json::Text, Refusal> {
     json::compact(body.as_bytes()).map_err(|problem| {
         let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);

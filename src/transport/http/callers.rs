@@ -1,4 +1,4 @@
-//! Who calls: proved by the connection or the `Authorization` header, and by nothing else that a request says.
+//! Who calls: proved by the connection or the `Authorization` header, and by nothing else in a request.
 
 use super::jwt::{Jwt, Metadata};
 use super::tokens::Tokens;
@@ -22,14 +22,14 @@ pub enum CallerError {
 }
 
 impl Callers {
-    /// For whom the server is, in words.
+    /// Says for whom the server is.
     pub fn describe(&self) -> String {
         match self {
             Callers::Own(name) => format!("for {name} (uid {}) alone", nix::unistd::geteuid()),
             Callers::Presented { tokens: Some(tokens), jwt: None } if tokens.is_empty() => {
                 "for no caller yet: the token file has no line (`toolhost token NAME` makes one)".to_owned()
             }
-            Callers::Presented { .. } => "for whoever presents a token".to_owned(),
+            Callers::Presented { .. } => "for every caller that presents a token".to_owned(),
         }
     }
 
@@ -62,7 +62,7 @@ impl Callers {
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
         let (tokens, jwt, value) = match (self, presented.next()) {
             (Callers::Own(name), None) => return Ok(Caller::operator(name)),
-            // Whoever presents a token means to be that caller, and not the operator.
+            // A request with a token wants to be that caller, not the operator.
             (Callers::Own(_), Some(_)) => return Err(refused("a token, and this server knows none")),
             (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => (tokens, jwt, value),
@@ -71,7 +71,7 @@ impl Callers {
         let token = words.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or_else(|| refused("the scheme is not Bearer"))?;
         if presented.next().is_some() {
-            return Err(refused("the header stands twice"));
+            return Err(refused("the header occurs twice"));
         }
         let token = token.trim();
         match (tokens.as_ref().and_then(|tokens| tokens.caller(token)), jwt) {

@@ -28,11 +28,11 @@ use tokio::task::JoinSet;
 
 /// Events that may wait for a slow reader.
 const WAITING: usize = 16;
-/// How long a call that may still be refused keeps the head of its stream back.
+/// How long the head of a stream waits, because its call may still be refused with another status.
 const UNDECIDED: Duration = Duration::from_millis(300);
 /// Longest `config`, bytes.
 const LONGEST_CONFIG: usize = 64 * 1024;
-/// What a body holds that is not the arguments themselves.
+/// The members of an envelope. A body with others is the arguments themselves.
 const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
 /// `POST /v1/tools/{tool}/calls`.
@@ -88,7 +88,7 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray }: Ca
 }
 
 /// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
-/// of an earlier call, then exactly one `end`. `first` and `report`: what came already.
+/// of an earlier call, then exactly one `end`. `first` and `report`: what was received already.
 async fn stream(
     to: Events,
     id: String,
@@ -124,14 +124,14 @@ async fn stream(
     }
 }
 
-/// What a body asks for.
+/// The call that a body requests.
 struct CallBody {
     request: CallRequest,
     /// In the background; `None`: it does not say.
     detached: Option<bool>,
-    /// Where the end is announced.
+    /// The URL to which the end is reported.
     callback: Option<String>,
-    /// The member for which a body that holds `arguments` was taken as the arguments.
+    /// The unknown member because of which a body with `arguments` was taken as the arguments.
     stray: Option<String>,
 }
 
@@ -178,7 +178,7 @@ impl<'de> Deserialize<'de> for Stray {
     }
 }
 
-/// Reads `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the arguments alone.
+/// Reads `{user, config, arguments, mode, callback}`, of which only `arguments` is required, or the arguments alone.
 fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
     let mut read = CallBody { request, detached: None, callback: None, stray: None };
     if body.trim().is_empty() {
@@ -214,12 +214,12 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
     Ok(read)
 }
 
-/// The JSON text that stands as a string, or the value itself.
+/// The JSON text in a string, or the value itself.
 fn text_or_json(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
 }
 
-/// Where the arguments do not fit, a report says what they were taken from: `arguments` may have been meant.
+/// If the arguments do not fit, says in the report that the whole body was taken as the arguments.
 fn explain(mut report: Report, stray: Option<&str>) -> Report {
     let fault = report.error.as_mut().filter(|fault| fault.kind == Kind::ParameterValidationError);
     if let (Some(fault), Some(stray)) = (fault, stray) {
@@ -236,13 +236,13 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 /// Most calls of one request.
 const MOST_CALLS: usize = 64;
 const BATCH_SHAPE: &str = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, \
-                     …], \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
+                     …], \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, are required.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct BatchBody {
     calls: Vec<Object<BatchCall>>,
-    /// On whose behalf.
+    /// The user to call for.
     user: Option<String>,
     #[serde(default, deserialize_with = "whole")]
     at_once: Option<usize>,
@@ -261,7 +261,7 @@ struct BatchCall {
     hidden: bool,
 }
 
-/// A whole number, which JSON Schema lets be written as 8.0, too.
+/// A whole number. JSON Schema allows 8.0, too.
 fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
     let number = |given: Value| json::whole(&given).and_then(|number| N::try_from(number).ok());
     let given = Option::<Value>::deserialize(from)?;
@@ -272,7 +272,7 @@ fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N
 pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
     if start.known.headers.contains_key(request::IDEMPOTENCY_KEY) {
-        let words = "An Idempotency-Key stands for one call: make the calls of a batch without it.";
+        let words = "An Idempotency-Key is for one call: make the calls of a batch without it.";
         return Err(Refusal::malformed(words));
     }
     let received = match body::read(&start.known, "", body, |_| true).await {
@@ -345,7 +345,7 @@ fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
 struct ActionBody {
     /// What the model wrote.
     text: String,
-    /// On whose behalf.
+    /// The user to call for.
     user: Option<String>,
 }
 
@@ -371,7 +371,7 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
     let read =
         |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
     let (reading, user) = body::parse(&start.known, received.text, read).await.map_err(|_| {
-        let words = "The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.";
+        let words = "The body is {\"text\": what the model wrote}, with \"user\" to call for somebody.";
         Refusal::malformed(words)
     })?;
     let request = CallRequest {

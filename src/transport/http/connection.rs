@@ -27,24 +27,24 @@ use tokio::time::Instant;
 
 /// Connections at once.
 pub const MOST: usize = 512;
-/// Further connections: they get 503, and an answer of the health paths.
+/// Further connections at once. They get 503, except on the health paths.
 pub const OVERFLOW: usize = 32;
-/// What such a connection is answered.
+/// The paths on which such a connection is answered.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
-/// A head is whole in this time after the connection was made or the answer before it was taken.
+/// How long the head of a request may take, from the connection or the previous answer on.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 /// Largest head, bytes, and most header lines.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEAD_LINES: usize = 64;
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a refused client may take to ask, and to read why it is refused.
+/// How long a refused client may take to send its request, and to read the refusal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Looks at who connected. `None`: it is closed without an answer, because the places for refusals are taken too.
+/// Admits or refuses a connection. `None`: it is closed without an answer, since places for refusals are taken too.
 pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
     let (peer, ours) = match &socket {
         Socket::Tcp(stream, peer) => {
@@ -55,7 +55,7 @@ pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
     };
     let uid = socket.uid(&server.kernel);
     let owner = match (&uid, &socket) {
-        // A user of this machine has millions of addresses.
+        // By uid: a user of this machine can use millions of addresses.
         (Ok(Some(uid)), _) => vec![format!("uid {uid}")],
         (_, Socket::Unix(_)) => vec!["unix".to_owned()],
         (_, Socket::Tcp(_, peer)) => crowd::address_owner(peer.ip()),
@@ -80,9 +80,9 @@ fn check_user(server: &Server, owner: io::Result<Option<u32>>) -> Result<(), Fau
         Ok(Some(uid)) => format!("uid {uid}"),
         Ok(None) => "unknown user".to_owned(),
         Err(why) => {
-            let words = format!("whose a connection is could not be looked up: {why}");
+            let words = format!("the user of a connection could not be looked up: {why}");
             server.warnings.warn("-", "not looked up", &words);
-            let words = "This host cannot find out now whose this connection is.";
+            let words = "This host cannot find out now which user made this connection.";
             return Err(Fault::new(Kind::RateLimitError, words).retryable());
         }
     };
@@ -121,7 +121,7 @@ pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (S
     }
 }
 
-/// Requests and answers. Dropping the connection drops the call that it waits for, which cancels, kills and records.
+/// Serves requests. Dropping the connection drops the call that it waits for, which cancels, kills and records.
 async fn speak(
     server: Arc<Server>,
     router: Router,
@@ -137,7 +137,7 @@ async fn speak(
             // No path takes a body in chunks: only we decide where it ends.
             let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
             let answer = answer(&server, &connection, &router, request).await;
-            // Whoever was not let in, or sends what is not read, gets no second request in.
+            // A client that was refused, or whose body is not read, cannot send a second request.
             let known = answer.is_ok() && lock(&connection.principal).is_some();
             let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
             let status = answer.status();
@@ -155,19 +155,19 @@ async fn speak(
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Whoever only sends no more has an answer that takes no time; a call that lasts is ended below.
+        // A client that shut its sending half still gets a quick answer; a longer call is ended below.
         .half_close(true)
         .header_read_timeout(head_time)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)
         .serve_connection(TokioIo::new(Patient::new(stream)), handler);
     tokio::pin!(served);
-    // Not at once: who asks and then shuts its sending half has its answer where that takes no time.
+    // Not at once, so that a client that shut its sending half gets a quick answer.
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     loop {
         tokio::select! {
             _ = &mut served => break,
-            // Behind unread bytes hyper does not see the end.
+            // hyper does not see the end of the stream while bytes before it are unread.
             _ = look.tick() => if transport::sends_no_more(watched.as_fd()) { break },
             () = killed.cancelled() => {
                 served.as_mut().graceful_shutdown();

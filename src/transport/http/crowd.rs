@@ -1,7 +1,7 @@
 //! The connections that are open, and which of them is closed to make room for one more.
 //!
-//! When all are taken, the oldest connection that has not sent a whole request is closed, of whoever has most of those.
-//! One owner has its share at most, so that requests that take long leave room for others.
+//! When all are taken, a connection that has not sent a whole request is closed: the oldest of the owner with the most
+//! of those. One owner has at most its share, so that long requests leave room for others.
 
 use crate::base::lock;
 use crate::base::places::{self, Claim};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Whose a connection is, from the widest to the narrowest: a user of this machine, a principal, an address, or of IPv6
+/// A connection's owners, from the widest to the narrowest: a user of this machine, a principal, an address, or of IPv6
 /// the three networks that are given to one customer.
 type ConnectionOwner = Vec<String>;
 
@@ -53,12 +53,12 @@ impl Crowd {
 }
 
 impl Seat {
-    /// Whether a whole request came, or one that has a body still to come.
+    /// Sets whether a whole request was received. False: a body is still to come.
     pub fn set_whole(&self, whole: bool) {
         lock(&self.crowd.open).0.keep(&self.id, if whole { IN_USE } else { Duration::ZERO });
     }
 
-    /// Its principal is known. False: that one has its share.
+    /// Charges the connection to its principal. False: the principal has its whole share already.
     pub fn charge_to(&self, principal: &str) -> bool {
         let open = &mut lock(&self.crowd.open).0;
         open.charge(&self.id, self.crowd.charge(vec![format!("principal {principal}")]))

@@ -23,7 +23,7 @@ const PARAMETERS: [&str; 3] = ["as", "format", "namespace"];
 const NO_TOKEN: &str =
     "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).";
 const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not \
-                         accepted: is it whole, and still in the server's list?";
+                         accepted: is it complete, and still in the server's list?";
 
 /// Who sent this request. `None`: its path is open to all.
 pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refusal> {
@@ -57,7 +57,7 @@ pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) 
     })
 }
 
-/// How to get in; where others issue the tokens, where that is said.
+/// The header `WWW-Authenticate`, with the address of the metadata if another server issues the tokens.
 pub fn challenge(server: &Server) -> HeaderValue {
     let named = server.callers.metadata().and_then(|metadata| {
         let words = format!("Bearer realm=\"toolhost\", resource_metadata=\"{}\"", metadata.address);
@@ -66,7 +66,7 @@ pub fn challenge(server: &Server) -> HeaderValue {
     named.unwrap_or(HeaderValue::from_static("Bearer realm=\"toolhost\""))
 }
 
-/// Refuses a path that is not text, and a query that would be read in part.
+/// Refuses a path that is not text, and a query with an unknown or repeated parameter.
 fn check_target(uri: &Uri) -> Result<(), &'static str> {
     let is_text = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
     if !is_text(uri.path()) {
@@ -96,22 +96,22 @@ fn host<B>(request: &Request<B>) -> Result<Authority, &'static str> {
     }
 }
 
-/// The value of a header that stands exactly once.
+/// The value of a header that occurs exactly once.
 pub fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// A parameter of the query, which was checked to be text and to stand once.
+/// A parameter of the query, which was checked to be text and to occur once.
 pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, str>> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
     found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
-/// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
-/// cannot.
+/// Whether the Host header names this server. Anybody can make a name for this address; so only the address that was
+/// connected to, and the operator's names, count.
 fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bool {
     let name = host.host();
     let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
@@ -122,7 +122,7 @@ fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bo
     local && loopback || literal.is_some() && literal == connection.ours || names.hosts.iter().any(listed)
 }
 
-/// Without an Origin no web page of another site asked with a method that changes anything.
+/// No web page of another site can send a method that changes something without an Origin.
 fn takes_origin(names: &ServerNames, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
     if !headers.contains_key(header::ORIGIN) {
         return true;

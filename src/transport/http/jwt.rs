@@ -51,7 +51,7 @@ pub struct Jwt {
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
-    /// One text: the library compares each of a list.
+    /// Read as one text: of a list, the library would accept any member.
     #[serde(rename = "iss")]
     _iss: String,
 }
@@ -82,7 +82,7 @@ impl Jwt {
         Ok(Jwt { validation, keys, operators: terms.operators.clone(), metadata })
     }
 
-    /// Whose token this is; else why it is not taken, for the log.
+    /// The caller of a token. `Err`: why it is refused, for the log.
     pub fn caller(&self, token: &str) -> Result<Caller, String> {
         if token.len() > LONGEST {
             return Err(format!("longer than {LONGEST} bytes"));
@@ -132,7 +132,7 @@ fn pin_algorithm(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Al
     let verifies = key.common.public_key_use.as_ref().is_none_or(|it| *it == PublicKeyUse::Signature)
         && key.common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
     if !verifies {
-        return Err(format!("keys: key {shown}: its use or key_ops is not to verify signatures: take it out"));
+        return Err(format!("keys: key {shown}: its use or key_ops is not to verify signatures: remove it"));
     }
     let key = DecodingKey::from_jwk(key).map_err(|e| format!("keys: key {shown}: {e}"))?;
     if key.family() != algorithm.family() {

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// Largest certificate or key file, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
-/// How long others that start there may take.
+/// How long to wait for other servers that start in the same folder.
 const OTHERS: Duration = Duration::from_secs(5);
 
 /// `127.0.0.1:8787`, `[::1]:8787`, `unix:PATH`.
@@ -65,11 +65,11 @@ impl std::fmt::Display for Address {
 
 pub enum Listener {
     Tcp(TcpListener),
-    /// Where it lies, and as which device and inode.
+    /// The socket, its path, and its device and inode.
     Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
-/// A connection, not yet spoken on.
+/// An accepted connection, on which nothing was sent yet.
 pub enum Socket {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
@@ -111,8 +111,8 @@ impl Drop for Listener {
     }
 }
 
-/// Of servers that start at one moment each looks and binds in its turn: else two could take the socket of the dead for
-/// theirs, and one would listen at a path without clients. The lock is the folder's: nothing is left of it.
+/// Servers that start at the same moment check and bind one after another: otherwise both could replace the socket of
+/// a dead server, and one would listen without clients. The lock is on the folder, so no lock file is left.
 fn turn(path: &Path) -> io::Result<Flock<File>> {
     let until = Instant::now() + OTHERS;
     let mut folder = File::open(path.parent().unwrap_or(path))?;
@@ -141,7 +141,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
         if listens(path)? {
             return Err(io::Error::other("a server listens there already"));
         }
-        // One that was killed left it.
+        // Left by a server that was killed.
         std::fs::remove_file(path)?;
     }
     let before = umask(Mode::from_bits_truncate(0o177));
@@ -171,8 +171,8 @@ impl Socket {
             Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
             Socket::Tcp(stream, theirs) => {
                 let owner = kernel.owner(*theirs, stream.local_addr()?)?;
-                // One that was reset meanwhile has no other end any more: who has its address now is somebody else, and
-                // what was sent before can still be read.
+                // A connection that was reset meanwhile has no peer. Its address may be somebody else's now, while what
+                // the old peer sent can still be read.
                 Ok(owner.filter(|_| stream.peer_addr().is_ok()))
             }
         }

@@ -120,8 +120,8 @@ pub async fn serve(
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                // Looked at, and the one that goes for it closed, before the next one is accepted: those that are
-                // refused never pile up.
+                // Each is admitted or refused, and one that makes room for it closed, before the next is accepted, so
+                // that refused ones never pile up.
                 Ok(socket) => if let Some(admitted) = connection::admit(&server, socket) {
                     connections.spawn(connection::serve(server.clone(), router.clone(), admitted));
                     tokio::task::yield_now().await;

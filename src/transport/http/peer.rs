@@ -16,7 +16,7 @@ const BY_FAMILY: u16 = 20;
 /// TCP_ESTABLISHED, and the states in which one end was shut: FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 /// Others are listeners, or connections that are not made yet or over.
 const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
-/// Where `idiag_state`, the two ports, `idiag_uid` and `idiag_inode` stand in inet_diag_msg.
+/// Offsets of `idiag_state`, the two ports, `idiag_uid` and `idiag_inode` in inet_diag_msg.
 const STATE: usize = 1;
 const PORTS: usize = 4;
 const UID: usize = 64;
@@ -27,7 +27,7 @@ pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&stream.as_fd(), PeerCredentials)?.uid())
 }
 
-/// A way to ask the kernel, which is kept: a host without a free descriptor can ask too.
+/// A netlink socket that is kept, so that a host without a free descriptor can still ask the kernel.
 #[derive(Default)]
 pub struct Kernel(Mutex<Option<Netlink>>);
 
@@ -41,7 +41,7 @@ impl Kernel {
             None => Netlink::open(SockProtocol::NetlinkSockDiag)?,
         };
         let owner = owner(kernel.ask(BY_FAMILY, 0, &question(theirs, ours), &[]), theirs, ours)?;
-        // Not kept where an answer may still come, which would be taken for that to the next question.
+        // Not kept after an error: a late answer would be taken for the answer to the next question.
         *kept = Some(kernel);
         Ok(owner)
     }

@@ -1,4 +1,4 @@
-//! Responses: JSON without host paths or characters that a terminal would obey, and streams of events. A status other
+//! Responses: JSON without host paths or raw control characters, and streams of events. A status other
 //! than 200 means that the tool did not run.
 
 use crate::base::text;
@@ -23,9 +23,9 @@ pub type Response = http::Response<Body>;
 /// Held until an answer is delivered.
 pub type Begun = mpsc::Sender<()>;
 
-/// So much of an answer is handed on at a time, bytes.
+/// How much of an answer is sent at a time, bytes.
 const PIECE: usize = 64 * 1024;
-/// In a quiet stream a comment shows that both ends are there.
+/// After this much silence a stream sends a comment, to show that it is alive.
 pub const QUIET: Duration = Duration::from_secs(15);
 const COMMENT: &str = ": the call runs\n\n";
 
@@ -51,7 +51,7 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, malformed(words))
     }
 
-    /// A body that cannot be read as what it is for.
+    /// A body that does not have the form that is needed here.
     pub fn unreadable(fault: Fault) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, fault)
     }
@@ -113,7 +113,7 @@ pub fn json(status: StatusCode, value: &Value) -> Response {
     response
 }
 
-/// JSON text without characters that a terminal would obey.
+/// A response of JSON text, which must hold no raw control characters.
 pub fn json_text(text: impl Into<Body>) -> Response {
     typed_response("application/json", text)
 }
@@ -133,7 +133,7 @@ fn typed_response(kind: &'static str, body: impl Into<Body>) -> Response {
 pub struct Recorded;
 
 /// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is counted in one.
-/// That something is not there is an answer.
+/// Status 404 counts as an answer, not as a refusal.
 pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
     let (status, recorded) = (answer.status(), answer.extensions_mut().remove::<Recorded>());
     let refused = (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
@@ -166,7 +166,7 @@ impl Recipient {
         report.for_reader(operator, self.label.as_deref())
     }
 
-    /// A report between two texts, once it has room.
+    /// Writes a report between two texts, once there is memory for it.
     pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
         let before = before.to_owned();
         let write = move |report: &Report, to: &mut dyn Write| {
@@ -178,7 +178,7 @@ impl Recipient {
     }
 }
 
-/// An answer with a body that was not paid for yet: it takes room until it is sent, or is refused.
+/// Charges the memory of an answer's body until it is sent. Without room the answer is refused.
 pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Response {
     let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
     let room = match service.limiter().try_answer(&caller.user, size) {
@@ -192,7 +192,7 @@ pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Res
     Response::from_parts(head, Body::from_stream(pieces(body.to_bytes(), room)))
 }
 
-/// A report as a whole answer. `status`: in the place of that of its fault, unless the host itself failed.
+/// A report as a whole answer. `status`: replaces the status of its fault, unless the host itself failed.
 pub async fn report(report: Report, status: Option<StatusCode>, recipient: &Recipient, begun: Begun) -> Response {
     let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
     let status = status.filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR).unwrap_or(own);
@@ -279,7 +279,7 @@ impl Events {
         }
     }
 
-    /// Sends the one `end` that is written already.
+    /// Sends the text of an event.
     pub async fn send_text<K: Send + 'static>(&self, text: Vec<u8>, kept: K) {
         let mut pieces = pieces(text, kept);
         while let Some(Ok(piece)) = pieces.next().await {

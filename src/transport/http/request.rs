@@ -1,4 +1,4 @@
-//! What a handler takes of a request: the server, and who calls.
+//! What handlers extract from a request: the server and the caller.
 
 use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
@@ -33,7 +33,7 @@ impl FromRequestParts<Arc<Server>> for KnownRequest {
 }
 
 impl KnownRequest {
-    /// As `callers.policy.toml` says, where there is one; while that cannot be read, as it was last.
+    /// By `callers.policy.toml`, if there is one; while that cannot be read, by its last version.
     pub fn is_operator(&self) -> bool {
         self.acting().operator
     }
@@ -43,7 +43,7 @@ impl KnownRequest {
         self.server.service.who(&self.caller, None)
     }
 
-    /// Who the request counts as now: its token may be gone since it came, or its role.
+    /// Who the request counts as now: its token or its role may have been withdrawn since it arrived.
     pub fn acting_now(&self) -> Result<Caller, Refusal> {
         let caller = self.server.callers.identify(&self.headers).map_err(|_| {
             let words = "The token of this request is not accepted any more.";
@@ -52,7 +52,7 @@ impl KnownRequest {
         Ok(self.server.service.who(&caller, None))
     }
 
-    /// Begins what leads to calls, unless the server stops.
+    /// Begins a request that leads to calls, unless the server stops.
     pub fn start(self) -> Result<Start, Refusal> {
         let begun = lock(&self.server.begin).clone().ok_or_else(Refusal::stopping)?;
         Ok(Start { known: self, begun })
@@ -89,7 +89,7 @@ pub fn not_operator() -> Refusal {
     Fault::new(Kind::AuthorizationError, "This is for operators of the host.").into()
 }
 
-/// A request that leads to calls. Until it is dropped the server waits with its end.
+/// A request that leads to calls. The server does not end before this is dropped.
 pub struct Start {
     pub known: KnownRequest,
     pub begun: Begun,
@@ -144,7 +144,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
         return Ok(None);
     }
     let key = super::gate::single(headers, &IDEMPOTENCY_KEY).map(str::trim);
-    let key = key.ok_or_else(|| reply::malformed("Idempotency-Key must stand once, and hold one key."))?;
+    let key = key.ok_or_else(|| reply::malformed("Idempotency-Key must occur once, and hold one key."))?;
     check_key(key).map(|()| Some(key.to_owned()))
 }
 

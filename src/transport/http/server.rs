@@ -67,7 +67,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A good request of this caller came. `Err`: that one has its share of connections.
+    /// Charges the connection to the caller of a good request. `Err`: the caller has its share of connections.
     pub fn charge_to(&self, caller: &Caller) -> Result<(), Refusal> {
         let mut principal = lock(&self.principal);
         if principal.as_ref() != Some(&caller.user) {
@@ -84,11 +84,11 @@ pub fn full() -> Fault {
     Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable()
 }
 
-/// Lines of one minute that tell their peers apart; all others share one for each reason.
+/// Most warnings in a minute that name their peers; all others share one line for each reason.
 const LINES: usize = 256;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// When a minute began, and of which peers and reasons it has a line.
+/// When the minute began, and the peers and reasons that have a line in it.
 pub struct Warnings(Mutex<(Instant, HashSet<(String, &'static str)>)>);
 
 impl Warnings {

@@ -34,7 +34,7 @@ fn hash(token: &str) -> String {
     crate::base::sha256_hex(token.as_bytes())
 }
 
-/// Names hold no ':', which sets the callers of other roads apart.
+/// Names hold no ':', which marks callers of other kinds, such as `jwt:SUBJECT`.
 fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
     match !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain) {
@@ -66,12 +66,12 @@ impl Tokens {
         Ok(Tokens { file, read: Mutex::new((Some(stamp), Arc::new(lines))) })
     }
 
-    /// Whose token this is.
+    /// The caller of a token.
     pub fn caller(&self, token: &str) -> Option<Caller> {
         let well_formed = token.strip_prefix(PREFIX).and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok());
         well_formed.filter(|secret| secret.len() == RANDOM_BYTES)?;
         let hash = hash(token);
-        // Every line is compared, so that the time tells nothing of where one stands.
+        // Every line is compared, so that the time does not reveal which one matches.
         self.lines().iter().fold(None, |found, line| {
             let same = bool::from(line.hash.as_bytes().ct_eq(hash.as_bytes()));
             if same { Some(line.caller.clone()) } else { found }
@@ -94,7 +94,7 @@ impl Tokens {
             *kept = match read(&self.file) {
                 Ok((stamp, lines)) => (Some(stamp), Arc::new(lines)),
                 Err(why) => {
-                    // Told once for each change; without a stamp the next request looks again.
+                    // Logged once for each change; without a stamp the next request looks again.
                     if kept.0.is_some() || now.is_some() {
                         tracing::error!(target: "toolhost::http", "no token is accepted: {why}");
                     }
@@ -109,9 +109,9 @@ impl Tokens {
 fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     let at = |why: String| format!("token file {}: {why}", text::path(file));
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
-        return Err(at("it has no name that is text".to_owned()));
+        return Err(at("its file name is not UTF-8 text".to_owned()));
     };
-    // Whoever can change the folder could put back a line that was taken away.
+    // Anybody who can change the folder could restore a line that was removed.
     let opened = Folder::open(folder).and_then(|folder| folder.file(name, OFlag::O_NOFOLLOW));
     let opened = opened.map_err(|e| at(e.to_string()))?;
     let stamp = Stamp::from(&opened.metadata().map_err(|e| at(e.to_string()))?);

@@ -48,7 +48,7 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
         return Ok(reply::json(StatusCode::OK, &export::describe(&tool)));
     };
     let mut all = offered_tools(&known, &known.caller).map_err(|fault| known.refusal(fault))?;
-    // A tool that is not listed keeps the name by which it would be.
+    // A tool that is not listed has the name that it would have in the list.
     if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
         all.push(tool.clone());
     }
@@ -58,7 +58,7 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
 /// `GET /v1/tools/{tool}/audit`, for operators.
 pub async fn audit(Operator(known): Operator, Path(tool): Path<String>) -> Result<Response, Refusal> {
     let service = known.server.service.clone();
-    // Scripts are hashed, grants and the log are looked at.
+    // Blocks: it hashes scripts, and reads grants and the log.
     let report = tokio::task::spawn_blocking(move || service.audit(&tool)).await;
     let failed = || Fault::new(Kind::InternalError, "The host failed while it made this report.");
     let report = report.unwrap_or_else(|_| Err(failed())).map_err(|fault| known.refusal(fault))?;
@@ -91,7 +91,7 @@ impl ToolNames<'_> {
     }
 }
 
-/// The caller that `as` names, where this one may act as that one; without `as` this one.
+/// The caller that `as` names, if this caller may act as that; without `as`, this caller.
 fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     let Some(name) = parameter(uri, "as") else { return Ok(known.caller.clone()) };
     let other = known.server.service.who(&known.caller, Some(&name));
@@ -102,7 +102,7 @@ fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     Err(Fault::new(Kind::AuthorizationError, words).into())
 }
 
-/// What this caller is offered here.
+/// The tools that this caller is offered.
 fn offered_tools(known: &KnownRequest, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
     let service = &known.server.service;
     let called = |id: &str| service.find(caller, id).ok();
@@ -152,7 +152,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
 /// `GET /metrics`.
 pub async fn metrics(Operator(KnownRequest { server, .. }): Operator) -> Response {
     let (mut text, kept) = (server.service.metrics(), server.background.kept());
-    text.gauge("toolhost_background_calls_open", "Calls in the background that did not end.", kept.open);
+    text.gauge("toolhost_background_calls_open", "Calls in the background that have not ended.", kept.open);
     text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
     text.gauge("toolhost_callbacks_owed", "Callbacks of ended calls that are not delivered yet.", kept.untold);
     reply::plain_text(text.whole())
@@ -176,7 +176,7 @@ pub async fn approve(Operator(known): Operator, Path(call): Path<String>, body: 
     let Approval { approve } = body::parse(&known, received.text, read)
         .await
         .map_err(|_| Refusal::malformed("The body is {\"approve\": true} or {\"approve\": false}."))?;
-    // The body may have been long in coming.
+    // The body may have taken long to arrive, so check again who this is.
     let operator = known.acting_now()?;
     if !operator.operator {
         return Err(not_operator());

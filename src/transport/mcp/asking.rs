@@ -1,5 +1,5 @@
-//! Questions to a client: of a tool, with whose answers the call is made again, and to its person, whether a call may
-//! run. A newer client is asked by a result, with a sealed state; an older one while its request waits.
+//! Questions to a client: those of a tool, whose call is repeated with the answers, and to its person, whether a call
+//! may run. A newer client gets a result that asks, with a sealed state; an older one is asked while its request waits.
 
 use crate::base::places::Place;
 use crate::base::{lock, sha256_hex, text};
@@ -23,22 +23,22 @@ use std::time::Duration;
 
 /// How long a client may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(3600);
-/// How often a tool may ask before it answers, where the client is asked at once.
+/// How often a tool may ask before it answers, if the client is asked while its request waits.
 pub const ROUNDS: usize = 8;
 /// The key of the question whether a call may run, which no tool's question has.
 pub const PERSON: &str = "toolhost.confirm";
 
-/// The seal of this server: a key that lives as long as it does. `None`: there is none, and nothing is asked.
+/// The key with which this server seals states. `None`: no key could be made, and nothing can be asked.
 pub struct Seal(Option<RequestStateCodec>);
 
 /// What is sealed into a state, and what comes back with it.
 #[derive(Default, Serialize, Deserialize)]
 pub struct SealedState {
-    /// The tool's.
+    /// The state of the tool.
     pub state: Value,
-    /// By the tool's keys.
+    /// The answers to the tool's questions, by its keys.
     pub answers: Map<String, Value>,
-    /// To the question whether the call may run.
+    /// The answer to the question whether the call may run.
     pub person: Option<PersonAnswer>,
 }
 
@@ -52,7 +52,7 @@ pub struct PersonAnswer {
     pub answer: Value,
 }
 
-/// What a state is sealed to.
+/// The data that a state is bound to.
 pub fn bind(caller: &str, tool: &str, arguments: &str) -> Vec<u8> {
     sha256_hex(json!([caller, tool, arguments]).to_string().as_bytes()).into_bytes()
 }
@@ -68,7 +68,7 @@ impl Seal {
         self.0.as_ref().ok_or_else(|| ErrorData::internal_error("This host gives no random bytes.", None))
     }
 
-    /// What the client brings back; its answers count only with a state of ours.
+    /// Opens the state that a client sends back. Its answers count only with a state of this server.
     pub fn open(
         &self,
         bound: &[u8],
@@ -87,7 +87,7 @@ impl Seal {
         Ok(opened)
     }
 
-    /// The result that asks.
+    /// Makes the result that asks the client.
     pub fn ask(
         &self,
         bound: &[u8],
@@ -104,7 +104,7 @@ impl Seal {
 pub fn abilities(context: &RequestContext<RoleServer>) -> Vec<Ask> {
     let Some(client) = context.client_capabilities() else { return Vec::new() };
     let has = |ask: &Ask| match ask {
-        // Who names kinds can show only these; all of ours are forms.
+        // A client that names kinds supports only these. All questions of this host are forms.
         Ask::Elicitation => client.elicitation.as_ref().is_some_and(|kind| kind.form.is_some() || kind.url.is_none()),
         Ask::Sampling => client.sampling.is_some(),
         Ask::Roots => client.roots.is_some(),
@@ -120,11 +120,11 @@ pub fn missing(questions: &Questions, client: &AskableClient) -> ErrorData {
     ErrorData::missing_required_client_capability(needed)
 }
 
-/// What the schema of a form is made of (MCP, "Elicitation"), beside `properties`.
+/// The keywords of a form's schema (MCP, "Elicitation"), beside `properties`.
 const FORM_MEMBERS: &str = "type title description required enum enumNames oneOf anyOf const items minItems maxItems \
                             minLength maxLength minimum maximum format pattern default";
 
-/// A form made of the members that are known, with texts in which nothing is hidden.
+/// A form made of the members that are known, with printable texts.
 fn form(asked: &Value) -> Value {
     match asked {
         Value::String(words) => json!(text::printable(words)),
@@ -160,14 +160,14 @@ pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, 
     requests.map_err(|e| ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None))
 }
 
-/// A question that is withdrawn where its answer is not waited for.
+/// A question that was sent. Dropping it before the answer withdraws the question.
 struct SentQuestion(Peer<RoleServer>, Option<RequestId>);
 
 impl Drop for SentQuestion {
     fn drop(&mut self) {
         let Some(id) = self.1.take() else { return };
         let peer = self.0.clone();
-        let reason = Some("The answer is not waited for any more.".to_owned());
+        let reason = Some("No call waits for this answer any more.".to_owned());
         tokio::spawn(async move {
             let _ = peer.notify_cancelled(CancelledNotificationParam::new(Some(id), reason)).await;
         });
@@ -195,7 +195,7 @@ pub async fn elicit(peer: &Peer<RoleServer>, origin: &RequestId, request: InputR
     })
 }
 
-/// Asks a client that is asked with requests of their own; the answers by the tool's keys.
+/// Asks an older client, with one request for each question. Returns the answers by the tool's keys.
 pub async fn ask_all(
     context: &RequestContext<RoleServer>,
     tool: &str,
@@ -210,7 +210,7 @@ pub async fn ask_all(
     Ok((answers, questions.state))
 }
 
-/// The questions to persons that are open, by the call that was asked about: until when they are.
+/// The open questions to persons, by the id of the call, each with the time at which it ends.
 pub struct OpenQuestions {
     known: Mutex<HashMap<String, (Timestamp, Place)>>,
     limiter: Arc<Limiter>,
@@ -231,7 +231,7 @@ impl OpenQuestions {
         true
     }
 
-    /// True once for each question, in its time.
+    /// Ends a question. True, once for each, if its time is not over.
     fn end(&self, call: &str) -> bool {
         lock(&self.known).remove(call).is_some_and(|(until, _)| until > Timestamp::now())
     }
@@ -240,19 +240,19 @@ impl OpenQuestions {
 /// The person at the client of this request, who says whether its call may run (docs/POLICY.md, "Confirm"). An answer
 /// counts once, for one caller, tool and set of arguments.
 pub struct Person {
-    /// The caller sees what is for operators.
+    /// Whether the caller is an operator.
     pub operator: bool,
     /// A client of the older era is asked while this request waits.
     pub older: Option<(Peer<RoleServer>, RequestId)>,
     pub open: Arc<OpenQuestions>,
     /// What a newer client brought back of an earlier question.
     pub answer: Mutex<Option<PersonAnswer>>,
-    /// The question that a newer client is sent away with, to make the call again with the answer.
+    /// The question for a newer client, which makes the call again with the answer.
     pub question: Mutex<Option<Question>>,
 }
 
 impl Person {
-    /// The question that the client is sent away with: the call it is about, its digest, and itself.
+    /// The question for a newer client: the call it is about, its digest, and the form.
     pub fn take_question(&self) -> Option<(PersonAnswer, InputRequests)> {
         let question = lock(&self.question).take()?;
         let form = confirmation(&question, self.operator)?;
@@ -304,7 +304,7 @@ fn judge(answer: &Value, by: String) -> service::Answer {
         Some("accept" | "decline") => service::Answer::Denied { by },
         Some("cancel") => service::Answer::Dismissed { by },
         _ => {
-            let message = "The client was to ask its person about this call, and did not.";
+            let message = "The client was requested to ask its person about this call, and did not.";
             service::Answer::Refused(Fault::new(Kind::AuthorizationError, message))
         }
     }

@@ -1,4 +1,4 @@
-//! MCP's requests, answered for one client, whichever way they come.
+//! Answers the MCP requests of one client, over HTTP or standard input and output.
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
 use super::asking::{self, OpenQuestions, Person, Seal, SealedState};
@@ -36,13 +36,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 tokio::task_local! {
-    /// Whose request over HTTP rmcp looks at.
+    /// The caller of the HTTP request that rmcp is handling.
     pub static CALLER: Caller;
 }
 
 /// Events that may wait for a slow client.
 const WAITING: usize = 16;
-/// Addresses of which one older client hears, and the longest, bytes.
+/// Most resources that an older client subscribes to, and the longest address, bytes.
 const SUBSCRIBED: usize = 100;
 const LONGEST: usize = 1024;
 
@@ -70,7 +70,7 @@ impl Mcp {
         })
     }
 
-    /// Whether calls of a tool are made tasks. Where a person must agree, the client waits, and is asked there.
+    /// Whether calls of a tool become tasks. Not if a person must agree: then the client waits, and is asked.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
         let tool = self.service.registry().snapshot().find(id).ok()?;
         tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))
@@ -86,16 +86,16 @@ enum Answered {
 /// One session over HTTP, one request of a newer client, or one connection.
 pub struct Frontend {
     mcp: Arc<Mcp>,
-    /// The server or the connection ends.
+    /// Cancelled when the server or the connection ends.
     closing: CancellationToken,
-    /// The connection or session ends: this is dropped.
+    /// Cancelled when this is dropped, because the connection or session ends.
     ended: CancellationToken,
     _ends: DropGuard,
-    /// The least grave messages that an older client wants.
+    /// The lowest level of messages that an older client wants.
     level: Mutex<LoggingLevel>,
-    /// Of which resources it hears.
+    /// The resources that an older client has subscribed to.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
-    /// It subscribed to changes.
+    /// Whether an older client gets notifications of changes.
     hears: AtomicBool,
 }
 
@@ -112,7 +112,7 @@ impl Frontend {
         Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)?))
     }
 
-    /// The same for a request that leads to a call: one that cannot be read has its record.
+    /// Like `offered`, for a request that leads to a call: if it cannot be read, that is recorded.
     async fn offered_for_call(
         &self,
         context: &RequestContext<RoleServer>,
@@ -124,7 +124,7 @@ impl Frontend {
         }
     }
 
-    /// A request that leads to no tool leaves its record like every call.
+    /// Records a request that leads to no tool.
     async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: Fault) {
         let Ok(asked) = McpRequest::find(context) else { return };
         let request = CallRequest::refused(asked.caller.clone(), name, fault);
@@ -133,7 +133,7 @@ impl Frontend {
         drop(self.mcp.service.call(request, Sink::none()).await);
     }
 
-    /// The same for one whose parameters are wrong.
+    /// Records a request whose parameters are wrong. Returns its error.
     async fn invalid(&self, context: &RequestContext<RoleServer>, name: &str, error: ErrorData) -> ErrorData {
         let fault = Fault::new(Kind::ParameterValidationError, error.message.clone());
         self.refused(context, name, fault).await;
@@ -152,7 +152,7 @@ impl Frontend {
         ErrorData::invalid_params(words, None)
     }
 
-    /// Runs a call, again with each round of answers where an older client is asked at once. Ends with its client.
+    /// Runs a call, again with each round of answers if an older client is asked meanwhile. Ends with its client.
     async fn answer(
         &self,
         context: &RequestContext<RoleServer>,
@@ -163,7 +163,7 @@ impl Frontend {
         let asked = McpRequest::find(context)?;
         let who = self.who(asked, context)?;
         let can = asking::abilities(context);
-        // Only what may ask is asked back.
+        // Only a call that may ask can come back with answers.
         let asks = again.0.is_some() || !can.is_empty();
         let bound = if asks { asking::bind(&who.user, id, &arguments.same()) } else { Vec::new() };
         let SealedState { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
@@ -190,7 +190,7 @@ impl Frontend {
         }
     }
 
-    /// Ends once the answer is not awaited any longer.
+    /// Returns once nobody waits for the answer any longer.
     async fn over(&self, context: &RequestContext<RoleServer>, asked: &McpRequest) -> ErrorData {
         let words = tokio::select! {
             () = context.ct.cancelled() => "The call was cancelled.",
@@ -245,7 +245,7 @@ impl Frontend {
         Ok(self.mcp.service.who(&asked.caller, asked.label(context)?.as_deref()))
     }
 
-    /// Begins a call that the client asks after.
+    /// Begins a call as a task, which the client polls.
     fn begin_task(
         &self,
         context: &RequestContext<RoleServer>,
@@ -262,7 +262,7 @@ impl Frontend {
         Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), (call, payer), self.closing.clone())).into())
     }
 
-    /// The tasks, where this one is the caller's.
+    /// The manager of a task, if the task is the caller's.
     fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<TaskManager, ErrorData> {
         self.mcp.tasks.find(&self.who(McpRequest::find(context)?, context)?.user, id)
     }
@@ -315,7 +315,7 @@ impl ServerHandler for Frontend {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        // Arguments that were not cut out of the message stand in it.
+        // Arguments that were not cut out of the message are still in it.
         let asked = McpRequest::find(&context)?;
         let text = lock(&asked.arguments).take();
         let arguments = match text {
@@ -325,7 +325,7 @@ impl ServerHandler for Frontend {
         let offered = self.offered_for_call(&context, &request.name).await?;
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
-            // Who may call what is not known: the call answers so.
+            // The rules cannot be read: the call reports that.
             None if self.mcp.service.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
@@ -337,7 +337,7 @@ impl ServerHandler for Frontend {
                 let error = ErrorData::missing_required_client_capability(tasks);
                 return Err(self.invalid(&context, id, error).await);
             }
-            // A client whose tasks are too many waits for this call.
+            // A client that has too many tasks waits for this call instead.
             let limiter = self.mcp.service.limiter();
             if let Some(kept) = can.then(|| limiter.tasks.try_enter(&asked.caller.user, 1)).flatten() {
                 return match self.begin_task(&context, (id, arguments), kept) {
@@ -475,7 +475,7 @@ impl ServerHandler for Frontend {
         Ok(())
     }
 
-    /// A client of an era without subscriptions hears of every change.
+    /// An older client, which has no subscriptions to lists, is notified of every change.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         if self.hears.swap(true, Ordering::Relaxed) {
             return;
@@ -525,7 +525,7 @@ impl ServerHandler for Frontend {
         }
     }
 
-    /// What rmcp could not read as one of its requests.
+    /// A request that rmcp could not read.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -541,7 +541,7 @@ impl ServerHandler for Frontend {
     }
 }
 
-/// Progress is sent at most so often; the next one makes up for what is left out.
+/// Shortest time between two messages of progress. The next one covers those that are left out.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Most messages of one call.
 const MOST: usize = 1000;
@@ -560,7 +560,7 @@ pub struct Notifier {
 impl Notifier {
     /// `session`: the level that an older client has set.
     pub fn new(context: &RequestContext<RoleServer>, tool: &str, session: LoggingLevel) -> Notifier {
-        // Newer clients say it with each request that wants any.
+        // Newer clients name the level in each request that wants messages.
         let older = context.meta.protocol_version().is_none();
         let level = context.meta.log_level().or(older.then_some(session));
         let (peer, token) = (context.peer.clone(), context.meta.get_progress_token());
@@ -586,7 +586,7 @@ impl Notifier {
             Event::Progress(progress) => self.progress(progress).await,
             Event::Message(level, text) => self.message(level, json!(text)).await,
             Event::Preparing(text) => self.message(Level::Info, json!(text)).await,
-            // The outcome holds them.
+            // The outcome contains the log and all parts.
             Event::Log(_) | Event::Part(_) => {}
         }
     }
@@ -601,7 +601,7 @@ impl Notifier {
     }
 
     async fn message(&mut self, level: Level, data: Value) {
-        // Both have the words of syslog.
+        // Both name their levels as syslog does.
         let level = serde_json::from_value(json!(level)).unwrap_or(LoggingLevel::Info);
         if self.messages_left == 0 || self.level.is_none_or(|least| (level as u8) < (least as u8)) {
             return;

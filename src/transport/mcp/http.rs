@@ -1,5 +1,5 @@
-//! MCP over HTTP: one request, one answer or stream of events; for older clients sessions between them. rmcp answers;
-//! this file says whose a request is, and how many are open.
+//! MCP over HTTP: each request gets one answer or a stream of events. Older clients also have sessions. The crate rmcp
+//! answers; this file determines the caller of each request, and limits how many are open.
 
 use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
 const LAST_EVENT: &str = "last-event-id";
-/// A stream that a client holds open to hear of changes.
+/// The method by which a client opens a stream of change notifications.
 const LISTENS: &str = "subscriptions/listen";
-/// More than a message has once its arguments are out of it, bytes.
+/// The bound of rmcp, bytes. No message is that long once its arguments are taken out.
 const LARGEST: usize = 8 * 1024 * 1024;
 
-/// The body of an answer. Dropping it ends the call, now or where its client does not come back.
+/// The body of an answer. Dropping it ends the call: at once, or once its client's time to come back is over.
 pub type Replies = UnsyncBoxBody<Bytes, Infallible>;
 type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
@@ -44,7 +44,7 @@ pub struct Streamable {
 }
 
 impl Streamable {
-    /// `closing`: everything ends.
+    /// `closing` is cancelled when the server ends.
     pub fn new(service: Arc<Service>, closing: CancellationToken) -> Streamable {
         let sessions = Sessions::new(service.limiter().clone());
         let mut config = StreamableHttpServerConfig::default()
@@ -57,7 +57,7 @@ impl Streamable {
             .disable_allowed_origins();
         config.max_request_body_bytes = LARGEST;
         let mcp = Mcp::new(service);
-        // One for each session; for a newer client one for each request.
+        // rmcp makes a frontend for each session, and for each request of a newer client.
         let frontend = {
             let mcp = mcp.clone();
             move || Ok(Frontend::new(mcp.clone(), &closing))
@@ -100,7 +100,7 @@ impl Streamable {
         let begun = request.is_none_or(|request| request.request.method() != LISTENS).then_some(begun);
         let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let user = caller.user.clone();
-        // What has no arguments of its own is read by now.
+        // A message without arguments is read by now, and gives its quota back.
         let body_quota = arguments.is_some().then_some(charge).into();
         let own = McpRequest { approver, arguments: arguments.into(), counted, body_quota, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
@@ -108,7 +108,7 @@ impl Streamable {
             return self.answer(own, parts, body, (lease, begun)).await;
         }
         let Some(kept) = self.sessions.reserve(&user).await else { return busy("Too many sessions are open.", id) };
-        // A task of its own: a session that was made is known, also where its client has left.
+        // In a task of its own, so that a new session is recorded even if its client leaves.
         let (own, sessions) = (Arc::new(own), self.sessions.clone());
         let answer = handle(self.rmcp.clone(), own.clone(), parts, body);
         let answered = tokio::spawn(async move {
@@ -153,8 +153,8 @@ impl Streamable {
         self.answer(self.request(caller), parts, Bytes::new(), (lease, None)).await
     }
 
-    /// The session that a request names, where it is the caller's; else rmcp finds that there is none. Newer clients
-    /// have none.
+    /// Opens the session that a request names, if the caller began it. Otherwise the header is changed to a session
+    /// that rmcp does not know. Newer clients have no sessions.
     fn lease(
         &self,
         parts: &mut Parts,
@@ -162,7 +162,7 @@ impl Streamable {
         id: Option<RequestId>,
     ) -> Result<Option<SessionLease>, LeaseError> {
         if version(parts) >= ProtocolVersion::V_2026_07_28.as_str() {
-            // rmcp would take it for whoever sends it.
+            // rmcp would accept the session from any caller.
             parts.headers.remove(SESSION);
         }
         let Some(session) = parts.headers.get_mut(SESSION) else { return Ok(None) };
@@ -189,7 +189,7 @@ impl Streamable {
         (lease, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
     ) -> Response<Replies> {
         let request = Arc::new(request);
-        // From here on, whoever drops this request ends its call.
+        // From here on, dropping this request ends its call.
         let left = request.left.clone().drop_guard();
         let is_post = parts.method == Method::POST;
         let knows = version(&parts) >= ProtocolVersion::V_2025_11_25.as_str();
@@ -230,7 +230,7 @@ fn handle(
     CALLER.scope(caller, async move { rmcp.handle(request).await })
 }
 
-/// What rmcp sends, with the content of the result in it. `held`: as long as this is read.
+/// The body that rmcp sends, with the content of the result put in. `held` is dropped with the body.
 fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, held: impl Send + 'static) -> Replies {
     let parts = body.into_data_stream().flat_map(move |data| {
         let Ok(data) = data;

@@ -22,12 +22,12 @@ const PAGE: usize = 200;
 /// Callers whose lists are kept.
 const KEPT: usize = 64;
 
-/// What is offered of one snapshot.
+/// The tools of one snapshot that one caller is offered.
 pub struct ToolList {
     snapshot: Arc<Snapshot>,
     caller: Caller,
     pub names: Names,
-    /// By name.
+    /// Sorted by name.
     pub tools: Vec<Tool>,
     pub documents: Documents,
 }
@@ -37,7 +37,7 @@ pub struct ToolList {
 pub struct Lists(Mutex<Vec<Arc<ToolList>>>);
 
 impl Lists {
-    /// Worked out once per caller and snapshot.
+    /// The list of a caller, made once per snapshot.
     pub fn find(&self, service: &Service, caller: Caller) -> Arc<ToolList> {
         let snapshot = service.registry().snapshot();
         let mut kept = lock(&self.0);
@@ -60,7 +60,7 @@ impl ToolList {
             .tools(&caller)
             .unwrap_or_default()
             .into_iter()
-            // Where no version is chosen (all are pre-releases) the id keeps its name, and a call reads why.
+            // If no version is chosen (all are pre-releases), the id keeps its name, and a call says why.
             .filter(|tool| {
                 snapshot.find(&tool.manifest.id).map_or(true, |chosen| chosen.reference() == tool.reference())
             })
@@ -70,7 +70,7 @@ impl ToolList {
         let names = Names::new(listed.iter().map(|tool| tool.manifest.named()));
         let mut tools: Vec<Tool> = listed
             .iter()
-            // The others keep their names all the same: a call reads why it is refused, and a hidden tool runs.
+            // Tools that are left out keep their names: a call says why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| service.can_call(&caller, tool) && tool.manifest.document().is_none())
             .filter_map(|tool| Some(describe(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool))))
@@ -86,7 +86,7 @@ impl ToolList {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// Puts the names that models know in place of ids in what a model reads of a failure.
+    /// Replaces ids by the names that models know, in the texts of a failure.
     pub fn rename(&self, report: &mut Report) {
         if let Some(fault) = &mut report.error {
             *fault = output::for_model(fault);
@@ -140,7 +140,7 @@ fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
     tool
 }
 
-/// Hints that follow from what policy leaves of the tool's asks: it cannot do more than that.
+/// Hints that follow from what policy allows the tool: it cannot do more than that.
 fn annotations(effects: Effects) -> ToolAnnotations {
     let reads_only = !effects.writes && !effects.hosts;
     let hints = ToolAnnotations::new().read_only(reads_only).open_world(effects.hosts);
@@ -279,12 +279,12 @@ fn describe_prompt(manifest: &Manifest, name: String) -> Prompt {
     prompt
 }
 
-/// The error for an address at which nothing is for this caller.
+/// The error for an address at which this caller has no resource.
 pub fn missing(uri: &str) -> ErrorData {
     ErrorData::resource_not_found("This resource does not exist.", Some(json!({ "uri": uri })))
 }
 
-/// The words of a call that failed.
+/// The error of a call that failed.
 pub fn failed(report: &Report) -> ErrorData {
     let missing = report.error.as_ref().is_some_and(|fault| fault.kind == crate::fault::Kind::InternalError);
     match missing {
@@ -304,7 +304,7 @@ pub fn prompt(report: &Report) -> Result<GetPromptResult, ErrorData> {
         .map_err(|e| ErrorData::internal_error(format!("This prompt cannot be read: {e}"), None))
 }
 
-/// The content of a resource as its call told it.
+/// The content of a resource, from the output of its call.
 pub fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
     let failed = |why: String| ErrorData::internal_error(format!("This resource cannot be read: {why}"), None);
     let output = report.output_data.as_ref().map(|output| output.as_str()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Messages. The arguments of a call are cut out as text, for the service to judge; everything else is read strictly
+//! Reads messages. The arguments of a call are cut out as text, for the service to parse; all else is read strictly
 //! and bounded before rmcp sees it.
 
 use crate::base::json::{self, Text};
@@ -27,7 +27,7 @@ pub fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String,
 pub struct Received {
     pub message: RxJsonRpcMessage<RoleServer>,
     pub arguments: Option<String>,
-    /// The text for a reader that makes a tree of it: the arguments stand in it where that tree stays small.
+    /// The text for rmcp, which makes a tree of it. It has the arguments only if that tree stays small.
     pub small: Text,
 }
 
@@ -39,7 +39,7 @@ impl Message {
         Message(read(line))
     }
 
-    /// It leads to no request, and its refusal is recorded.
+    /// Whether the message leads to no request. Its refusal is then recorded.
     pub fn is_refused(&self) -> bool {
         self.0.is_err()
     }
@@ -65,7 +65,7 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
         return Err(refusal(ErrorCode::INVALID_PARAMS, "The cursor must be a string.", id));
     }
     let has_method = value.get("method").is_some();
-    // rmcp compares headers with arguments: they stand in its text where their tree stays small.
+    // rmcp compares headers with arguments, so its text has the arguments if their tree stays small.
     let is_small = |whole: &Text| json::weight(whole.as_str()) <= LARGEST;
     let whole = arguments.as_ref().filter(|arguments| arguments.len() <= LARGEST);
     let whole = whole.and_then(|_| json::compact(text.as_bytes()).ok()).filter(is_small);
@@ -86,7 +86,7 @@ pub fn id_of(line: &[u8]) -> Option<RequestId> {
     whole.then(|| serde_json::from_str(id).ok())?
 }
 
-/// A call with `{}` in place of its arguments, and the arguments as they stand there.
+/// A call with `{}` in place of its arguments, and the arguments as they are written.
 fn cut_arguments(text: &str) -> Option<(String, String)> {
     let method = serde_json::from_str::<String>(json::member(text, "/method")?).ok()?;
     let arguments = json::member(text, ARGUMENTS).filter(|arguments| method == CALL && arguments.starts_with('{'))?;

@@ -1,4 +1,4 @@
-//! What one request brings beside its message, and what its answer brings beside rmcp's.
+//! The data of one request beside its message, and the content of its answer beside rmcp's.
 
 use super::results::ResultContent;
 use crate::base::places::Place;
@@ -14,13 +14,13 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
-/// Members of a request's `_meta`: on whose behalf it comes, and what makes the same request run once.
+/// Members of a request's `_meta`: the user to call for, and the idempotency key.
 const LABEL: &str = "dev.toolhost/user";
 const KEY: &str = "dev.toolhost/idempotencyKey";
 
 pub struct McpRequest {
     pub caller: Caller,
-    /// On whose behalf it comes, where it does not say so itself.
+    /// The user to call for, if the request itself names none.
     pub label: Option<String>,
     /// Who else than its client can be asked about its call.
     pub approver: Approver,
@@ -31,7 +31,7 @@ pub struct McpRequest {
     pub counted: usize,
     /// `CallRequest::body_quota`.
     pub body_quota: Mutex<Option<Place>>,
-    /// What an answer takes that no call made, until that is sent.
+    /// The memory of an answer that no call made, until the answer is sent.
     pub room: Mutex<Option<Place>>,
     pub answer: Mutex<Option<Arc<ResultContent>>>,
     /// Cancelled once the client has cancelled the request, has left, or has its answer.
@@ -54,7 +54,7 @@ impl McpRequest {
         }
     }
 
-    /// What the request of this context brought: over HTTP in its head.
+    /// Finds the data of this context's request: over HTTP, in the extensions of its head.
     pub fn find(context: &RequestContext<RoleServer>) -> Result<&McpRequest, ErrorData> {
         let own = context.extensions.get::<Arc<McpRequest>>();
         let found = own.or_else(|| context.extensions.get::<Parts>()?.extensions.get());
@@ -66,7 +66,7 @@ impl McpRequest {
         *lock(&self.answer) = Some(Arc::new(content));
     }
 
-    /// An answer that no call made, once it has room: it can be asked for again, so it does not wait.
+    /// Charges an answer that no call made. Never waits: the client can request the answer again.
     pub fn charge<T: Serialize>(&self, answer: T) -> Result<T, ErrorData> {
         let size = answers::size(&answer);
         let room = size.map_or_else(|| Err(answers::too_large()), |size| self.payer.try_reserve(size));
@@ -78,8 +78,8 @@ impl McpRequest {
         lock(&self.answer).clone()
     }
 
-    /// An event or document as it is sent: nothing in it is hidden, and where it is the result its content stands in
-    /// it.
+    /// An event or document as it is sent: invisible characters are escaped, and if it is the result, its content is
+    /// put into it.
     pub fn parts_of(&self, event: &[u8]) -> Vec<Bytes> {
         let event = text::escaped_json(&String::from_utf8_lossy(event)).into_bytes();
         match self.answer().and_then(|content| Some((content.split(&event)?, content.text.clone()))) {
@@ -93,13 +93,13 @@ impl McpRequest {
         drop(self.answer().and_then(|content| lock(&content.turn).take()));
     }
 
-    /// On whose behalf the request of this context comes.
+    /// The user for whom this context's request is.
     pub fn label(&self, context: &RequestContext<RoleServer>) -> Result<Option<String>, ErrorData> {
         let Some(label) = member(context, LABEL)? else { return Ok(self.label.clone()) };
         service::label(Some(label.to_owned())).map_err(|fault| ErrorData::invalid_params(fault.message, None))
     }
 
-    /// A call with what its request says of it.
+    /// Adds to a call what its request says: label, idempotency key, trace and quota.
     pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> Result<CallRequest, ErrorData> {
         let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
         let trace = match text("traceparent") {

@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex};
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
 const LONGEST_INDENTED: usize = 256 * 1024;
-/// Most memory that a result takes as a tree which is kept for a task.
+/// Most memory of a result that a task keeps as a tree, bytes.
 const LARGEST_KEPT: usize = 8 * 1024 * 1024;
-/// Where the content of a result goes. No text in a message holds this: there a backslash stands before each quote.
+/// Where the content of a result is inserted. No text in a message can hold this: in texts, quotes are escaped.
 const PLACE: &[u8] = br#""content":[]"#;
 
 /// The content of a success as it is sent: `"content": [...], "structuredContent": {...}`.
@@ -35,14 +35,14 @@ pub struct ResultContent {
 }
 
 impl ResultContent {
-    /// What stands before and behind the content in this message. `None`: the message is not the result.
+    /// The parts of this message before and after the content. `None`: the message is not the result.
     pub fn split<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
         let at = message.windows(PLACE.len()).position(|part| part == PLACE)?;
         Some((&message[..at], &message[at + PLACE.len()..]))
     }
 }
 
-/// Waits for the room that the content takes.
+/// The result of a report. Waits for the memory that its content takes.
 pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<ResultContent>) {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/callId".into(), json!(report.id));
@@ -80,7 +80,7 @@ pub async fn whole(report: Report, payer: &Payer) -> CallToolResult {
     match tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok()) {
         Some(filled) => (result.content, result.structured_content) = (filled.content, filled.structured_content),
         None => {
-            let words = "Error: ResourceLimitError. Message: This tool ran, and what it answered is too large for a \
+            let words = "Error: ResourceLimitError. Message: This tool ran, but its answer is too large for a \
                          task. Ask it for less, or call it without a task.";
             (result.content, result.is_error) = (vec![ContentBlock::text(words)], Some(true));
         }
@@ -109,7 +109,7 @@ struct Success {
     blocks: Option<Box<RawValue>>,
     /// What the tool answered beside them.
     json: Box<RawValue>,
-    /// It is sent as structured content in an object, since older clients take no other.
+    /// The answer is wrapped in an object: older clients accept only objects as structured content.
     wraps: bool,
     has_schema: bool,
     /// The files that were not published: the answer may speak of them as if they were there.
@@ -151,7 +151,7 @@ impl Success {
             write!(to, "{}", Visible(made))?;
             separator = ",";
         }
-        // The text of what is structured follows the tool's own words.
+        // The text form of the structured part follows the tool's own blocks.
         let has_twin = self.blocks.is_none() || self.json.get() != "null";
         let twin: Option<&dyn Display> = if has_twin { Some(self) } else { None };
         let unpublished = self.unpublished.as_ref().map(|text| text as &dyn Display);

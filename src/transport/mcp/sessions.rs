@@ -1,5 +1,5 @@
-//! Sessions: what an older client has here between its requests over HTTP, from `initialize` on. rmcp's manager runs
-//! them; here stands whose they are, which requests are open, and what their responses told, for a client whose
+//! Sessions: the state of an older client between its requests over HTTP, from `initialize` on. rmcp's manager runs
+//! them. This file keeps the user of each, its open requests, and the events of their responses, for clients whose
 //! connection broke.
 
 use super::request::McpRequest;
@@ -23,18 +23,18 @@ use tokio::sync::{Notify, mpsc};
 const IDLE: Duration = Duration::from_secs(600);
 /// Requests of one session that are open at once.
 const OPEN: usize = 64;
-/// When a client shall come back after its connection broke.
+/// How long a client should wait before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a call goes on for a client that has left and does not say so.
 const AWAY: Duration = Duration::from_secs(10);
 /// How long a response that is over is kept: its client may not have got all of it.
 const KEPT: Duration = Duration::from_secs(60);
-/// Events of one response that are kept, and their bytes; the last one is there in any case.
+/// Events of one response that are kept, and their bytes; the last one is always kept.
 const EVENTS: usize = 256;
 const BYTES: usize = 256 * 1024;
 /// A larger response is not kept once it is over, bytes.
 const LARGEST: usize = 4 * 1024 * 1024;
-/// A stream on which nothing is sent shows that it is there.
+/// After this much silence a stream sends a comment, to show that it is alive.
 const SILENCE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
@@ -74,7 +74,7 @@ pub enum LeaseError {
 impl Sessions {
     pub fn new(limiter: Arc<Limiter>) -> Arc<Sessions> {
         let mut local = LocalSessionManager::default();
-        // A call may run for longer than any such time; what is idle is seen here.
+        // A call may run for longer than any such time. `reserve` closes idle sessions instead.
         local.session_config.keep_alive = None;
         local.session_config.completed_cache_ttl = Duration::ZERO;
         local.session_config.sse_retry = Some(RETRY);
@@ -98,7 +98,7 @@ impl Sessions {
         lock(&self.known).insert(id.to_owned(), session);
     }
 
-    /// Closes such unused sessions, so many of them, the longest unused first.
+    /// Closes at most `most` unused sessions that `which` accepts, the longest unused first.
     async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) {
         let gone: Vec<(String, Session)> = {
             let mut known = lock(&self.known);
@@ -112,7 +112,7 @@ impl Sessions {
         }
     }
 
-    /// No request finds the session from here on, and its calls end.
+    /// Closes a session: no request finds it any more, and its calls end.
     pub async fn close(&self, id: &str) {
         let session = lock(&self.known).remove_entry(id);
         if let Some((id, session)) = session {
@@ -145,7 +145,7 @@ impl Sessions {
         Ok(SessionLease { sessions: self.clone(), id: id.into(), request })
     }
 
-    /// Keeps a response that is over and unread, where its principal has room for it: its oldest go first.
+    /// Keeps a response that is complete and unread. Older ones of the same user are removed for it.
     fn settle(self: &Arc<Self>, response: &Arc<Recording>) {
         let (bytes, lasts) = {
             let mut state = lock(&response.state);
@@ -156,7 +156,7 @@ impl Sessions {
             let content = response.request.answer().map_or(0, |answer| answer.text.len());
             (state.bytes + content, state.lasts.take())
         };
-        // Its end needs the lock of the sessions.
+        // Dropping the lease needs the lock of the sessions.
         drop(lasts);
         response.request.end_turn();
         let room = (bytes <= LARGEST).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
@@ -212,7 +212,7 @@ fn parse_event_id(id: &str) -> Option<(u64, &str)> {
     Some((place.parse().ok()?, number))
 }
 
-/// The response to one request: what it told, and what it still tells.
+/// The response to one request: the events that were recorded, and those to come.
 struct Recording {
     request: Arc<McpRequest>,
     state: Mutex<RecordingState>,
@@ -225,11 +225,11 @@ struct RecordingState {
     first: u64,
     events: VecDeque<RecordedEvent>,
     bytes: usize,
-    /// Since when no more comes.
+    /// When the response was complete.
     over: Option<Instant>,
-    /// What lasts until it is over and sent.
+    /// Held until the response is complete and sent.
     lasts: Option<(SessionLease, Option<mpsc::Sender<()>>)>,
-    /// Where its reader is. The latest reader has it, since a connection can be broken long before this host sees that.
+    /// The latest reader and its next event. Others get none: their connection may have broken unnoticed.
     reader: Option<(u64, u64)>,
     readers: u64,
     kept: Option<Place>,
@@ -243,7 +243,7 @@ struct RecordedEvent {
 }
 
 impl SessionLease {
-    /// Records the response to a request of this session, and gives what its client reads. `first`: its first event,
+    /// Records the response to a request of this session, and returns what its client reads. `first`: its first event,
     /// which has nothing but an id; only a client that `knows` such events gets it.
     pub fn record(
         self,
@@ -262,8 +262,8 @@ impl SessionLease {
         Some(reading.into_stream())
     }
 
-    /// The events after this one. `None`: it is not an event of a response; nothing comes of a response that is not
-    /// kept.
+    /// The events after this one. `None`: it is not an event of a response. The stream is empty if the response is not
+    /// kept any more.
     pub fn resume(&self, event: &str) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let (place, number) = parse_event_id(event).or(event.contains('/').then_some((0, "")))?;
         let response = lock(&self.sessions.known).get(&self.id)?.responses.get(number).cloned();
@@ -291,7 +291,7 @@ impl Recording {
     /// Waits for room, and for a reader that has not got the oldest event yet.
     async fn push(&self, event: Bytes) {
         let parts = self.request.parts_of(&event);
-        // The room for the content of a result was taken before it was built. Whoever holds it must not wait for more.
+        // The room for the content of a result was taken before it was built. Its holder must not wait for more.
         let has_room = self.request.answer().is_some();
         let room = if has_room { None } else { Some(self.request.payer.reserve(event.len()).await) };
         loop {
@@ -389,7 +389,7 @@ impl Drop for ResponseReader {
         self.response.changed.notify_waiters();
         self.sessions.settle(&self.response);
         if leaves {
-            // The call goes on for a while, and what it tells is kept.
+            // The call continues for a while, and its events are kept.
             let (response, number) = (self.response.clone(), self.number);
             let away = if self.has_id { AWAY } else { Duration::ZERO };
             tokio::spawn(async move {

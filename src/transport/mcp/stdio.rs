@@ -1,7 +1,7 @@
 //! MCP over standard input and output, until the client leaves: one message a line, read strictly and written visibly.
 //!
-//! rmcp's own transport reads a message in its own way, with the arguments as a tree, and knows no requests that are
-//! open.
+//! rmcp's own transport parses messages less strictly, with the arguments as a tree, and does not track which requests
+//! are open.
 
 use super::frontend::{Frontend, Mcp};
 use super::message::{self, ErrorReply, Received, id_of, message_of, refusal};
@@ -43,16 +43,16 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Who speaks to us.
+/// The client of this connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub caller: Caller,
-    /// On whose behalf its requests come, where they do not say so themselves.
+    /// The user to call for, if a request itself names none.
     pub label: Option<String>,
 }
 
-/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` says
-/// whether the client can still be answered, which is looked at now and then.
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` is polled,
+/// and says whether the client can no longer be answered.
 pub async fn serve<R, W>(
     mcp: Arc<Mcp>,
     client: Client,
@@ -88,7 +88,7 @@ where
     let running = tokio::select! {
         started = frontend.serve(Lines { messages, connection: connection.clone() }) => match started {
             Ok(running) => running,
-            // A client that closes before it said anything has not met an error.
+            // A client that closes before its first message is not an error.
             Err(_) if closing.is_cancelled() => return Ok(()),
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
@@ -126,8 +126,8 @@ struct StdioConnection {
     client: Client,
 }
 
-/// A request that has no answer yet. Its id is its own until that is written, or, where it was cancelled, its call is
-/// over.
+/// A request that has no answer yet. Its id stays taken until the answer is written or, if the request was cancelled,
+/// its call has ended.
 struct OpenRequest {
     request: Arc<McpRequest>,
     _place: OwnedSemaphorePermit,
@@ -186,8 +186,8 @@ impl StdioConnection {
         }
     }
 
-    /// The message as rmcp gets it. rmcp hears of no cancelled request: it would forget the id while the call still
-    /// ends, and send the answer of one request to the next under that id.
+    /// The message for rmcp. Cancellations are not passed on: rmcp would forget the id while the call is still ending,
+    /// and send the answer of one request to the next one with that id.
     async fn open(&self, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, ErrorReply> {
         let Received { mut message, arguments, .. } = received;
         match &mut message {
@@ -207,7 +207,7 @@ impl StdioConnection {
                             entry.insert(opened);
                             break;
                         }
-                        // It is over in a moment.
+                        // The cancelled request with this id ends in a moment.
                         Entry::Occupied(other) if other.get().request.left.is_cancelled() => {}
                         Entry::Occupied(_) => {
                             return Err(refusal(ErrorCode::INVALID_REQUEST, message::TAKEN, Some(request.id.clone())));
@@ -250,7 +250,7 @@ impl StdioConnection {
     }
 }
 
-/// The connection as rmcp has it.
+/// The connection, for rmcp.
 struct Lines {
     messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
     connection: Arc<StdioConnection>,
@@ -269,7 +269,7 @@ impl Transport<RoleServer> for Lines {
             };
             let request = id.as_ref().and_then(|id| Some(lock(&connection.open).get(id)?.request.clone()));
             let written = match &request {
-                // The client does not want it any more.
+                // The client has cancelled the request.
                 Some(request) if request.left.is_cancelled() => Ok(()),
                 _ => connection.write(&message_of(&item)?, request.and_then(|request| request.answer())).await,
             };

@@ -1,4 +1,4 @@
-//! Calls that a client of the newer era does not wait for, but asks after. A task is its caller's, and ends with the
+//! Calls that a client of the newer era does not wait for, but polls. A task is its caller's, and ends with the
 //! server.
 
 use super::asking::{self, requests};
@@ -18,14 +18,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// How long one is remembered once it has ended.
+/// How long a task is remembered once it has ended.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Tasks by their ids.
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Mutex<HashMap<String, OwnedTask>>>);
 
-/// A task, in a manager of its own: both are forgotten together with their part of what the principal may have.
+/// A task in a manager of its own. Both are removed together, which frees the principal's slot for a task.
 struct OwnedTask {
     user: String,
     manager: TaskManager,
@@ -41,7 +41,7 @@ impl Tasks {
         own.ok_or_else(|| ErrorData::invalid_params(words, None))
     }
 
-    /// Begins one. It ends with the server. `user`: who it counts as; `kept`: its part of what its principal may have.
+    /// Begins a task. It ends with the server. `user`: who it counts as; `kept`: the slot of its principal.
     pub fn begin(
         &self,
         host: (Arc<Service>, Arc<Lists>),
@@ -103,7 +103,7 @@ async fn run(
         let _held = report.asks_on();
         let mut answers = Map::new();
         let asked = requests(&tool, questions.requests)?;
-        // All are open at once; each key stands for one question of the task.
+        // All are open at once; each key identifies one question of the task.
         let keyed = |key: &str| if round == 0 { key.to_owned() } else { format!("{key}.{round}") };
         let asked = asked.into_iter().map(|(key, request)| {
             let answer = context.request_input(keyed(&key), request);

@@ -15,7 +15,7 @@ pub const HIGH: u32 = 1 << 8;
 pub enum Rule {
     Allow,
     Errno(u32),
-    /// Whoever listens decides, for all arguments (`recorded`).
+    /// The listener decides, whatever the arguments (`recorded`).
     Notify,
     /// The first group with a test that the argument's low word (`| HIGH`: high word) passes decides, else the last.
     Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
@@ -31,9 +31,9 @@ pub enum Test {
 /// What the program does with a system call that it denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenyAction {
-    /// By the error of the rule.
+    /// Fails with the error of the rule.
     Errno,
-    /// By a notification, which is answered with that error, or with ENOSYS by the kernel without a listener.
+    /// Notifies the listener, which answers with that error. Without a listener the kernel answers ENOSYS.
     Notify,
 }
 
@@ -80,7 +80,7 @@ fn offset(argument: u32) -> u32 {
     16 + 8 * (argument & !HIGH) + if argument & HIGH == 0 { 0 } else { 4 }
 }
 
-/// The instructions for a number that matched. Jumps have 8 bits; the tests would see one that is cut off.
+/// The instructions for a number that matched. Jumps have 8 bits; the tests would detect a truncated one.
 fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],

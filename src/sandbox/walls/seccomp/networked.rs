@@ -1,8 +1,8 @@
-//! Networked: what the filter lets through besides where hosts are granted (part of the wall `seccomp`).
+//! Networked: what the filter also lets through if hosts are granted (part of the wall `seccomp`).
 //!
-//! Sockets for TCP and UDP that connect. None gets an address of its choice (bind), listens, or sends with its first
-//! packet, before Landlock sees where to. Of options those that clients set; the walls `network` and `landlock` decide
-//! what a socket reaches.
+//! Sockets for TCP and UDP that connect. None may bind, listen, or send data with its first packet, before Landlock
+//! sees the destination. Only the options that clients set are allowed. The walls `network` and `landlock` decide what
+//! a socket reaches.
 
 use super::bpf::{Rule, Test};
 use super::{EPERM, NO_OPTION};
@@ -41,7 +41,7 @@ macro_rules! later {
 }
 
 const SOCKET_LEVEL: &[Test] = &[In(&[libc::SOL_SOCKET as u32])];
-/// Buffers stay as they are, so that a socket can be counted at what they hold; setting them answers success.
+/// Buffers keep their size, so that the memory of a socket is known; setting it answers success and changes nothing.
 const BUFFERS: (&[Test], Rule) = (&[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])], Errno(0));
 const SOCKET: &[Test] = super::SOCKET_OPTIONS;
 /// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in the list: other
@@ -52,7 +52,7 @@ const TCP: &[Test] = &[Between(3, 6), In(&[1, 12, 18, 25])];
 const IP: &[Test] = &[In(&[1, 10, 11])];
 /// IPV6_MTU_DISCOVER, IPV6_RECVERR and IPV6_V6ONLY, IPV6_TCLASS.
 const IPV6: &[Test] = &[In(&[23, 25, 26, 67])];
-/// To ask only: TCP_MAXSEG, TCP_INFO; the path's MTU.
+/// Only for getsockopt(2): TCP_MAXSEG, TCP_INFO; the path's MTU.
 const TCP_FACTS: &[Test] = &[In(&[2, 11])];
 const IP_MTU: &[Test] = &[In(&[14])];
 const IPV6_MTU: &[Test] = &[In(&[24])];

@@ -1,21 +1,21 @@
-//! Recorded: the filter of a call whose refusals are kept (part of the wall `seccomp`).
+//! Recorded: the filter of a call whose refusals are recorded (part of the wall `seccomp`).
 //!
-//! The same rules, told to a listener: each call that they refuse, and each call that names a file. The listener
-//! answers the first with the rule's error, always, and lets the second go on to the other walls. Without a
-//! listener the kernel refuses both with ENOSYS (seccomp_unotify(2)).
+//! The same rules, but the kernel notifies a listener of each call that they refuse and each call that names a file.
+//! The listener always answers the first with the rule's error, and lets the second go on to the other walls. Without
+//! a listener the kernel refuses both with ENOSYS (seccomp_unotify(2)).
 
 use super::bpf::{self, DenyAction, Insn, Rule};
 use nix::libc;
 use std::collections::BTreeMap;
 
-/// What a system call would do with a file that it names. `Itself`: a link is not followed, but meant.
+/// What a system call would do with a file that it names. `…Itself`: with a link itself, not with its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
     Read,
     ReadItself,
     Write,
     WriteItself,
-    /// It fails where there is something.
+    /// Makes the file; fails if it exists.
     Make,
     Run,
     /// As the flags of open(2) in this argument say.
@@ -84,7 +84,7 @@ pub fn name(number: u32) -> String {
     known.map_or_else(|| format!("number {number}"), |known| known.name().to_owned())
 }
 
-/// The rules of one shape, for the kernel and for whoever listens.
+/// The rules of one shape, for the kernel and for the listener.
 pub struct Recorded(BTreeMap<i64, Rule>);
 
 impl Recorded {

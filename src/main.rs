@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         Some(sandbox::launcher::NAME) => sandbox::launcher::main(),
         #[cfg(feature = "wasi")]
         Some("toolhost-wasm-worker") => {
-            sandbox::large_files_are_errors();
+            sandbox::ignore_sigxfsz();
             wasm::Role::Worker.enter()
         }
         #[cfg(feature = "wasi")]
@@ -20,9 +20,9 @@ fn main() -> ExitCode {
         Some("toolhost-probe") => sandbox::probe::main(),
         Some("toolhost-relay") => egress::relay::main(),
         _ => {
-            sandbox::children_are_told();
-            sandbox::large_files_are_errors();
-            sandbox::limits::of_the_host();
+            sandbox::reset_sigchld();
+            sandbox::ignore_sigxfsz();
+            sandbox::limits::raise_host_limits();
             cli::main()
         }
     }

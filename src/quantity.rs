@@ -118,7 +118,7 @@ impl Limit {
     }
 
     /// The default, where neither policy nor manifest says otherwise.
-    pub fn house_default(self) -> u64 {
+    pub fn built_in_default(self) -> u64 {
         self.facts().2
     }
 

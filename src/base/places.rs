@@ -50,13 +50,13 @@ impl Places {
         Arc::new(Places { state: Mutex::default(), all, each })
     }
 
-    pub fn claim_of(&self, key: &str) -> Claim {
+    pub fn claim_for(&self, key: &str) -> Claim {
         claim(self.all, [(key.to_owned(), self.each)])
     }
 
     /// Waits for one place. Dropping the future ends the wait and takes no place.
     pub async fn enter(self: &Arc<Self>, key: &str) -> Place {
-        self.enter_as(self.claim_of(key), 1).await
+        self.enter_as(self.claim_for(key), 1).await
     }
 
     /// Waits for so many places. A claim of no places waits only behind equal claims.
@@ -76,7 +76,7 @@ impl Places {
 
     /// Takes places if they are free now. Never waits.
     pub fn try_enter(self: &Arc<Self>, key: &str, size: usize) -> Option<Place> {
-        self.try_enter_as(&self.claim_of(key), size)
+        self.try_enter_as(&self.claim_for(key), size)
     }
 
     pub fn try_enter_as(self: &Arc<Self>, claim: &Claim, size: usize) -> Option<Place> {
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn equal_claims_take_turns_and_whoever_holds_the_fewest_goes_first() {
         let places = Places::new(2, 2);
-        let claim = |who: &str| places.claim_of(who);
+        let claim = |who: &str| places.claim_for(who);
         let _held = places.enter_as(claim("a"), 1).now_or_never().expect("room");
         let first = places.enter("x").now_or_never().expect("room");
         let mut waits = ["a", "a", "b", "c"].map(|who| Box::pin(places.enter_as(claim(who), 1)));
@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn a_large_claim_is_waited_for_by_equal_ones_until_it_is_given_up() {
         let places = Places::new(8, 8);
-        let _held = places.try_enter_as(&places.claim_of("a"), 5).expect("room");
-        let mut large = Box::pin(places.enter_as(places.claim_of("a"), 4));
+        let _held = places.try_enter_as(&places.claim_for("a"), 5).expect("room");
+        let mut large = Box::pin(places.enter_as(places.claim_for("a"), 4));
         assert!((&mut large).now_or_never().is_none());
-        let mut none = pin!(places.enter_as(places.claim_of("a"), 0));
+        let mut none = pin!(places.enter_as(places.claim_for("a"), 0));
         assert!((&mut none).now_or_never().is_none() && places.enter("b").now_or_never().is_some());
         drop(large);
         assert!(none.now_or_never().is_some());

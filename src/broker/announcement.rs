@@ -47,7 +47,7 @@ impl Announcement {
     /// Encodes and signs the announcement. Fails if it is larger than listeners accept.
     pub fn signed(&self, announcer: &str, key: &AnnouncerKey) -> Result<Vec<u8>, String> {
         let said = json!({ "time": self.time, "ttl": self.ttl, "descriptors": self.descriptors }).to_string();
-        let signature = STANDARD.encode(hmac::sign(&key.0, &covered(announcer, &said)));
+        let signature = STANDARD.encode(hmac::sign(&key.0, &signed_text(announcer, &said)));
         let sealed = Sealed { announcer: announcer.to_owned(), said, signature };
         let body = serde_json::to_vec(&sealed).unwrap_or_default();
         match body.len() > LARGEST {
@@ -79,7 +79,7 @@ impl Sealed {
     /// Verifies the signature with the announcer's key, and returns the announcement.
     pub fn opened(self, key: &AnnouncerKey) -> Result<Announcement, String> {
         let signature = STANDARD.decode(&self.signature).unwrap_or_default();
-        hmac::verify(&key.0, &covered(&self.announcer, &self.said), &signature)
+        hmac::verify(&key.0, &signed_text(&self.announcer, &self.said), &signature)
             .map_err(|_| "its signature is not valid for the key of its announcer".to_owned())?;
         let read = parse(self.said.as_bytes(), Dialect::Strict).map_err(|why| why.message)?.value;
         match (read["time"].as_i64(), read["ttl"].as_i64(), &read["descriptors"]) {
@@ -89,7 +89,7 @@ impl Sealed {
     }
 }
 
-fn covered(announcer: &str, said: &str) -> Vec<u8> {
+fn signed_text(announcer: &str, said: &str) -> Vec<u8> {
     format!("{WHAT}\n{}\n{announcer}\n{said}", announcer.len()).into_bytes()
 }
 

@@ -71,12 +71,12 @@ impl Delivery {
 
     /// Puts the message back into its queue, with its attempts counted.
     pub async fn again(self) -> Result<(), String> {
-        self.settle(Settlement::Again).await?;
+        self.settle(Settlement::ClientReply).await?;
         self.done().await
     }
 
     /// Moves the message to the dead-letter queue beside its own (`QUEUE.dead`).
-    pub async fn bury(self) -> Result<(), String> {
+    pub async fn dead_letter(self) -> Result<(), String> {
         self.settle(Settlement::Bury).await?;
         self.done().await
     }
@@ -114,7 +114,7 @@ pub enum PublishError {
 #[derive(Clone, Copy)]
 pub enum Settlement {
     Done,
-    Again,
+    ClientReply,
     Bury,
 }
 

@@ -41,7 +41,7 @@ pub enum LinkState {
 }
 
 #[derive(Clone)]
-struct Standing {
+struct LinkStatus {
     state: LinkState,
     out: Option<Out>,
 }
@@ -51,7 +51,7 @@ type Out = (Arc<dyn Outgoing>, CancellationToken);
 
 /// A handle to a link. Dropping it closes the connection.
 pub struct Link {
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<LinkStatus>,
     stop: CancellationToken,
     _end: DropGuard,
 }
@@ -62,7 +62,7 @@ impl Link {
     pub fn open(terms: Terms, source: Subscription, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(WAITING);
         let state = LinkState::Away { since: Timestamp::now(), why: FIRST.to_owned() };
-        let (sender, standing) = watch::channel(Standing { state, out: None });
+        let (sender, standing) = watch::channel(LinkStatus { state, out: None });
         let (stop, end) = (CancellationToken::new(), CancellationToken::new());
         let kept = Connector { terms, source, to, standing: sender, stop: stop.clone() };
         let until = end.clone();
@@ -88,7 +88,7 @@ impl Link {
     }
 
     /// Waits until the link is in another state than this one.
-    pub async fn other_than(&self, state: &LinkState) {
+    pub async fn wait_for_change(&self, state: &LinkState) {
         let mut standing = self.standing.clone();
         let _ = standing.wait_for(|standing| standing.state != *state).await;
     }
@@ -110,7 +110,7 @@ impl Link {
         }
         let mut standing = self.standing.clone();
         let connected = standing.wait_for(|standing| standing.out.is_some()).await.map(|standing| standing.clone());
-        let Ok(Standing { state, out: Some((outgoing, broken)) }) = connected else {
+        let Ok(LinkStatus { state, out: Some((outgoing, broken)) }) = connected else {
             return Err(PublishError::Failed("the link is closed".to_owned()));
         };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
@@ -128,7 +128,7 @@ struct Connector {
     terms: Terms,
     source: Subscription,
     to: Topic,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<LinkStatus>,
     stop: CancellationToken,
 }
 
@@ -208,7 +208,7 @@ impl Connector {
         {
             tracing::warn!(target: "toolhost::broker", "{}: messages published while it was away are lost", self.terms);
         }
-        self.standing.send_replace(Standing { state: LinkState::Connected { since: Timestamp::now() }, out });
+        self.standing.send_replace(LinkStatus { state: LinkState::Connected { since: Timestamp::now() }, out });
         tracing::info!(target: "toolhost::broker", "{} is connected", self.terms);
         loop {
             let came = tokio::select! {

@@ -72,7 +72,10 @@ async fn made(terms: &Terms, token: Option<String>, source: &Subscription, to: &
         .with_options(ConsumerOptions::default().durable(true))
         .build()
         .await?;
-    Ok((Box::new(Messages { _client: into, consumer }), Arc::new(Way { _client: out, producer: Mutex::new(producer) })))
+    Ok((
+        Box::new(Messages { _client: into, consumer }),
+        Arc::new(Publisher { _client: out, producer: Mutex::new(producer) }),
+    ))
 }
 
 struct Messages {
@@ -108,12 +111,12 @@ impl Incoming for Messages {
 }
 
 /// The publisher. It has one producer, so that messages arrive in the order in which they were published.
-struct Way {
+struct Publisher {
     _client: Pulsar<TokioExecutor>,
     producer: Mutex<Producer<TokioExecutor>>,
 }
 
-impl Outgoing for Way {
+impl Outgoing for Publisher {
     fn publish<'a>(
         &'a self,
         id: &'a [u8],

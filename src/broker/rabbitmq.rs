@@ -77,7 +77,7 @@ async fn made(connection: Arc<Connection>, source: &Subscription, to: &Topic) ->
         .basic_consume(queue.clone().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
     let shared = matches!(source, Subscription::Shared { .. });
-    let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
+    let way = Arc::new(Publisher { connection, channel: out, exchange: to.exchange() });
     Ok((Box::new(Messages { consumer, channel, shared, queue: queue.into(), way: way.clone() }), way))
 }
 
@@ -91,7 +91,7 @@ struct Messages {
     channel: Channel,
     shared: bool,
     queue: Arc<str>,
-    way: Arc<Way>,
+    way: Arc<Publisher>,
 }
 
 impl Incoming for Messages {
@@ -145,14 +145,14 @@ impl Incoming for Messages {
 }
 
 /// The publisher. It has one channel, so that messages arrive in the order in which they were published.
-struct Way {
+struct Publisher {
     /// It is closed when the last of its users is dropped.
     connection: Arc<Connection>,
     channel: Channel,
     exchange: String,
 }
 
-impl Way {
+impl Publisher {
     async fn put(
         &self,
         exchange: &str,
@@ -196,7 +196,7 @@ fn headers(id: &[u8], attempt: Option<u32>, trace: &Trace) -> FieldTable {
     headers
 }
 
-impl Outgoing for Way {
+impl Outgoing for Publisher {
     fn publish<'a>(
         &'a self,
         id: &'a [u8],
@@ -210,7 +210,7 @@ impl Outgoing for Way {
 struct UnackedDelivery {
     acker: lapin::Acker,
     queue: Arc<str>,
-    way: Arc<Way>,
+    way: Arc<Publisher>,
 }
 
 impl Hold for UnackedDelivery {
@@ -226,7 +226,7 @@ impl Hold for UnackedDelivery {
                         Err(why) => Err(why.to_string()),
                     };
                 }
-                Settlement::Again => {
+                Settlement::ClientReply => {
                     way.put("", queue, &delivery.body, headers(delivery.attempt.saturating_add(1)), 1).await
                 }
                 Settlement::Bury => {

@@ -108,7 +108,7 @@ impl Replies {
                 // again, and a reply of this size must not end the next one.
                 Err(PublishError::TooLarge) => {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
-                    self.link.other_than(&before).await;
+                    self.link.wait_for_change(&before).await;
                 }
                 Err(why) => return tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}"),
             }

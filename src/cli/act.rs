@@ -30,11 +30,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let text = process::apart(move || read(&from)).await?;
         perform(settings, &args, &text).await
     }));
-    runtime.shutdown_timeout(process::FAREWELL);
+    runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
     Ok(match acted {
         Ok(answer) => show(&args, answer?),
         Err(signal) => {
-            words::complain("toolhost: interrupted; a call that was begun is cancelled");
+            words::note("toolhost: interrupted; a call that was begun is cancelled");
             signal
         }
     })
@@ -42,12 +42,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<ActionResult> {
     let made = host::launchers(settings)
-        .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::complain)));
+        .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::note)));
     let service = match made {
         Ok(service) => service,
         // The model gets the error, too, in words for an agent.
         Err(error) => {
-            words::complain(&format!("toolhost: {error:#}"));
+            words::note(&format!("toolhost: {error:#}"));
             let fault = error.downcast_ref::<Refusal>().map(Refusal::fault).ok_or(error)?;
             let reading = action::read(text);
             let report = call::not_begun(reading.tool(), fault);
@@ -57,7 +57,7 @@ async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result
     let empty = call::request("", Arguments::Text(String::new()));
     let from = CallRequest { label: args.user.clone(), ..empty };
     let answer = action::act(&service, &[], from, action::read(text)).await;
-    service.traces_sent(process::LAST_SPANS).await;
+    service.flush_traces(process::LAST_SPANS).await;
     Ok(answer)
 }
 
@@ -78,7 +78,7 @@ fn show(args: &Args, answer: ActionResult) -> ExitCode {
         let lines: Vec<String> =
             std::iter::once(answer.lead.clone()).filter(|lead| !lead.is_empty()).chain(warnings).collect();
         if !lines.is_empty() {
-            words::complain(&lines.join("\n"));
+            words::note(&lines.join("\n"));
         }
         answer.observation.iter().for_each(|observation| words::say(observation));
     }

@@ -10,7 +10,7 @@ use crate::executor::process::{examine, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site};
 use crate::policy::{self, Grantable};
-use crate::sandbox::probe::Tried;
+use crate::sandbox::probe::ProbeResult;
 use crate::service::packages::Packages;
 use crate::{registry, service};
 use http::Method;
@@ -99,11 +99,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return Ok(Exit::Ok.into());
     }
     let known = host::Tools::load(settings)?;
-    let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
+    let unheard = || settings.unheard().iter().for_each(|words| words::note(words));
     let Some(reference) = &args.tool else {
         unheard();
         match &args.who_can {
-            Some(question) => words::show(whoever(settings, &known, question, args.json)?.as_bytes()),
+            Some(question) => words::show(answer_who_can(settings, &known, question, args.json)?.as_bytes()),
             None => words::stream(|out| all(&known, args.json, out)),
         }
         return Ok(Exit::Ok.into());
@@ -147,11 +147,11 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
 }
 
 /// Answers a question of `--who-can`: which tools can do something.
-fn whoever(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
+fn answer_who_can(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
     // A misspelt id is an error, and not a tool that no caller may call.
     let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
     if let Some(Err(fault)) = of_a_tool {
-        words::complain(&format!("toolhost: {}", fault.message));
+        words::note(&format!("toolhost: {}", fault.message));
     }
     let tools = known.tools();
     let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
@@ -423,25 +423,25 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     let runtime = process::runtime()?;
     let examined = runtime.block_on(examine::run(&known.launchers, &shape, &around));
     drop(runtime);
-    settle(process::FAREWELL);
+    settle(process::SHUTDOWN_TIMEOUT);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probe_report(&shape, &examined);
     let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&with_results(&report), &PROBED));
     words::answer(&report, json, text);
-    Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
+    Ok(if examined.is_as_expected() { Exit::Ok } else { Exit::Host }.into())
 }
 
-fn probe_report(shape: &policy::Shape, examined: &examine::Examined) -> Value {
+fn probe_report(shape: &policy::Shape, examined: &examine::Examination) -> Value {
     let tried = examined.tried.iter().map(|t| {
         json!({
             "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed,
-            "asSaid": t.as_said(),
+            "asSaid": t.is_as_expected(),
         })
     });
     json!({
         "tool": shape.tool,
         "confinement": shape.digest(),
-        "asSaid": examined.as_said(),
+        "asSaid": examined.is_as_expected(),
         "tried": tried.collect::<Vec<_>>(),
         "walls": examined.walls,
     })
@@ -460,9 +460,9 @@ pub(super) fn with_results(report: &Value) -> Value {
 }
 
 /// What the attempts of our probe mean.
-fn verdict(tried: &[Tried]) -> String {
-    let (all, wrong) = (tried.len(), tried.iter().filter(|t| !t.as_said()));
-    match (wrong.clone().count(), wrong.clone().all(Tried::explained)) {
+fn verdict(tried: &[ProbeResult]) -> String {
+    let (all, wrong) = (tried.len(), tried.iter().filter(|t| !t.is_as_expected()));
+    match (wrong.clone().count(), wrong.clone().all(ProbeResult::is_explained)) {
         (0, _) => format!("PASS: {all} attempts, each allowed or blocked as granted; the script was not run"),
         (n, true) => {
             format!("{n} of {all} attempts were blocked although granted: owner and mode close the files to the tool")

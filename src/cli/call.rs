@@ -87,15 +87,15 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         // A launcher, and what else takes time, starts while the host is made.
         launchers.begin(std::fs::metadata(&settings.root).ok().map(|facts| (facts.uid(), facts.gid())));
         registry::Builtin::begin();
-        let service = host::service_of_one_call(settings, launchers, Some(words::complain))?;
+        let service = host::service_of_one_call(settings, launchers, Some(words::note))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
             signal = process::wait_for_stop() => Err((signal, service.interrupted(&id))),
         };
-        service.traces_sent(process::LAST_SPANS).await;
+        service.flush_traces(process::LAST_SPANS).await;
         anyhow::Ok(ended)
     });
-    runtime.shutdown_timeout(process::FAREWELL);
+    runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
     match ended? {
         Ok((report, live)) => {
             let report = if args.explain { report } else { report.for_agents() };
@@ -121,7 +121,7 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
     let show = |name: &str, line: &str| {
         let mut out = String::new();
         words::line(&mut out, name, line);
-        words::complain(out.trim_end());
+        words::note(out.trim_end());
     };
     let lines = async {
         let mut live = Vec::new();
@@ -133,11 +133,11 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
                 }
                 Event::Part(part) if verbose => show("chunk", &part),
                 Event::Message(level, line) if verbose => {
-                    words::complain(&format!("{}: {line}", json!(level).as_str().unwrap_or_default()));
+                    words::note(&format!("{}: {line}", json!(level).as_str().unwrap_or_default()));
                     live.push(line);
                 }
-                Event::Preparing(line) => words::complain(&format!("toolhost: {line}")),
-                Event::Progress(told) => words::complain(&format!("toolhost: {}", words::progress(&told))),
+                Event::Preparing(line) => words::note(&format!("toolhost: {line}")),
+                Event::Progress(told) => words::note(&format!("toolhost: {}", words::progress(&told))),
                 Event::Log(_) | Event::Message(..) | Event::Part(_) => {}
             }
         }
@@ -147,7 +147,7 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
 }
 
 fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {
-    words::complain("toolhost: interrupted; the call was cancelled");
+    words::note("toolhost: interrupted; the call was cancelled");
     if args.json {
         words::say_json(report);
     }
@@ -202,7 +202,7 @@ fn read_stdin() -> anyhow::Result<String> {
     match (ready, watched[0].revents()) {
         (Ok(0), _) => {
             let what = "standard input is an open pipe, and nothing came for a second";
-            words::complain(&format!("toolhost: {what}: called with {{}} (--input - waits)"));
+            words::note(&format!("toolhost: {what}: called with {{}} (--input - waits)"));
             Ok(String::new())
         }
         (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => Ok(String::new()),
@@ -247,10 +247,10 @@ fn caller(words: impl Into<String>) -> Refusal {
 /// Shows the report: data on standard output, everything for the person on standard error.
 fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     if args.verbose {
-        words::complain(&background(report, live));
+        words::note(&background(report, live));
     }
     if !args.json && !report.notes.is_empty() {
-        words::complain(&format!("{}: {}", report.tool, report.notes.join("; ")));
+        words::note(&format!("{}: {}", report.tool, report.notes.join("; ")));
     }
     if args.json {
         words::say_json(report);
@@ -260,12 +260,12 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     if let (Some((_, asked)), Some(version)) = (args.tool.split_once('@'), &report.version)
         && asked.trim() != version
     {
-        words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
+        words::note(&format!("{}: version {version} ran", printable(&args.tool)));
     }
     // There is nothing to explain about a call that was refused before it ran.
     if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
-        words::complain(&explain(report, said));
+        words::note(&explain(report, said));
     }
     ended(report, args.explain)
 }
@@ -280,7 +280,7 @@ pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
         lines.extend(denials.map(|denial| format!("  denied: {}", render_denial(denial))));
     }
     lines.push(format!("  call {}", report.id));
-    words::complain(&lines.join("\n"));
+    words::note(&lines.join("\n"));
     Exit::for_origin(fault.origin).into()
 }
 
@@ -348,7 +348,7 @@ const LOOK_MS: u16 = 200;
 /// The person at the terminal, if there is one, approves calls.
 fn approver() -> Approver {
     match io::stdin().is_terminal() && io::stderr().is_terminal() {
-        true => Approver::Face(Arc::new(Terminal)),
+        true => Approver::Transport(Arc::new(Terminal)),
         false => Approver::Nobody,
     }
 }
@@ -364,7 +364,7 @@ impl Ask for Terminal {
             let said = tokio::task::spawn_blocking(move || {
                 // A line that was typed ahead answers another question.
                 let _ = tcflush(io::stdin(), FlushArg::TCIFLUSH);
-                words::complain(&words);
+                words::note(&words);
                 line(&over)
             });
             let by = format!("{} (terminal)", host::login());

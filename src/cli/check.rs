@@ -54,7 +54,7 @@ fn look(
     let folders = [tools.clone(), folders].concat();
     let alone = alone.into_iter().filter(|path| path.is_file() && registry::is_manifest_file(&path.to_string_lossy()));
     if let Some((policies, machine)) = &rules {
-        registry.answers_to(policies.clone(), machine.clone());
+        registry.set_policies(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
     let loader =
@@ -107,7 +107,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     });
     let stricter = host::manifest_schema(settings)?;
     let registry = registry::Registry::new();
-    host::tell_ledger(settings, &registry)?;
+    host::load_ledger(settings, &registry)?;
     let (mut files, tools) = look(&registry, settings, &paths, rules, stricter);
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named: the tools were loaded to compare the policies with, and are not reported.
@@ -131,7 +131,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         strict(&mut files);
     }
     if args.paths.is_empty() {
-        registry.snapshot().nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
+        registry.snapshot().nothing_found().iter().for_each(|words| words::note(&format!("toolhost: {words}")));
     }
     words::answer(&files.iter().map(entry).collect(), args.json, || self::text(&files));
     Ok(if files.iter().any(File::has_errors) { Exit::Caller } else { Exit::Ok }.into())
@@ -140,7 +140,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 /// The policy files of a path with their problems, one entry for each file.
 fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
     // One file that cannot be read does not keep the others from being checked.
-    let (policies, mut problems) = host::look_at_policies(settings, path);
+    let (policies, mut problems) = host::read_policies(settings, path);
     problems.extend(policies.faults().iter().cloned());
     let machine = host::machine(settings, &policies, launchers.counted());
     // A key may lie beside the policy that names it.

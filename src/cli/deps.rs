@@ -65,7 +65,7 @@ struct VerbOutput {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let work = async |service: &Arc<Service>| perform(service, args.verb).await;
-    let report = match host::with_service(settings, Some(words::complain), work)? {
+    let report = match host::with_service(settings, Some(words::note), work)? {
         Ok(report) => report?,
         Err(signal) => return Ok(signal),
     };
@@ -108,7 +108,7 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
             Err(fault) if fault.kind == Kind::DependencyError => {
                 let refusal = Refusal::from_fault(&fault);
                 worst = refusal.exit;
-                words::complain(&format!("{id}: {}: {refusal}", fault.kind));
+                words::note(&format!("{id}: {}: {refusal}", fault.kind));
             }
             // `list` and `check` report other reasons why it cannot be called.
             Err(_) => {}
@@ -200,7 +200,7 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
             Err(fault) => {
                 let refusal = Refusal::from_fault(&fault);
                 worst = refusal.exit;
-                words::complain(&format!("{name}: {}: {refusal}", fault.kind));
+                words::note(&format!("{name}: {}: {refusal}", fault.kind));
                 built.push(json!({"tool": name, "error": fault}));
             }
         }

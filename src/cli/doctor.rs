@@ -46,7 +46,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let (report, exit) = runtime.block_on(report(settings, &launchers));
     drop(runtime);
     launchers.close();
-    settle(process::FAREWELL);
+    settle(process::SHUTDOWN_TIMEOUT);
     let head = match report["tier"].is_null() {
         true => "Nothing runs on this machine until this is fixed.",
         false => "Every sandbox layer is active.",
@@ -77,7 +77,8 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         Ok(examined) => (examined.walls, examined.tried, None),
         Err(error) => (Vec::new(), Vec::new(), Some(render_refusal(error))),
     };
-    let stands = refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said);
+    let stands =
+        refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::ProbeResult::is_as_expected);
     let mut fixes = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
     let loaded = host::policies(settings);
     if loaded.is_err() {

@@ -28,8 +28,8 @@ pub fn registry(
     machine: &Arc<policy::Machine>,
 ) -> anyhow::Result<Arc<registry::Registry>> {
     let registry = registry::Registry::new();
-    registry.answers_to(policies.clone(), machine.clone());
-    tell_ledger(settings, &registry)?;
+    registry.set_policies(policies.clone(), machine.clone());
+    load_ledger(settings, &registry)?;
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
     let files = files.stricter(manifest_schema(settings)?);
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
@@ -39,9 +39,9 @@ pub fn registry(
 }
 
 /// Tells the registry where tools could write in earlier calls: nothing there is loaded.
-pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
+pub fn load_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let ledger = ledger(settings).map_err(|why| Refusal::new(Exit::Host, why))?;
-    registry.wrote_before(&ledger);
+    registry.add_earlier_writes(&ledger);
     Ok(())
 }
 
@@ -72,7 +72,9 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         None => policy::Policies::built_in(),
     };
     loaded.protect(protected_files(settings));
-    loaded.keep_out_of(settings.audit_log.as_deref().map(|log| files::resolved(service::audit::segments::folder(log))));
+    loaded.set_records_folder(
+        settings.audit_log.as_deref().map(|log| files::resolved(service::audit::segments::folder(log))),
+    );
     Ok(Arc::new(loaded))
 }
 
@@ -100,7 +102,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
-    let (policies, problems) = look_at_policies(settings, path);
+    let (policies, problems) = read_policies(settings, path);
     if problems.is_empty() {
         return Ok(policies);
     }
@@ -112,14 +114,14 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
 /// Says which policies have a fault: the tools that they name do not run.
 fn say_faults(policies: &policy::Policies) {
     for fault in policies.faults() {
-        words::complain(&format!("toolhost: the tools of this policy do not run until it is corrected: {fault}"));
+        words::note(&format!("toolhost: the tools of this policy do not run until it is corrected: {fault}"));
     }
 }
 
 /// The policies at a path that can be read, and the faults of the others. If a tool could have written the path, that
 /// is a fault, too.
-pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
-    let message = match ledger(settings).map(|written| written.on_the_way(path)) {
+pub fn read_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
+    let message = match ledger(settings).map(|written| written.writer_on_path(path)) {
         Ok(None) => return policy::Policies::look(path, &settings.root),
         Ok(Some((_, who))) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
         Err(why) => why,
@@ -345,10 +347,10 @@ pub fn with_service<T>(
     let done = runtime.block_on(async {
         let service = service_of_one_call(settings, launchers(settings)?, waits)?;
         let done = process::unless_stopped(work(&service)).await;
-        service.traces_sent(process::LAST_SPANS).await;
+        service.flush_traces(process::LAST_SPANS).await;
         anyhow::Ok(done)
     });
-    runtime.shutdown_timeout(process::FAREWELL);
+    runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
     done
 }
 
@@ -390,7 +392,7 @@ pub fn service_of_one_call(
         let registry = registry(&settings, &rules.policies, &rules.machine)?;
         Ok((rules, registry))
     };
-    service.reads_again(Arc::new(move || read().map_err(|why| unread(&why))));
+    service.set_reload(Arc::new(move || read().map_err(|why| unread(&why))));
     Ok(service)
 }
 
@@ -419,7 +421,7 @@ pub enum Reload {
 pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here either.
-    let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
+    let read = load_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let read = read.and_then(|rules| service.may_follow(rules).map_err(anyhow::Error::msg));
     if let (Err(why), Reload::FileChanged) = (&read, because)
         && service.ready().is_ok()
@@ -442,7 +444,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
         let tools = snapshot.list(&registry::Filter::default()).len();
         let skipped = snapshot.skipped();
         let why = if skipped > 0 { " (`toolhost check` says why)" } else { "" };
-        words::complain(&format!("toolhost: reloaded: {tools} tools, {skipped} files skipped{why}"));
+        words::note(&format!("toolhost: reloaded: {tools} tools, {skipped} files skipped{why}"));
     }
 }
 
@@ -455,7 +457,7 @@ pub fn start_verb(settings: &Settings) {
 /// Says that the current folder is used as the root, if none was named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
-        words::complain(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
+        words::note(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
     }
 }
 
@@ -467,7 +469,7 @@ fn start_traces(settings: &Settings, service: &Service) {
         Err(why) => {
             // The text before an `@` may be a password.
             let place = text::printable(address.rsplit('@').next().unwrap_or_default());
-            words::complain(&format!("toolhost: no traces are sent to {place}: {why}"));
+            words::note(&format!("toolhost: no traces are sent to {place}: {why}"));
         }
     }
 }

@@ -61,10 +61,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     words::show(&out);
     let skipped = host.snapshot.skipped();
     if skipped > 0 {
-        words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
+        words::note(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
     }
-    host.snapshot.nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
-    withheld(&host, &args).iter().chain(&settings.unheard()).for_each(|words| words::complain(words));
+    host.snapshot.nothing_found().iter().for_each(|words| words::note(&format!("toolhost: {words}")));
+    withheld(&host, &args).iter().chain(&settings.unheard()).for_each(|words| words::note(words));
     Ok(Exit::Ok.into())
 }
 

@@ -92,11 +92,11 @@ pub fn main() -> ExitCode {
                 // clap repeats the arguments, and a line break in one must not begin a line of ours.
                 let given = std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
                 let told = Cli::try_parse_from(given).err().unwrap_or(told);
-                words::complain(told.render().to_string().trim_end());
+                words::note(told.render().to_string().trim_end());
                 // `call tool --text hello` is what many try first.
                 let unknown = told.kind() == clap::error::ErrorKind::UnknownArgument;
                 if unknown && std::env::args_os().any(|word| word == "call") {
-                    words::complain("The arguments of a tool are NAME=VALUE, or one JSON object after --input.");
+                    words::note("The arguments of a tool are NAME=VALUE, or one JSON object after --input.");
                 }
                 return Exit::Caller.into();
             }
@@ -120,8 +120,8 @@ pub fn main() -> ExitCode {
         refusal.exit.into()
     });
     // Waits until our processes and control groups are gone.
-    settle(process::FAREWELL);
-    runlog::settle(process::FAREWELL);
+    settle(process::SHUTDOWN_TIMEOUT);
+    runlog::settle(process::SHUTDOWN_TIMEOUT);
     if words::lost() && code == ExitCode::SUCCESS { Exit::Host.into() } else { code }
 }
 

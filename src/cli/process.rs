@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long the threads of the runtime may take to end.
-pub const FAREWELL: Duration = Duration::from_millis(500);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a process that ends waits for queued spans to reach their collector.
 pub const LAST_SPANS: Duration = Duration::from_secs(2);
 
@@ -30,7 +30,7 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 /// Waits for INT, TERM or HUP; the exit code says which.
 pub async fn wait_for_stop() -> ExitCode {
     tokio::select! {
-        code = told_to_stop() => code,
+        code = wait_for_termination() => code,
         () = wait_for_signal(SignalKind::hangup()) => ExitCode::from(129),
     }
 }
@@ -53,7 +53,7 @@ pub async fn apart<T: Send + 'static>(read: impl FnOnce() -> anyhow::Result<T> +
 }
 
 /// Waits for INT or TERM; the exit code says which.
-pub async fn told_to_stop() -> ExitCode {
+pub async fn wait_for_termination() -> ExitCode {
     tokio::select! {
         () = wait_for_signal(SignalKind::interrupt()) => ExitCode::from(130),
         () = wait_for_signal(SignalKind::terminate()) => ExitCode::from(143),

@@ -111,7 +111,7 @@ impl Server {
             ServerAddress::Tls(authority, port) => {
                 let name = authority.host().trim_start_matches('[').trim_end_matches(']');
                 let stream = TcpStream::connect((name, *port)).await.map_err(words)?;
-                let stream = tls::connect(&tls::of_machine(), name, stream).await.map_err(words)?;
+                let stream = tls::connect(&tls::machine_roots(), name, stream).await.map_err(words)?;
                 exchange(stream, authority.as_str(), method, path, body).await
             }
         }

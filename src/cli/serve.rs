@@ -117,8 +117,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
             ended = &mut served => return ended.map(|()| Exit::Ok.into()),
-            signal = process::told_to_stop() => Some(signal),
-            failed = kept_up(&settings, service, watch, since, hangups) => return Err(failed.into()),
+            signal = process::wait_for_termination() => Some(signal),
+            failed = reload_on_change(&settings, service, watch, since, hangups) => return Err(failed.into()),
         };
         stop.cancel();
         // After a second signal, running calls are killed.
@@ -133,7 +133,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = rest => ended?,
             never = wait_for_second_stop(&kill) => match never {},
         }
-        last.0.traces_sent(process::LAST_SPANS).await;
+        last.0.flush_traces(process::LAST_SPANS).await;
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
     // A thread may still wait for standard input; nothing of a call is left.
@@ -146,7 +146,7 @@ struct ShutdownGuard(Arc<Service>);
 
 impl Drop for ShutdownGuard {
     fn drop(&mut self) {
-        self.0.records_counted();
+        self.0.write_counts();
     }
 }
 
@@ -253,17 +253,17 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
     let no_operator = |caller: &Caller| !service.who(caller, None).operator;
     for caller in options.callers.operators().into_iter().filter(no_operator) {
         let words = "callers.policy.toml alone says who is one, not a token, JWT or login";
-        words::complain(&format!("toolhost: {} is not an operator: {words}", text::printable(&caller.user)));
+        words::note(&format!("toolhost: {} is not an operator: {words}", text::printable(&caller.user)));
     }
     let address = listener.address()?;
     if let http::Address::Unix(socket) = &address
         && let Some(Err(why)) = std::path::absolute(socket)?.parent().map(Folder::open)
     {
         let why = text::printable(&why.to_string());
-        words::complain(&format!("toolhost: other users can replace this socket with one of theirs: {why}"));
+        words::note(&format!("toolhost: other users can replace this socket with one of theirs: {why}"));
     }
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
+    words::note(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
     Ok(())
 }
 
@@ -272,7 +272,7 @@ fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     let who = service.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
         let words = "the caller on standard input may call no tool: callers.policy.toml grants none";
-        words::complain(&format!("toolhost: {}, {words}", text::printable(&who.user)));
+        words::note(&format!("toolhost: {}, {words}", text::printable(&who.user)));
     }
 }
 
@@ -294,14 +294,14 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
                 Some(_) => {}
             }
         }
-        words::complain(&format!("toolhost: serving {} at {}", entry.request, entry.terms));
+        words::note(&format!("toolhost: serving {} at {}", entry.request, entry.terms));
     }
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies again when they change and at each HUP.
 /// `since`: when they were read first. `hangups`: SIGHUPs since then; one during a reload causes one more. Returns
 /// only if a reload panics: which rules hold is then unknown, and the server ends.
-async fn kept_up(
+async fn reload_on_change(
     settings: &Settings,
     service: Arc<Service>,
     mut watch: Watch,

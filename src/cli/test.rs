@@ -44,7 +44,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Err(signal) => return Ok(signal),
     };
     if unread > 0 {
-        words::complain(&format!("{unread} file(s) could not be loaded: `toolhost check` says why"));
+        words::note(&format!("{unread} file(s) could not be loaded: `toolhost check` says why"));
     }
     let skipped = if count.skipped > 0 { format!(", {} skipped", count.skipped) } else { String::new() };
     words::say(&format!("{} passed, {} failed{skipped}", count.passed, count.failed));
@@ -105,7 +105,7 @@ async fn try_example(
     let report = service.call(request, Sink::none()).await;
     if verbose {
         let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
-        words::complain(&format!("{what}\n{}", call::background(&report, &[])));
+        words::note(&format!("{what}\n{}", call::background(&report, &[])));
     }
     let told = || {
         report

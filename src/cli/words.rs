@@ -25,7 +25,7 @@ const WIDEST: usize = 56;
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Writes lines for the person to standard error; a server writes them to its run log.
-pub fn complain(lines: &str) {
+pub fn note(lines: &str) {
     tell("INFO", lines);
 }
 
@@ -37,7 +37,7 @@ pub fn fail(lines: &str) {
 /// Tells a person at a terminal what the verb waits for. Otherwise the verb would seem to hang.
 pub fn waits_for(what: &str) {
     if io::stdin().is_terminal() {
-        complain(&format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)"));
+        note(&format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)"));
     }
 }
 
@@ -54,11 +54,11 @@ pub fn say(lines: &str) {
 }
 
 /// A reader that closes the pipe early (`… | head`) has what it wanted; any other failed write loses an answer.
-fn noted(written: io::Result<()>) {
+fn note_write_failure(written: io::Result<()>) {
     let written = if sandbox::output_was_closed() { Err(Errno::EBADF.into()) } else { written };
     let Err(why) = written else { return };
     if why.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
-        complain(&format!("toolhost: standard output cannot be written: {why}"));
+        note(&format!("toolhost: standard output cannot be written: {why}"));
     }
 }
 
@@ -75,7 +75,7 @@ pub fn show(text: &[u8]) {
 /// The same in pieces, for a report that is too large to be held at once.
 pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
     let mut out = Plain(io::BufWriter::new(io::stdout().lock()));
-    noted(write(&mut out).and_then(|()| out.flush()));
+    note_write_failure(write(&mut out).and_then(|()| out.flush()));
 }
 
 /// Escapes whatever a terminal would obey; text that is escaped already stays as it is. Each piece must hold whole
@@ -251,7 +251,7 @@ pub fn say_json(value: &impl Serialize) {
         true => writeln!(out, "{}", text::Visible(Indented(&json))),
         false => writeln!(out, "{}", text::Visible(&json)),
     };
-    noted(written.and_then(|()| out.flush()));
+    note_write_failure(written.and_then(|()| out.flush()));
 }
 
 /// Quotes a word for a shell, if it needs quotes.

@@ -119,7 +119,7 @@ impl Dialler {
 fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
     let listed = granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
     let inner = address::inner_v4(address).map(IpAddr::V4);
-    let routed = || [Some(address), inner].into_iter().flatten().find_map(inward);
+    let routed = || [Some(address), inner].into_iter().flatten().find_map(local_route);
     if listed { None } else { address::special(address).or_else(routed) }
 }
 
@@ -183,7 +183,7 @@ const ROUTE: usize = 12;
 const ROUTE_KIND: usize = 7;
 
 /// Why packets to this address would not go to one other host. `None`: they would, or there is no route at all.
-fn inward(address: IpAddr) -> Option<&'static str> {
+fn local_route(address: IpAddr) -> Option<&'static str> {
     match route_kind(address) {
         Ok(libc::RTN_LOCAL) => Some("an address of this machine"),
         Ok(libc::RTN_BROADCAST) => Some("a broadcast address"),
@@ -239,7 +239,7 @@ pub async fn post(
 ) -> Result<StatusCode, PostError> {
     // The machine's roots may have changed, and take long to read.
     let trust = match url.https {
-        true => tokio::task::spawn_blocking(tls::of_machine).await.map(Some),
+        true => tokio::task::spawn_blocking(tls::machine_roots).await.map(Some),
         false => Ok(None),
     };
     let trust = trust.map_err(|e| PostError::Broken(e.to_string()))?;

@@ -17,14 +17,14 @@ const SESSIONS: usize = 64;
 pub type Trust = Arc<ClientConfig>;
 
 /// The machine's roots as they are now, in the view of this process.
-pub fn of_machine() -> Trust {
+pub fn machine_roots() -> Trust {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     trust(roots)
 }
 
 /// The certificates of this text in PEM alone.
-pub fn of_authority(pem: &str) -> Trust {
+pub fn authority_roots(pem: &str) -> Trust {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());
     trust(roots)
@@ -39,7 +39,7 @@ pub fn trust(roots: RootCertStore) -> Trust {
 }
 
 /// The same trust, with sessions that later connections of one call may resume.
-pub fn of_one_call(trust: &Trust) -> Trust {
+pub fn with_resumption(trust: &Trust) -> Trust {
     let mut config = ClientConfig::clone(trust);
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     Arc::new(config)

@@ -64,16 +64,16 @@ fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value 
     if !ask.is_empty() && !ask.keys().all(answered) {
         return json!({"$ask": ask});
     }
-    let messages: Vec<Value> = messages.iter().map(|message| all_filled(message, input)).collect();
+    let messages: Vec<Value> = messages.iter().map(|message| fill_all(message, input)).collect();
     json!({ "messages": messages })
 }
 
 /// Fills in every text of a value.
-fn all_filled(value: &Value, input: &Value) -> Value {
+fn fill_all(value: &Value, input: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(fill(text, "{{", "}}", input, false)),
-        Value::Array(items) => items.iter().map(|item| all_filled(item, input)).collect(),
-        Value::Object(fields) => fields.iter().map(|(key, part)| (key.clone(), all_filled(part, input))).collect(),
+        Value::Array(items) => items.iter().map(|item| fill_all(item, input)).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, part)| (key.clone(), fill_all(part, input))).collect(),
         other => other.clone(),
     }
 }

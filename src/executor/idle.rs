@@ -10,7 +10,7 @@ const KEPT: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 6;
 
 #[derive(Debug)]
-pub struct Idle<K, T> {
+pub struct IdlePool<K, T> {
     kept: Mutex<IdleEntries<K, T>>,
     most: usize,
     keep_for: Duration,
@@ -23,10 +23,10 @@ struct IdleEntries<K, T> {
     sweeping: bool,
 }
 
-impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
-    pub fn new(most: usize) -> Idle<K, T> {
+impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
+    pub fn new(most: usize) -> IdlePool<K, T> {
         let kept = Mutex::new(IdleEntries { entries: Vec::new(), sweeping: false });
-        Idle { kept, most, keep_for: KEPT }
+        IdlePool { kept, most, keep_for: KEPT }
     }
 
     /// Takes the most recently used entry that fits, so that the others expire.
@@ -60,7 +60,7 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
 }
 
 /// Drops what was idle too long, and ends when nothing is left.
-async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<Idle<K, T>>, keep_for: Duration) {
+async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<IdlePool<K, T>>, keep_for: Duration) {
     loop {
         tokio::time::sleep(keep_for / LOOKS).await;
         let Some(idle) = idle.upgrade() else { return };
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_goes_to_its_like_only_and_the_oldest_makes_room_or_ends() {
-        let idle = Idle { keep_for: Duration::from_millis(200), ..Idle::new(2) };
+        let idle = IdlePool { keep_for: Duration::from_millis(200), ..IdlePool::new(2) };
         let idle = Arc::new(idle);
         for (key, thing) in [("a", 1), ("a", 2), ("b", 3)] {
             idle.put(key, thing);

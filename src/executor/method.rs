@@ -106,7 +106,7 @@ impl Methods {
         }
         let siblings: Vec<&str> =
             methods.keys().filter(|(name, _)| name == service).map(|(_, method)| method.as_str()).collect();
-        Err(if tells_of_calls(handler) && siblings.is_empty() {
+        Err(if is_call_status(handler) && siblings.is_empty() {
             Fault::new(Kind::ServiceError, "This process keeps no calls in the background.")
                 .details("Ask the server that gave the receipt: `toolhost serve --http` keeps them.")
         } else if siblings.is_empty() {
@@ -128,8 +128,8 @@ impl executor::Executor for Methods {
         Box::pin(async move {
             let started = Instant::now();
             let (manifest, mut call) = (call.manifest.clone(), call);
-            call.input = renamed(&manifest.handler, std::mem::take(&mut call.input));
-            let back = |fault| renamed_back(&manifest.handler, fault);
+            call.input = rename_inputs(&manifest.handler, std::mem::take(&mut call.input));
+            let back = |fault| restore_names(&manifest.handler, fault);
             let body = match self.find(&manifest.handler)? {
                 Method::Function(body) => body,
                 Method::Executor(body) => return body.run(context, call, events).await.map_err(back),
@@ -151,7 +151,7 @@ impl executor::Executor for Methods {
 }
 
 /// Whether a handler is the method that reports on calls in the background.
-pub fn tells_of_calls(handler: &Handler) -> bool {
+pub fn is_call_status(handler: &Handler) -> bool {
     let Handler::ServiceMethod { service, method, .. } = handler else { return false };
     (service.as_str(), method.as_str()) == CALL_STATUS
 }
@@ -170,7 +170,7 @@ impl ServiceMethod for Plain {
 }
 
 /// Renames the inputs to the names that the method uses (`parameter_map`).
-pub(crate) fn renamed(handler: &Handler, input: Value) -> Value {
+pub(crate) fn rename_inputs(handler: &Handler, input: Value) -> Value {
     let Handler::ServiceMethod { parameter_map, .. } = handler else { return input };
     let own = |name: String| parameter_map.get(&name).cloned().unwrap_or(name);
     match input {
@@ -182,7 +182,7 @@ pub(crate) fn renamed(handler: &Handler, input: Value) -> Value {
 }
 
 /// Replaces the method's parameter names in a fault by the tool's, which the caller knows.
-pub(crate) fn renamed_back(handler: &Handler, fault: Fault) -> Fault {
+pub(crate) fn restore_names(handler: &Handler, fault: Fault) -> Fault {
     let Handler::ServiceMethod { parameter_map, .. } = handler else { return fault };
     let own = |words: String| {
         let mut parts = words.split_inclusive("parameter '");

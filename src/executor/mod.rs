@@ -67,14 +67,14 @@ impl Context {
 /// Asks whether the decision about the call still holds. A fresh decision does, and so does every decision if nobody
 /// can be asked.
 #[derive(Clone, Debug, Default)]
-pub struct Gate(Option<(Instant, mpsc::Sender<Passage>)>);
+pub struct Gate(Option<(Instant, mpsc::Sender<GateQuery>)>);
 
 /// One question to the gate. The verdict is sent through it.
-pub type Passage = oneshot::Sender<Result<(), fault::Fault>>;
+pub type GateQuery = oneshot::Sender<Result<(), fault::Fault>>;
 
 impl Gate {
     /// `fresh_until`: until then the decision holds without a question.
-    pub fn new(fresh_until: Instant) -> (Gate, mpsc::Receiver<Passage>) {
+    pub fn new(fresh_until: Instant) -> (Gate, mpsc::Receiver<GateQuery>) {
         let (sender, asked) = mpsc::channel(1);
         (Gate(Some((fresh_until, sender))), asked)
     }

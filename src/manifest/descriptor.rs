@@ -129,7 +129,7 @@ fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> O
         return None;
     }
     if !ServiceShape::is_valid(value) {
-        it.hold_to((&SERVICE_SCHEMA, ServiceShape::iter_errors), value, at);
+        it.check_schema((&SERVICE_SCHEMA, ServiceShape::iter_errors), value, at);
     }
     let WrittenService { id, request_queue, response_queue, config_params } = it.get(at)?;
     if let Some(fault) = id_fault(&format!("{id}:tool")) {
@@ -188,7 +188,7 @@ struct WrittenTool {
 /// A tool's descriptor as the manifest that it stands for.
 fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
     if !ToolShape::is_valid(value) {
-        it.hold_to((&TOOL_SCHEMA, ToolShape::iter_errors), value, at);
+        it.check_schema((&TOOL_SCHEMA, ToolShape::iter_errors), value, at);
     }
     for filter in FILTERS.iter().filter(|filter| value.get(**filter).is_some()) {
         it.note(&below(at, filter), "this chooses tools in TrustGraph; this host does not read it");

@@ -61,7 +61,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Reports the errors that a schema finds in the value at `pointer`. `errors` collects all of them, however many.
-    pub fn hold_to<'v>(
+    pub fn check_schema<'v>(
         &mut self,
         (schema, errors): (&Value, fn(&'v Value) -> ErrorIterator<'v>),
         value: &'v Value,

@@ -79,18 +79,18 @@ pub(super) fn shown(part: &str) -> String {
 
 /// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `add_stamps`.
 pub fn read_tree(root: BorrowedFd, most: Limits) -> Result<Vec<Item>, TreeError> {
-    let mut taking = Taking { items: Vec::new(), bytes: 0, most };
+    let mut taking = TreeReader { items: Vec::new(), bytes: 0, most };
     taking.folder(root, "", 0)?;
     Ok(taking.items)
 }
 
-struct Taking {
+struct TreeReader {
     items: Vec<Item>,
     bytes: u64,
     most: Limits,
 }
 
-impl Taking {
+impl TreeReader {
     fn folder(&mut self, folder: BorrowedFd, at: &str, depth: usize) -> Result<(), TreeError> {
         if depth > DEEPEST {
             return hostile(at, &format!("lies deeper than {DEEPEST} folders"));

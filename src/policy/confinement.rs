@@ -259,10 +259,10 @@ pub struct Limits(pub BTreeMap<Limit, u64>);
 
 impl Limits {
     pub fn house() -> Limits {
-        Limits(Limit::ALL.into_iter().map(|l| (l, l.house_default())).collect())
+        Limits(Limit::ALL.into_iter().map(|l| (l, l.built_in_default())).collect())
     }
     pub fn get(&self, limit: Limit) -> u64 {
-        self.0.get(&limit).copied().unwrap_or_else(|| limit.house_default())
+        self.0.get(&limit).copied().unwrap_or_else(|| limit.built_in_default())
     }
     pub fn set(&mut self, limit: Limit, value: u64) {
         self.0.insert(limit, value);

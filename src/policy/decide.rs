@@ -169,7 +169,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
     notes.all.extend(opens_base.then(|| words.to_owned()));
     let usual_ms = owners.iter().filter_map(|owner| limits::time_ms(owner, None).ok()).min().unwrap_or(u64::MAX);
     let limits = limits::limits(manifest, &layers, usual_ms, machine.cgroup, &mut notes);
-    let mut confirm: Vec<Confirm> = bounds().filter_map(asked_for).collect();
+    let mut confirm: Vec<Confirm> = bounds().filter_map(confirmation).collect();
     let more = owners.iter().flat_map(|owner| &owner.confirm);
     more.for_each(|why| confirm.extend((!confirm.contains(why)).then(|| why.clone())));
     let mut stderr = bounds().map(|policy| policy.stderr).chain([manifest.execution.stderr]);
@@ -241,7 +241,7 @@ fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
     missing.map(need).collect()
 }
 
-fn asked_for(policy: &Policy) -> Option<Confirm> {
+fn confirmation(policy: &Policy) -> Option<Confirm> {
     let by_client = policy.confirm_by_client.clone();
     Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()?, by_client })
 }

@@ -104,7 +104,7 @@ impl Decision {
     }
 
     /// The verdict on a request of this kind whose area holds the path.
-    pub fn asked_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
+    pub fn verdict_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
         let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
         self.verdicts.iter().find(of)
     }
@@ -121,7 +121,7 @@ impl Decision {
 
     /// Judges the packages that the script's files require: they go into the shape, or every call is refused.
     /// `by_hand`: says where somebody installed the packages already. They then need no policy.
-    pub fn wants(
+    pub fn judge_requirements(
         &mut self,
         requirements: Result<Option<PackageRequirements>, FileProblem>,
         by_hand: Option<&str>,

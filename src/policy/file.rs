@@ -121,7 +121,7 @@ impl Policy {
             || !self.packages.is_empty()
             || !self.services.is_empty()
             || !self.runtimes.is_empty()
-            || self.limits.iter().any(|(limit, ceiling)| ceiling.grant > limit.house_default())
+            || self.limits.iter().any(|(limit, ceiling)| ceiling.grant > limit.built_in_default())
     }
 }
 
@@ -160,7 +160,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     };
     let mut reader = Reader::new(&document.value, &document, &TOML);
     let it = &mut reader;
-    it.hold_to((schema(), PolicySchema::iter_errors), &document.value, "");
+    it.check_schema((schema(), PolicySchema::iter_errors), &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");
@@ -173,7 +173,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     let hosts = hosts::read(it, &name);
     // In `host.policy.toml` the table `[secrets]` itself is the fault, so its entries are not read.
     let mut secrets = if host { Vec::new() } else { secrets::read(it, &name, beside) };
-    hosts::vouch(it, &mut secrets, beside);
+    hosts::set_authorities(it, &mut secrets, beside);
     let packages = packages::read(it, Origin { name: &name, file });
     let policy = Policy {
         name,

@@ -50,7 +50,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<H
 }
 
 /// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative paths start.
-pub(super) fn vouch(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<SecretGrant>], folder: &Path) {
+pub(super) fn set_authorities(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<SecretGrant>], folder: &Path) {
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
         let (Some(ca), Ok(pattern)) = (ca, host::pattern(&host)) else { continue };
         let ca = folder.join(ca);

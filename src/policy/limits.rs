@@ -24,7 +24,7 @@ pub(super) fn limits(
             _ => manifest.limits.get(&limit).copied(),
         };
         let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
-        let built_in = (limit.house_default(), LimitVerdict::BUILT_IN.to_owned());
+        let built_in = (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
         let (clamped, enforced_by) =
             (asked.is_some_and(|asked| asked > ceiling), enforced_by(limit, cgroup).to_owned());
@@ -36,7 +36,7 @@ pub(super) fn limits(
         };
         let most = if limit == Limit::TimeoutMs { ceiling.min(usual_ms) } else { ceiling };
         // A tool that requests no time gets the built-in default, not the ceiling.
-        let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
+        let usual = if limit == Limit::TimeoutMs { limit.built_in_default() } else { ceiling };
         let effective = asked.unwrap_or(usual).min(most);
         LimitVerdict { limit, asked, ceiling, effective, clamped, from, enforced_by, sampled }
     };
@@ -57,7 +57,7 @@ fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {
     match layer.policy.limits.get(&limit) {
         Some(ceiling) if ceiling.grant > limit.most() => (limit.most(), "the largest response".to_owned()),
         Some(ceiling) => (ceiling.grant, layer.policy.place(ceiling.at)),
-        None => (limit.house_default(), LimitVerdict::BUILT_IN.to_owned()),
+        None => (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned()),
     }
 }
 
@@ -86,7 +86,7 @@ pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault>
         let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
         return Err(Fault::new(Kind::ParameterValidationError, message));
     }
-    let house = Limit::TimeoutMs.house_default();
+    let house = Limit::TimeoutMs.built_in_default();
     let (usual, most) =
         decision.limit(Limit::TimeoutMs).map_or((house, house), |limit| (limit.effective, limit.ceiling));
     Ok(asked_ms.unwrap_or(usual).min(most))

@@ -222,12 +222,12 @@ impl Policies {
     }
 
     /// Sets the manifests that get their script and nothing else of its folder.
-    pub fn hold_to_script(&mut self, guests: Arc<BTreeSet<PathBuf>>) {
+    pub fn set_guests(&mut self, guests: Arc<BTreeSet<PathBuf>>) {
         self.guests = guests;
     }
 
     /// Sets the folder of this host's records.
-    pub fn keep_out_of(&mut self, records: Option<PathBuf>) {
+    pub fn set_records_folder(&mut self, records: Option<PathBuf>) {
         Arc::make_mut(&mut self.protected).records = records;
     }
 

@@ -64,7 +64,7 @@ pub struct WritablePaths {
     /// By their folders.
     places: BTreeMap<PathBuf, BTreeSet<WritablePath>>,
     /// Trees that a builtin tool may write, relative to the folder of the script that it runs, with the writer.
-    anywhere: BTreeMap<PathBuf, String>,
+    below_scripts: BTreeMap<PathBuf, String>,
 }
 
 impl WritablePaths {
@@ -75,7 +75,7 @@ impl WritablePaths {
             match place.tree.strip_prefix(SCRIPT_FOLDER) {
                 Err(_) => all.add(place),
                 Ok(below) if below.as_os_str().is_empty() || place.names.is_some() => {}
-                Ok(below) => _ = all.anywhere.insert(below.to_path_buf(), place.writer()),
+                Ok(below) => _ = all.below_scripts.insert(below.to_path_buf(), place.writer()),
             }
         }
         all
@@ -97,15 +97,16 @@ impl WritablePaths {
     }
 
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
-    pub fn by_place(&self, path: &Path) -> Option<String> {
+    pub fn writer_of_place(&self, path: &Path) -> Option<String> {
         let near = path.ancestors().flat_map(|above| self.places.get(above)).flatten();
         near.filter(|place| place.holds(path)).max_by_key(|place| place.granted).map(WritablePath::writer)
     }
 
-    /// As `by_place`, or what a builtin tool may write beside the scripts that it runs.
+    /// As `writer_of_place`, or what a builtin tool may write beside the scripts that it runs.
     pub fn by(&self, path: &Path) -> Option<String> {
-        let anywhere = || self.anywhere.iter().find(|(tree, _)| path.ancestors().any(|above| above.ends_with(tree)));
-        self.by_place(path).or_else(|| anywhere().map(|(_, writer)| writer.clone()))
+        let below_scripts =
+            || self.below_scripts.iter().find(|(tree, _)| path.ancestors().any(|above| above.ends_with(tree)));
+        self.writer_of_place(path).or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
     }
 
     /// The trees above and below a folder, itself included. The cost grows with the number of places found.
@@ -116,7 +117,7 @@ impl WritablePaths {
     }
 
     /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that was found writable.
-    pub fn on_the_way(&self, path: &Path) -> Option<(PathBuf, String)> {
+    pub fn writer_on_path(&self, path: &Path) -> Option<(PathBuf, String)> {
         files::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
 

@@ -70,7 +70,7 @@ impl Ownership {
     }
 
     /// The manifests that bound a call of the script: its owners and, if none of those names it, all that name it.
-    pub(super) fn answers_to(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
+    pub(super) fn bounding_manifests(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
         let mut manifests = self.owners(script, base);
         if !manifests.iter().any(|owner| self.names(owner, script)) {
             manifests.extend(self.naming(script));
@@ -125,7 +125,7 @@ impl Ownership {
                     text::path(script),
                     list(&owners)
                 );
-                foreigner(tool, message)
+                foreign_refusal(tool, message)
             })
         };
         let mut refused = take_out(tools, foreign);
@@ -138,7 +138,7 @@ impl Ownership {
                 let (script, manifest) = (text::path(script), text::path(&own.manifest));
                 let message =
                     format!("{script} is a hard link of a script which belongs to {manifest}: copy the file instead");
-                foreigner(tool, message)
+                foreign_refusal(tool, message)
             })
         }));
         refused
@@ -189,7 +189,7 @@ fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
     same.is_some_and(|same| script.starts_with(base.join(same)))
 }
 
-fn foreigner(tool: &Tool, message: String) -> Refused {
+fn foreign_refusal(tool: &Tool, message: String) -> Refused {
     let summary = format!("{}: {message}", text::path(&tool.site.manifest));
     Refused { summary, pointer: POINTER.into(), ..Refused::new(tool.clone(), Code::Security, message) }
 }

@@ -82,7 +82,7 @@ impl Registry {
     }
 
     /// Sets the policies. Then nothing is loaded that a tool may write: a tool cannot make tools.
-    pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
+    pub fn set_policies(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = lock(&self.state);
         let known = |(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine);
         if !state.rules.as_ref().is_some_and(known) {
@@ -93,7 +93,7 @@ impl Registry {
     }
 
     /// Adds places where tools could write in earlier calls: nothing there is loaded either.
-    pub fn wrote_before(&self, places: &policy::WritablePaths) {
+    pub fn add_earlier_writes(&self, places: &policy::WritablePaths) {
         let mut state = lock(&self.state);
         state.earlier.merge(places);
         state.all_are_new = true;
@@ -207,7 +207,7 @@ impl Registry {
         let mut owned = own(state, tools, state.earlier.clone(), standing);
         if let Some((policies, machine)) = &state.rules {
             let mut policies = (**policies).clone();
-            policies.hold_to_script(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
+            policies.set_guests(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
             policies.share(Arc::new(owner::shared(owned.tools.iter(), &policies, machine)));
             let mut unloaded = owner::own_trees(&owned.tools, &policies, machine, standing);
             if unloaded.places().next().is_some() {
@@ -259,7 +259,7 @@ fn candidates(state: &State) -> (Vec<Tool>, Vec<Described>) {
     let mut tools =
         state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned().collect();
     let mut services = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
-    remote_source::give_way(&mut tools, &mut services);
+    remote_source::drop_taken(&mut tools, &mut services);
     (tools, services)
 }
 

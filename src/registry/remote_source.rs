@@ -123,7 +123,7 @@ impl Source for Announced {
 
 /// Removes what was announced with a namespace that something here has: an announcement can neither replace a file
 /// nor disable one.
-pub(super) fn give_way(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
+pub(super) fn drop_taken(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
     let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
     let own = tools.iter().filter(|tool| !is_announced(tool)).map(|tool| tool.manifest.namespace());
     let described = services.iter().filter(|it| !it.file.as_os_str().is_empty()).map(|it| it.descriptor.id.as_str());

@@ -136,7 +136,7 @@ impl Snapshot {
         let mut policies = policies.clone();
         policies.protect(self.files.iter().cloned());
         policies.share(Arc::clone(&self.shared));
-        policies.hold_to_script(Arc::clone(&self.guests));
+        policies.set_guests(Arc::clone(&self.guests));
         policies
     }
 
@@ -151,7 +151,7 @@ impl Snapshot {
     /// The tools that bound a call of a script below this base. `Err`: a manifest that names the script and is not
     /// loaded, or a folder that could not be listed and may hold one: what it would deny is not known.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
-        let mut manifests = self.ownership.answers_to(script, base);
+        let mut manifests = self.ownership.bounding_manifests(script, base);
         // Manifests elsewhere do not count if one that lies with the script names it.
         let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
         let settled = manifests.iter().any(|owner| lies_with(owner) && self.ownership.names(owner, script));

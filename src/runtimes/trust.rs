@@ -83,7 +83,7 @@ impl OffLimits {
                 return Err(format!("{} lies in the tool folder {}", step.display(), tools.display()));
             }
         }
-        match self.written.on_the_way(path) {
+        match self.written.writer_on_path(path) {
             None => Ok(()),
             Some((step, who)) => Err(format!("{} lies where {who}", step.display())),
         }

@@ -28,7 +28,7 @@ pub use host::inspect::Totals;
 pub use protocol::{Problem, ProblemKind, WallState};
 pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;
-pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed, pidfd_open};
+pub use sys::{fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open, reset_sigchld};
 pub use walls::view::is_system;
 pub use walls::{cgroup, environment, identity, limits};
 use walls::{descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view};
@@ -123,7 +123,7 @@ fn raise(r: &Raising) -> plan::Plan {
 }
 
 /// The state of each wall on this machine once a launcher is ready.
-fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<WallState> {
+fn wall_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<WallState> {
     let state = |wall: &Wall| match wall.name {
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
         "cgroup" => (

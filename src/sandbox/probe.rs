@@ -39,7 +39,7 @@ pub struct Probes {
 
 /// The result of one attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tried {
+pub struct ProbeResult {
     pub what: String,
     /// The confinement grants this.
     pub granted: bool,
@@ -50,21 +50,21 @@ pub struct Tried {
     pub closed: Option<String>,
 }
 
-impl Tried {
+impl ProbeResult {
     /// Whether the attempt succeeded if it is granted, and failed if it is not.
-    pub fn as_said(&self) -> bool {
+    pub fn is_as_expected(&self) -> bool {
         self.granted == self.could
     }
 
     /// The attempt failed although it is granted, and the file's owner and mode explain why.
-    pub fn explained(&self) -> bool {
+    pub fn is_explained(&self) -> bool {
         self.granted && !self.could && self.closed.is_some()
     }
 }
 
 pub fn main() -> ExitCode {
     let tries: Probes = serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default();
-    let mut out: Vec<Tried> = tries.paths.iter().map(path).collect();
+    let mut out: Vec<ProbeResult> = tries.paths.iter().map(path).collect();
     out.extend(fixed(tries.hosts));
     match serde_json::to_writer(std::io::stdout().lock(), &out) {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,15 +72,15 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn tried(what: impl Into<String>, granted: bool, result: Result<(), Errno>) -> Tried {
+fn tried(what: impl Into<String>, granted: bool, result: Result<(), Errno>) -> ProbeResult {
     let answer = match result {
         Ok(()) => "done".to_owned(),
         Err(errno) => format!("{errno:?}"),
     };
-    Tried { what: what.into(), granted, could: result.is_ok(), answer, closed: None }
+    ProbeResult { what: what.into(), granted, could: result.is_ok(), answer, closed: None }
 }
 
-fn path(wanted: &PathProbe) -> Tried {
+fn path(wanted: &PathProbe) -> ProbeResult {
     let open =
         |flags| nix::fcntl::open(&wanted.path, flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o600)).map(drop);
     let folder = wanted.path.is_dir();
@@ -92,11 +92,11 @@ fn path(wanted: &PathProbe) -> Tried {
         (false, false) => ("read", open(OFlag::O_RDONLY)),
     };
     let what = format!("{verb} {}", wanted.path.display());
-    Tried { closed: wanted.closed.clone(), ..tried(what, wanted.granted, result) }
+    ProbeResult { closed: wanted.closed.clone(), ..tried(what, wanted.granted, result) }
 }
 
 /// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which need granted `hosts`.
-fn fixed(hosts: bool) -> Vec<Tried> {
+fn fixed(hosts: bool) -> Vec<ProbeResult> {
     let socket = |family| nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop);
     let bound = nix::sys::socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
         .and_then(|made| nix::sys::socket::bind(made.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)));

@@ -43,7 +43,7 @@ pub const MOST_BYTES: u64 = 512 * 1024;
 const PATIENCE_MS: u16 = 1000;
 
 /// Not recorded: in every program the C library tries these two calls and then uses older ones.
-const FALLEN_BACK: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
+const NOT_RECORDED_CALLS: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
 
 /// The launcher's end of a recorder. Dropping it ends the process.
 pub struct Recorder {
@@ -234,7 +234,7 @@ impl Entries {
     }
 
     fn call(&mut self, number: u32, errno: i32) {
-        if !FALLEN_BACK.contains(&i64::from(number)) {
+        if !NOT_RECORDED_CALLS.contains(&i64::from(number)) {
             let rule = format!("{:?}", Errno::from_raw(errno));
             self.add(Attempt { operation: Operation::Call, target: recorded::name(number), path: None, rule });
         }
@@ -249,7 +249,7 @@ impl Entries {
             FileUse::WriteItself => (Operation::Write, LinkHandling::Itself),
             FileUse::Make => (Operation::Write, LinkHandling::New),
             FileUse::Run => (Operation::Run, LinkHandling::Followed),
-            FileUse::Flags(argument) => opens(heard.args[argument]),
+            FileUse::Flags(argument) => open_operation(heard.args[argument]),
         };
         let task = Task { proc, thread: heard.thread };
         let address = heard.args[named.path];
@@ -282,7 +282,7 @@ impl Entries {
 }
 
 /// What open(2) with these flags would do.
-fn opens(flags: u64) -> (Operation, LinkHandling) {
+fn open_operation(flags: u64) -> (Operation, LinkHandling) {
     let any = |bits: i32| flags & bits as u64 != 0;
     let changes = any(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
     let last = match () {

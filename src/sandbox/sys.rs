@@ -163,7 +163,7 @@ pub fn last_capability() -> u32 {
 
 /// Resets all signals, so that none is ignored or blocked: the tool inherits both. (By system calls, since the C
 /// library reserves two signals.)
-pub fn usual_signals() {
+pub fn reset_signals() {
     let (usual, none) = ([0u64; 4], 0u64);
     for signal in 1..=64 {
         // SAFETY: `usual` has the layout of the kernel's struct sigaction (handler, flags, restorer, mask), and zeroes
@@ -176,13 +176,13 @@ pub fn usual_signals() {
 
 /// First step of a program that starts launchers. Its caller may have left SIGCHLD ignored, and then the kernel forgets
 /// children before they can be waited for.
-pub fn children_are_told() {
+pub fn reset_sigchld() {
     // SAFETY: SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// Makes a write beyond the file size limit return an error, not end this process (setrlimit(2), RLIMIT_FSIZE).
-pub fn large_files_are_errors() {
+pub fn ignore_sigxfsz() {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

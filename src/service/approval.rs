@@ -83,8 +83,8 @@ impl Service {
         let asked = async {
             match approver {
                 Approver::Operators { but } => self.ask_operators(&question, but).await,
-                Approver::Face(face) => Ok(face.ask(&question).await),
-                Approver::Client { face, .. } if by_client => Ok(face.ask(&question).await),
+                Approver::Transport(transport) => Ok(transport.ask(&question).await),
+                Approver::Client { transport, .. } if by_client => Ok(transport.ask(&question).await),
                 Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
             }
         };
@@ -107,7 +107,7 @@ impl Service {
         let (rule, fault) = match answer.unwrap_or_else(|_| Err(late()))? {
             Answer::Approved { by } => {
                 record.approved(&by);
-                return self.comes_back(target, record).await;
+                return self.reacquire_slot(target, record).await;
             }
             Answer::Denied { by } => {
                 (format!("denied by {by}"), not_agreed(" and did not agree.").person(format!("{by} did not agree")))

@@ -16,18 +16,18 @@ static PLACES: LazyLock<Arc<Places>> = LazyLock::new(|| {
 });
 
 #[derive(Clone, Debug)]
-pub(super) struct Until {
+pub(super) struct CallDeadline {
     pub began: Instant,
     pub limit: Duration,
     pub principal: Arc<str>,
 }
 
-impl Until {
+impl CallDeadline {
     /// The deadline of a call whose own limit is not known yet.
-    pub fn usual(principal: &str, asked_ms: Option<u64>) -> Until {
-        let usual = Limit::TimeoutMs.house_default();
+    pub fn usual(principal: &str, asked_ms: Option<u64>) -> CallDeadline {
+        let usual = Limit::TimeoutMs.built_in_default();
         let limit = Duration::from_millis(asked_ms.unwrap_or(usual).min(usual));
-        Until { began: Instant::now(), limit, principal: principal.into() }
+        CallDeadline { began: Instant::now(), limit, principal: principal.into() }
     }
 
     /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long work goes on.

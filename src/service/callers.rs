@@ -128,10 +128,10 @@ impl Service {
 
     /// Counts a request against the entry of its principal, before its body is read. `tool`: must exist for the
     /// principal, unless that may act as others, who can have more tools.
-    pub fn arrives(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
+    pub fn charge_callers(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
-        self.limiter.arrives(&rights, 0)?;
+        self.limiter.charge_callers(&rights, 0)?;
         let tool = tool.filter(|_| rights.rule().is_none_or(|rule| rule.act_as.is_empty()));
         tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
     }

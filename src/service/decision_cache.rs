@@ -1,7 +1,7 @@
 //! The decision about each tool, made once and used until the registry or the operator's rules change. Holds nothing
 //! of a call.
 
-use super::blocking::Until;
+use super::blocking::CallDeadline;
 use super::requirements;
 use crate::base::lock;
 use crate::fault::Fault;
@@ -53,7 +53,7 @@ impl DecisionCache {
     }
 
     /// Like `decided`, for a call: long files are read on another thread, so that other calls need not wait.
-    pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: &Until) -> Result<Arc<Decided>, Fault> {
+    pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: &CallDeadline) -> Result<Arc<Decided>, Fault> {
         if let Some(decided) = self.kept(tool) {
             return Ok(decided);
         }

@@ -171,7 +171,7 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         }
     };
     let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
-    let decided = about.decision.asked_for(what, path).filter(|verdict| !verdict.allowed);
+    let decided = about.decision.verdict_for(what, path).filter(|verdict| !verdict.allowed);
     let narrower = decided.and_then(|verdict| verdict.narrower).unwrap_or(Narrower::Manifest);
     let own = [Some(&about.site.manifest), about.site.script.as_ref()];
     let own = attempt.operation == Operation::Write && own.contains(&Some(&path.to_owned()));

@@ -106,7 +106,7 @@ impl KeyPlace {
         let words = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws)).map(String::len);
         let bytes = OUTCOME + serde_json::to_vec(report).map_or(0, |json| json.len()) + words.sum::<usize>();
         let report = match self.bytes.resize(bytes) {
-            true => Report { turn: None, asks: None, ..report.clone() },
+            true => Report { slot: None, asks: None, ..report.clone() },
             false => {
                 let words = "This call ran under its idempotency key, and its outcome was too large to be kept.";
                 Report::of_fault(report.id.clone(), &report.tool, Fault::new(Kind::ResourceLimitError, words))

@@ -56,7 +56,7 @@ impl Ledger {
     }
 
     /// Refuses a script that lies where a tool may write, or could in an earlier call.
-    pub fn is_planted(&self, script: &Path, granted: &WritablePaths) -> Result<(), Fault> {
+    pub fn refuse_planted(&self, script: &Path, granted: &WritablePaths) -> Result<(), Fault> {
         let earlier = self.read(|known| known.places.by(script))?;
         granted.by(script).or(earlier).map_or(Ok(()), |who| Err(planted(&who)))
     }
@@ -100,7 +100,7 @@ pub fn look_back(
     written: &WritablePaths,
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<WritablePath>) {
-        let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
+        let writer = shape.script.as_deref().and_then(|script| all.writer_of_place(script));
         let folders = policy::writable::module_folders(shape).into_iter();
         (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
     };
@@ -127,8 +127,8 @@ pub fn check_unwritten<'a>(
     written: &WritablePaths,
 ) -> Result<(), Fault> {
     for file in files {
-        let earlier = || ledger.read(|known| known.places.on_the_way(file));
-        let writer = written.on_the_way(file).map_or_else(earlier, |known| Ok(Some(known)))?;
+        let earlier = || ledger.read(|known| known.places.writer_on_path(file));
+        let writer = written.writer_on_path(file).map_or_else(earlier, |known| Ok(Some(known)))?;
         if let Some((path, who)) = writer {
             let message = "a secret of this tool comes from a file that a tool could write, so nothing was run";
             let person = format!("{}: {who}; move the source to a folder that no tool writes", text::path(&path));

@@ -127,7 +127,7 @@ pub struct Service {
 impl Service {
     pub fn new(components: Components) -> Arc<Service> {
         let Rules { policies, machine } = &components.rules;
-        components.registry.answers_to(policies.clone(), machine.clone());
+        components.registry.set_policies(policies.clone(), machine.clone());
         let process = components.executors.process.clone();
         Arc::new_cyclic(|me| Service {
             me: me.clone(),
@@ -163,7 +163,7 @@ impl Service {
     }
 
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
-    /// its report is dropped (`Report::turn`). Dropping the future cancels, kills, reaps and records.
+    /// its report is dropped (`Report::slot`). Dropping the future cancels, kills, reaps and records.
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
         let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
         record.meter = Some(self.meter(&request.tool));
@@ -226,7 +226,7 @@ impl Service {
     }
 
     /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
-    pub fn records_counted(&self) {
+    pub fn write_counts(&self) {
         // This also writes the ends of calls that could not be written before.
         let _ = self.components.audit.open();
         self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
@@ -256,7 +256,7 @@ impl Service {
         let (service, Ok(runtime)) = (self.me.clone(), tokio::runtime::Handle::try_current()) else { return };
         runtime.spawn(async move {
             tokio::time::sleep(quota::MINUTE).await;
-            service.upgrade().iter().for_each(|service| service.records_counted());
+            service.upgrade().iter().for_each(|service| service.write_counts());
         });
     }
 
@@ -274,7 +274,7 @@ impl Service {
     /// Logs an alert about a caller that policy keeps refusing.
     fn alert(&self, ended: &CallEnded, principal: &str) {
         let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
-        if ended.report.error.as_ref().is_some_and(refused) && self.limiter.alarms(principal) {
+        if ended.report.error.as_ref().is_some_and(refused) && self.limiter.should_alert(principal) {
             let caller = printable(&head(&ended.caller, 200));
             let (call, trace) = (&ended.report.id, &ended.line.trace);
             tracing::error!(target: "toolhost::alert", caller, call, trace, "policy keeps refusing this caller");

@@ -76,8 +76,8 @@ impl Service {
         record.entry = Some(self.open_record(record.principal())?);
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
-        record.calls_as(&rights.caller);
-        self.limiter.arrives(&rights, request.counted)?;
+        record.set_caller(&rights.caller);
+        self.limiter.charge_callers(&rights, request.counted)?;
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
             let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
@@ -89,7 +89,7 @@ impl Service {
             let (_, rights, tool) = self.tool(&request, record)?;
             self.limiter.enter(&mut request, &rights, std::slice::from_ref(&tool.manifest.id)).await?
         };
-        record.report.turn = Some(Arc::new(slot));
+        record.report.slot = Some(Arc::new(slot));
         let arguments = Arc::new(std::mem::take(&mut request.arguments));
         let mut asked = PendingCall {
             request,
@@ -115,7 +115,7 @@ impl Service {
                     }
                 }
             };
-            target = asked.goes_on(&target, now, record)?;
+            target = asked.next_target(&target, now, record)?;
         }
     }
 
@@ -132,7 +132,7 @@ impl Service {
             let message = "The caller that this call was accepted for may no longer be used, so nothing was run.";
             return Err(Fault::new(Kind::AuthorizationError, message));
         }
-        record.calls_as(&rights.caller);
+        record.set_caller(&rights.caller);
         let tool = decisions.find(&request.tool, &rights).inspect_err(|_| {
             let id = request.tool.split('@').next().unwrap_or_default();
             record.denied_by = (!rights.may_call(id)).then(|| rights.name());
@@ -145,7 +145,7 @@ impl Service {
         record.enters(Stage::Decide);
         let CallRequest { timeout_ms: asked_ms, explain, .. } = asked.request;
         let (decisions, rights, tool) = self.tool(&asked.request, record)?;
-        let mut until = blocking::Until::usual(&rights.principal, asked_ms);
+        let mut until = blocking::CallDeadline::usual(&rights.principal, asked_ms);
         let decided = decisions.decided_for(&tool, &until).await?;
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;
@@ -172,7 +172,7 @@ impl Service {
         if record.slot().is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools)) {
             // Another tool of the target has no free slot now.
             record.step_aside();
-            self.comes_back(target, record).await?;
+            self.reacquire_slot(target, record).await?;
             return Ok(Wait::Something);
         }
         if asked.request.idempotency_key.is_some() && record.place.is_none() {
@@ -204,9 +204,9 @@ impl Service {
     }
 
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
-    pub(super) async fn comes_back(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
+    pub(super) async fn reacquire_slot(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
-        self.limiter.comes_back(slot, (&found.rights, &target.tools), found.until.limit).await
+        self.limiter.reacquire_slot(slot, (&found.rights, &target.tools), found.until.limit).await
     }
 
     /// Makes this request the first under its key, or waits for the one that is the first.
@@ -243,7 +243,7 @@ impl Service {
                 target.input = Value::Null;
                 record.step_aside();
                 let _ = ends.changed().await;
-                self.comes_back(target, record).await?;
+                self.reacquire_slot(target, record).await?;
                 Ok(Wait::Something)
             }
         }
@@ -309,7 +309,7 @@ impl Service {
         // The tool may have used all of its time; the check comes after.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let (began, limit) = (until.began.max(used_all), until.limit + quantity::OVERDUE);
-        let until = &blocking::Until { began, limit, ..until.clone() };
+        let until = &blocking::CallDeadline { began, limit, ..until.clone() };
         let manifest = &target.found.tool.manifest;
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
@@ -374,7 +374,7 @@ impl Service {
         let written = &found.decisions.snapshot.written;
         ledger::look_back(&mut confinement.shape, Some(self.components.audit.ledger()), written)?;
         if let Some(environment) = environment {
-            packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
+            packages::use_environment(Arc::make_mut(&mut confinement.shape), environment);
         }
         let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.until.began.elapsed());
         let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
@@ -485,7 +485,7 @@ impl PendingCall {
     }
 
     /// The decision with which a call continues after a wait.
-    fn goes_on(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
+    fn next_target(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
         if now.digest() == before.digest() {
             return Ok(now);
         }
@@ -516,7 +516,7 @@ struct StreamedAnswer {
 }
 
 fn output_bytes(decision: &policy::Decision) -> u64 {
-    decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.house_default(), |limit| limit.effective)
+    decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.built_in_default(), |limit| limit.effective)
 }
 
 impl StreamedAnswer {
@@ -571,7 +571,7 @@ impl StreamedAnswer {
 async fn check_arguments(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    (asked_ms, until): (Option<u64>, &blocking::Until),
+    (asked_ms, until): (Option<u64>, &blocking::CallDeadline),
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (long, arguments) = (arguments.are_long(), arguments.clone());
@@ -613,7 +613,7 @@ fn judge_outcome(
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
     let mut observed: Vec<_> = reached.into_iter().collect();
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
-    record.decent_denials(&mut observed);
+    record.sanitize_denials(&mut observed);
     outcome.denials.observed.extend(observed.iter().cloned());
     record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
     let (logs, printed_lines) = record.took(&mut outcome);
@@ -653,7 +653,7 @@ async fn answer_fits(
     manifest: &Arc<Manifest>,
     envelope: Option<Value>,
     output: Text,
-    until: &blocking::Until,
+    until: &blocking::CallDeadline,
 ) -> Result<Text, Fault> {
     let Some(schema) = &manifest.output else {
         let is_null = envelope.is_none() && output.as_str() == "null";

@@ -121,7 +121,7 @@ impl Limiter {
     /// Waits for room for an answer of so many bytes. Meanwhile no new call of the principal starts.
     pub async fn answer(&self, principal: &str, bytes: usize) -> Place {
         // An answer larger than a share takes all of the share.
-        self.answers.enter_as(self.answers.claim_of(principal), bytes.min(self.answers.each)).await
+        self.answers.enter_as(self.answers.claim_for(principal), bytes.min(self.answers.each)).await
     }
 
     /// Takes room for an answer that can be asked for again; without room it is not sent. Few bytes are never counted:
@@ -135,7 +135,7 @@ impl Limiter {
     }
 
     /// Counts a call against the entries of its callers, without the first `counted`, before anything else.
-    pub(super) fn arrives(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
+    pub(super) fn charge_callers(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
         let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
             // Any other name was chosen by the principal, which can choose any number of them.
             let brought = if *name == rights.principal { String::new() } else { format!("by {}", rights.principal) };
@@ -186,7 +186,7 @@ impl Limiter {
     }
 
     /// Counts a refusal by policy. True, once a minute, if there are so many that somebody should look.
-    pub fn alarms(&self, principal: &str) -> bool {
+    pub fn should_alert(&self, principal: &str) -> bool {
         !self.own_rate("refused", principal, ALERTS_PER_MINUTE) && self.own_rate("alert", principal, 1)
     }
 
@@ -221,7 +221,7 @@ impl Limiter {
         // Not `limited`: more calls may wait than may run at once.
         let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
-        let until = blocking::Until::usual(&rights.principal, request.timeout_ms);
+        let until = blocking::CallDeadline::usual(&rights.principal, request.timeout_ms);
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
@@ -249,7 +249,7 @@ impl Limiter {
     }
 
     /// Waits for a slot again, for a call that stepped aside, at most this long.
-    pub(super) async fn comes_back(
+    pub(super) async fn reacquire_slot(
         &self,
         slot: &mut Slot,
         (rights, tools): (&Rights, &[String]),

@@ -145,7 +145,7 @@ impl CallRecord {
     }
 
     /// Who the request counts as, by the rules.
-    pub fn calls_as(&mut self, caller: &Caller) {
+    pub fn set_caller(&mut self, caller: &Caller) {
         if *caller != self.caller {
             self.caller.clone_from(caller);
             self.line.user = cut_to(&caller.user, PART);
@@ -245,7 +245,7 @@ impl CallRecord {
 
     /// The slot of the call, unless its answer is being delivered.
     pub fn slot(&mut self) -> Option<&mut Slot> {
-        self.report.turn.as_mut().and_then(Arc::get_mut)
+        self.report.slot.as_mut().and_then(Arc::get_mut)
     }
 
     /// Gives up the slot while the call waits. The call still counts as waiting, and keeps the memory of its arguments.
@@ -327,7 +327,7 @@ impl CallRecord {
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
     pub fn took(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         let script = self.confined.as_mut().and_then(|confined| confined.script.take());
-        if script.is_some_and(|script| !script.stayed()) {
+        if script.is_some_and(|script| !script.is_unchanged()) {
             // What was hashed need not be what ran.
             self.report.digests.script = None;
             self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
@@ -420,18 +420,18 @@ impl CallRecord {
     }
 
     /// Hides secrets and control characters in denials, and cuts long texts.
-    pub fn decent_denials(&self, denials: &mut [Denial]) {
-        let decent = |text: &str, most| text::head(&self.shown(text), most);
+    pub fn sanitize_denials(&self, denials: &mut [Denial]) {
+        let sanitize = |text: &str, most| text::head(&self.shown(text), most);
         for denial in denials {
-            denial.target = decent(&denial.target, TARGET);
-            denial.rule = decent(&denial.rule, TARGET);
-            denial.ask = denial.ask.take().map(|ask| decent(&ask, ASK));
+            denial.target = sanitize(&denial.target, TARGET);
+            denial.rule = sanitize(&denial.rule, TARGET);
+            denial.ask = denial.ask.take().map(|ask| sanitize(&ask, ASK));
         }
     }
 
     /// Hides secrets and control characters in a fault. If the call was cancelled while it ran, the fault says so, and
     /// is not retryable.
-    fn decent(&self, fault: Fault) -> Fault {
+    fn sanitize(&self, fault: Fault) -> Fault {
         let midway = self.ran && fault.kind == Kind::CancelledError;
         let mut fault = if midway { output::cancelled_midway(fault) } else { fault };
         let block = |text: String| text::printable_block(&self.arguments.mask.text(&text));
@@ -454,14 +454,14 @@ impl CallRecord {
     /// Ends the call with this result, or with the outcome that was kept under its key.
     pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
         let Some(kept) = self.kept.clone() else {
-            let result = result.map_err(|fault| self.decent(fault));
+            let result = result.map_err(|fault| self.sanitize(fault));
             return self.end(result);
         };
         let mut ended = self.end(match &kept.error {
             Some(fault) => Err(fault.clone()),
             None => Ok(kept.output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
         });
-        ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
+        ended.report = Report { slot: ended.report.slot.take(), ..Report::clone(&kept) };
         ended
     }
 
@@ -592,7 +592,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
             // Nobody waits for an answer any more; the record is all that can be saved.
-            self.end(Err(self.decent(output::cancelled())));
+            self.end(Err(self.sanitize(output::cancelled())));
         }
     }
 }

@@ -59,7 +59,7 @@ pub struct Report {
     pub streamed: bool,
     /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls may run.
     #[serde(skip)]
-    pub turn: Option<Arc<quota::Slot>>,
+    pub slot: Option<Arc<quota::Slot>>,
 }
 
 /// SHA-256 of what the call ran with; `None` where there was none.
@@ -87,10 +87,10 @@ pub struct Envelope<'a> {
 
 impl Report {
     /// Gives up the slot, but keeps the memory of the arguments while the client is asked.
-    pub fn asks_on(mut self) -> Option<Arc<quota::Slot>> {
-        let mut turn = self.turn.take()?;
-        Arc::get_mut(&mut turn)?.running = None;
-        Some(turn)
+    pub fn release_slot_only(mut self) -> Option<Arc<quota::Slot>> {
+        let mut slot = self.slot.take()?;
+        Arc::get_mut(&mut slot)?.running = None;
+        Some(slot)
     }
 
     /// The outcome of a call of which nothing but its failure is known.

@@ -112,9 +112,9 @@ pub enum Approver {
     /// Operators, who see `Service::approvals`. `but`: the caller itself, who may not answer.
     Operators { but: Option<String> },
     /// A person whom the transport itself can ask.
-    Face(Arc<dyn Ask>),
+    Transport(Arc<dyn Ask>),
     /// The person at the calling client, if every policy that requires approval allows that; otherwise `or`.
-    Client { face: Arc<dyn Ask>, or: Box<Approver> },
+    Client { transport: Arc<dyn Ask>, or: Box<Approver> },
 }
 
 impl fmt::Debug for Approver {

@@ -25,7 +25,7 @@ pub(super) fn decide_unlocked(tool: &Tool, snapshot: &Snapshot, policies: &Polic
         let (version, guest) =
             (decision.runtime.as_ref().map(|r| r.version.clone()), snapshot.is_guest(&tool.site.manifest));
         if let Some(found) = find_beside(&tool.site, language, version.as_deref(), guest, true, snapshot) {
-            decision.wants(found, None, machine);
+            decision.judge_requirements(found, None, machine);
         }
     }
     decision
@@ -62,7 +62,7 @@ pub(super) fn add(
     let found = found.filter(|found| !matches!(found, Ok(None))).or_else(|| of_policy(decision, language, is_run));
     let Some(found) = found else { return };
     let by_hand = by_hand(decision, site, language);
-    decision.wants(found, by_hand, machine);
+    decision.judge_requirements(found, by_hand, machine);
 }
 
 /// The packages that the policy gives to a script without such files, or to source text.

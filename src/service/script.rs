@@ -141,7 +141,7 @@ pub(super) struct Script {
 
 impl Script {
     /// Whether the path still leads to the same, unchanged file: renaming moves a file's ctime, too.
-    pub fn stayed(&self) -> bool {
+    pub fn is_unchanged(&self) -> bool {
         Stamp::at(&self.path).is_ok_and(|now| now == self.stamp)
     }
 }

@@ -25,7 +25,7 @@ const LONGEST_HEADER: usize = 4 * 1024;
 /// Longest run of a command.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for more output of a command after it ended.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const OUTPUT_GRACE: Duration = Duration::from_millis(200);
 /// Variables that a command may need to find its user's files; it gets no others of this host.
 const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
 
@@ -160,7 +160,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
             read = &mut reading => read.map(|_| None),
             // Its child processes may hold the output open.
             ended = child.wait() => match ended {
-                Ok(status) => tokio::time::timeout(LAST_WORDS, reading).await.unwrap_or(Ok(0)).map(|_| Some(status)),
+                Ok(status) => tokio::time::timeout(OUTPUT_GRACE, reading).await.unwrap_or(Ok(0)).map(|_| Some(status)),
                 Err(e) => Err(e),
             },
         }

@@ -36,7 +36,7 @@ pub(super) struct FoundTool {
     /// Whether to record what the tool is refused.
     pub explain: bool,
     /// When the decision was begun, which is when the clock of the call starts, and the call's time limit.
-    pub until: blocking::Until,
+    pub until: blocking::CallDeadline,
 }
 
 /// What a call runs, and everything that decided that.
@@ -151,7 +151,7 @@ impl Service {
         if let Some(script) = script {
             let handler = handler.clone();
             let target = self.script_target(script, found, input, record).await;
-            return target.map_err(|fault| method::renamed_back(&handler, fault));
+            return target.map_err(|fault| method::restore_names(&handler, fault));
         }
         Ok(Target {
             tools: vec![tool.manifest.id.clone()],
@@ -185,7 +185,7 @@ impl Service {
             Handler::ServiceMethod { language, .. } => *language,
             _ => None,
         };
-        let given = ScriptArguments::read(method, method::renamed(handler, input))?;
+        let given = ScriptArguments::read(method, method::rename_inputs(handler, input))?;
         let ((site, owners), language, source) = match method {
             ScriptMethod::Execute => {
                 let located = self.locate(&given.script, &found, record);
@@ -204,7 +204,8 @@ impl Service {
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
-        let until = blocking::Until { began: until.began, ..blocking::Until::usual(&until.principal, asked_ms) };
+        let until =
+            blocking::CallDeadline { began: until.began, ..blocking::CallDeadline::usual(&until.principal, asked_ms) };
         let input = fits_owners(&owners, given.input, &until).await?;
         let accepted = owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
@@ -256,7 +257,7 @@ impl Service {
             let person = Some(format!("this script is its own: {}", rights.withheld(&manifest.id)));
             return Err(Fault { person, ..registry::scripts::not_found(script_path, &[]) });
         }
-        self.components.audit.ledger().is_planted(script, &snapshot.written)?;
+        self.components.audit.ledger().refuse_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
         let private = || {
@@ -329,7 +330,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 }
 
 /// The input, checked against the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::Until) -> Result<Value, Fault> {
+async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::CallDeadline) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
@@ -350,7 +351,7 @@ async fn with_packages(
     policy::RunTarget { site, language }: policy::RunTarget,
     guest: bool,
     decisions: Arc<DecisionCache>,
-    until: &blocking::Until,
+    until: &blocking::CallDeadline,
 ) -> Result<policy::Decision, Fault> {
     let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
     let long = decision.package_rules.values().any(named)

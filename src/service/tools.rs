@@ -59,7 +59,7 @@ impl Service {
         removed
     }
 
-    pub fn reads_again(&self, reread: Reread) {
+    pub fn set_reload(&self, reread: Reread) {
         let _ = self.reread.set(reread);
     }
 
@@ -93,7 +93,7 @@ impl Service {
             Ok(rules) => {
                 let (policies, machine) = (rules.policies.clone(), rules.machine.clone());
                 *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
-                self.components.registry.answers_to(policies, machine);
+                self.components.registry.set_policies(policies, machine);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
         }
@@ -190,7 +190,7 @@ impl Service {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
         let confined =
-            !decision.in_process || decision.starts_scripts || method::tells_of_calls(&tool.manifest.handler);
+            !decision.in_process || decision.starts_scripts || method::is_call_status(&tool.manifest.handler);
         let writes = decision.grants.iter().any(|grant| grant.access == policy::Access::Write);
         confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
     }

@@ -29,7 +29,7 @@ const AHEAD: i64 = 10_000;
 /// Longest pause between two announcements: a host that is started later waits for the next.
 const OFTEN: Duration = Duration::from_secs(20);
 /// How long a host that stops tries to withdraw its announcement.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// At most one refusal is logged in this time.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -67,11 +67,11 @@ struct AnnouncerState {
     name: String,
     key: AnnouncerKey,
     source: Arc<Announced>,
-    standing: Mutex<Standing>,
+    standing: Mutex<AnnouncerStatus>,
 }
 
 #[derive(Default)]
-struct Standing {
+struct AnnouncerStatus {
     /// The time of the last announcement that was accepted.
     last: i64,
     until: Option<(Instant, Timestamp)>,
@@ -252,13 +252,13 @@ pub async fn announce(
         let key = key.map_err(|why| format!("[[broker]] announce: the key of {}: {why}", announcing.name))?;
         let topic = announcing.topic.clone();
         let (link, came) = Link::open(entry.terms.clone(), Subscription::All { topic: topic.clone() }, topic);
-        let voice = Voice { entry, announcing, key, link, service: service.clone(), last: 0 };
+        let voice = AnnouncementSender { entry, announcing, key, link, service: service.clone(), last: 0 };
         tasks.spawn(voice.speak(came, stop.clone()));
     }
     Ok(())
 }
 
-struct Voice {
+struct AnnouncementSender {
     entry: broker::BrokerSettings,
     announcing: Announcing,
     key: AnnouncerKey,
@@ -267,7 +267,7 @@ struct Voice {
     last: i64,
 }
 
-impl Voice {
+impl AnnouncementSender {
     async fn speak(mut self, mut came: mpsc::Receiver<crate::broker::Delivery>, stop: CancellationToken) {
         let pause = Duration::from_millis(u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default()).min(OFTEN);
         let mut changes = self.service.changes();
@@ -285,7 +285,7 @@ impl Voice {
                     // The tools of this host may have changed.
                     Ok(()) = changes.changed() => break,
                     () = stop.cancelled() => {
-                        let _ = tokio::time::timeout(FAREWELL, self.says(true)).await;
+                        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.says(true)).await;
                         return;
                     }
                     // Messages on the topic are not read here.

@@ -14,41 +14,41 @@ use tokio::time::Sleep;
 const WINDOW: Duration = Duration::from_secs(30);
 const ENOUGH: usize = 64 * 1024;
 
-pub struct Patient<S> {
+pub struct WriteTimeout<S> {
     stream: S,
     window: Duration,
     /// Set since a write had to wait: its timer, and the bytes that were taken meanwhile.
-    held_up: Option<(Pin<Box<Sleep>>, usize)>,
+    pending_write: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> Patient<S> {
-    pub fn new(stream: S) -> Patient<S> {
-        Patient { stream, window: WINDOW, held_up: None }
+impl<S> WriteTimeout<S> {
+    pub fn new(stream: S) -> WriteTimeout<S> {
+        WriteTimeout { stream, window: WINDOW, pending_write: None }
     }
 
     fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let window = self.window;
-        let (clock, _) = self.held_up.get_or_insert_with(|| (Box::pin(tokio::time::sleep(window)), 0));
+        let (clock, _) = self.pending_write.get_or_insert_with(|| (Box::pin(tokio::time::sleep(window)), 0));
         ready!(clock.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, to)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        match (&written, &mut self.held_up) {
+        match (&written, &mut self.pending_write) {
             (Poll::Pending, _) => self.wait(cx),
             (Poll::Ready(Ok(more)), Some((_, taken))) => {
                 *taken += more;
                 if *taken >= ENOUGH {
-                    self.held_up = None;
+                    self.pending_write = None;
                 }
                 written
             }
@@ -62,7 +62,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         if flushed.is_pending() {
             return self.wait(cx);
         }
-        self.held_up = None;
+        self.pending_write = None;
         flushed
     }
 
@@ -86,7 +86,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        let mut near = Patient { window: Duration::from_millis(500), ..Patient::new(near) };
+        let mut near = WriteTimeout { window: Duration::from_millis(500), ..WriteTimeout::new(near) };
         let written = near.write_all(&vec![0; 1024 * 1024]).await;
         reader.abort();
         written

@@ -79,7 +79,7 @@ impl Call {
         secrets: Secrets,
         trust: BTreeMap<String, Trust>,
     ) -> Arc<Call> {
-        let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
+        let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.built_in_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
             meter: Arc::new(TrafficMeter::new(limit(Limit::SentBytes), limit(Limit::ReceivedBytes))),

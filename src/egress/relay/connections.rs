@@ -62,7 +62,7 @@ fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (St
 async fn serve(connection: Connection, mut tool: MeteredStream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
-        port if connection.hosts.iter().any(|host| secrets::keeps(&connection.call.lease, host, port)) => {
+        port if connection.hosts.iter().any(|host| secrets::is_relay_only(&connection.call.lease, host, port)) => {
             refuse_tls(&connection, tool).await
         }
         443 => tls(connection, tool).await,

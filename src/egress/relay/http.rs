@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 /// Longest head of a request or response, bytes. hyper takes at most 100 headers.
 const HEAD: usize = 64 * 1024;
 /// How long the end of a connection to the host may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a host may take to agree on TLS.
 const TLS: Duration = Duration::from_secs(10);
 
@@ -249,7 +249,7 @@ impl Exchange {
         }
         self.upstream.lock().await.take();
         let mut drivers = std::mem::take(&mut *lock(&self.drivers));
-        let _ = tokio::time::timeout(FAREWELL, async { while drivers.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while drivers.join_next().await.is_some() {} }).await;
     }
 }
 

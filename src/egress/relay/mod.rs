@@ -83,7 +83,7 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
     loop {
         tokio::select! {
             heard = control.hear() => match heard? {
-                Some((order, descriptors)) => relay.obey(&mut running, order, descriptors).await?,
+                Some((order, descriptors)) => relay.handle_order(&mut running, order, descriptors).await?,
                 None => return Ok(()),
             },
             over = over_limit(&mut running) => {
@@ -128,7 +128,7 @@ impl Relay {
         Ok(Relay { control, lease, udp, tcp, listeners, trust })
     }
 
-    async fn obey(&self, running: &mut Option<Running>, order: ToRelay, fds: Vec<OwnedFd>) -> io::Result<()> {
+    async fn handle_order(&self, running: &mut Option<Running>, order: ToRelay, fds: Vec<OwnedFd>) -> io::Result<()> {
         match (order, running.as_ref()) {
             (ToRelay::Begin, None) => *running = Some(self.begin(Secrets::read(fds.into_iter().next())?)),
             (ToRelay::Dialled { id }, Some(Running { call, .. })) => {
@@ -162,10 +162,10 @@ impl Relay {
 
     fn begin(&self, secrets: Secrets) -> Running {
         // The roots are read for each call that may need them: a root that was removed counts no longer.
-        let of_machine = LazyCell::new(|| self.trust.clone().unwrap_or_else(tls::of_machine));
+        let machine_roots = LazyCell::new(|| self.trust.clone().unwrap_or_else(tls::machine_roots));
         let of_host = |host: &String| match self.lease.authorities.get(host) {
-            Some(pem) => tls::of_one_call(&tls::of_authority(pem)),
-            None => tls::of_one_call(&of_machine),
+            Some(pem) => tls::with_resumption(&tls::authority_roots(pem)),
+            None => tls::with_resumption(&machine_roots),
         };
         let hosts: BTreeSet<&String> = self.lease.headers.iter().map(|(_, rule)| &rule.host).collect();
         let trust = hosts.into_iter().map(|host| (host.clone(), of_host(host))).collect();

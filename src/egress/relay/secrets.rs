@@ -62,7 +62,7 @@ impl Secrets {
 }
 
 /// Whether only the relay may speak TLS with this host at this port, because the host gets a secret.
-pub fn keeps(lease: &Served, host: &Host, port: u16) -> bool {
+pub fn is_relay_only(lease: &Served, host: &Host, port: u16) -> bool {
     lease.headers.iter().any(|(_, rule)| is_for(rule, host) && (port == 443 || port == rule.port))
 }
 

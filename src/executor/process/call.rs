@@ -59,12 +59,12 @@ impl Ready {
         let Some(relay) = &self.relay else { return std::future::pending().await };
         tokio::select! {
             () = relay.lease.attend(traffic) => {}
-            () = self.over_cpu(relay, cpu_limit) => lock(traffic).over = Some(Limit::CpuMs),
+            () = self.exceeded_cpu(relay, cpu_limit) => lock(traffic).over = Some(Limit::CpuMs),
         }
     }
 
     /// Returns when call and relay together exceed the limit. Without cgroups the sum is only checked after the call.
-    async fn over_cpu(&self, relay: &Relay, limit: u64) {
+    async fn exceeded_cpu(&self, relay: &Relay, limit: u64) {
         let used = || Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?);
         let Some(before) = used() else { return std::future::pending().await };
         while used().is_none_or(|now| now.saturating_sub(before) <= limit) {

@@ -13,7 +13,7 @@ use crate::policy::{
 };
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::{WallState, grants, identity, probe};
-use probe::{PathProbe, Probes, Tried};
+use probe::{PathProbe, ProbeResult, Probes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -33,14 +33,14 @@ const MOST_LOOKED: usize = 1000;
 
 /// What the probe found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Examined {
+pub struct Examination {
     pub walls: Vec<WallState>,
-    pub tried: Vec<Tried>,
+    pub tried: Vec<ProbeResult>,
 }
 
-impl Examined {
-    pub fn as_said(&self) -> bool {
-        !self.tried.is_empty() && self.tried.iter().all(Tried::as_said)
+impl Examination {
+    pub fn is_as_expected(&self) -> bool {
+        !self.tried.is_empty() && self.tried.iter().all(ProbeResult::is_as_expected)
     }
 }
 
@@ -63,7 +63,11 @@ pub fn ourselves() -> Runtime {
 }
 
 /// Runs the probe inside exactly this confinement.
-pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surroundings) -> Result<Examined, LauncherError> {
+pub async fn run(
+    launchers: &Arc<Launchers>,
+    shape: &Shape,
+    around: &Surroundings,
+) -> Result<Examination, LauncherError> {
     let lost = |why: String| {
         Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}")).into()
     };
@@ -85,7 +89,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     }
     let tried = serde_json::from_slice(&captured.output.rest).map_err(|e| lost(e.to_string()))?;
     // The launcher is dropped, not kept, and the staged copies with it, unpublished.
-    Ok(Examined { walls: ready.launcher.walls.to_vec(), tried })
+    Ok(Examination { walls: ready.launcher.walls.to_vec(), tried })
 }
 
 /// Whether an interpreter really runs behind the walls, shown by a trivial script, run as `core:run-code` would.
@@ -181,7 +185,7 @@ impl List<'_> {
         let mut alike = folder.as_os_str().to_owned();
         alike.push("-other");
         let alike = PathBuf::from(alike);
-        if self.strange(&alike) {
+        if self.is_foreign(&alike) {
             self.add(&alike, false);
         }
     }
@@ -189,13 +193,14 @@ impl List<'_> {
     /// Adds existing entries of a folder that the tool must not see.
     fn strangers(&mut self, folder: &Path) {
         let all = if folder.is_dir() { entries(folder) } else { vec![folder.to_owned()] };
-        let strangers: Vec<PathBuf> = all.into_iter().filter(|path| self.strange(path)).take(MOST_STRANGERS).collect();
+        let strangers: Vec<PathBuf> =
+            all.into_iter().filter(|path| self.is_foreign(path)).take(MOST_STRANGERS).collect();
         strangers.iter().for_each(|path| self.add(path, false));
     }
 
     /// Whether the tool must not see this path: it is not granted, not above a path in the view (there the view has
     /// empty folders of the same names), and not a path that every call has.
-    fn strange(&self, path: &Path) -> bool {
+    fn is_foreign(&self, path: &Path) -> bool {
         let leads = in_view(self.shape).any(|shown| shown.starts_with(path));
         !allowed(self.shape, path, false) && !leads && !of_each_call(path)
     }

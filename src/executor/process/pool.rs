@@ -7,7 +7,7 @@ use crate::base::lock;
 use crate::base::places::Places;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
-use crate::executor::idle::Idle;
+use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
@@ -29,7 +29,7 @@ pub struct Launchers {
     own: OwnedFd,
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
-    idle: Arc<Idle<(Setup, Option<Served>), Ready>>,
+    idle: Arc<IdlePool<(Setup, Option<Served>), Ready>>,
     /// A process that was started ahead, in a host that makes one call.
     ahead: Mutex<Option<(Process, identity::Lease)>>,
     one_call: bool,
@@ -43,7 +43,7 @@ impl Launchers {
             own,
             pool,
             groups: cgroup::Cgroups::find(),
-            idle: Arc::new(Idle::new(MOST_IDLE)),
+            idle: Arc::new(IdlePool::new(MOST_IDLE)),
             ahead: Mutex::default(),
             one_call: false,
             proxy: None,

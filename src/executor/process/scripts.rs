@@ -139,7 +139,7 @@ impl Scripts {
         }
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
-        starved(&ending, &logs).map_or(Ok(()), Err)?;
+        address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
         let mut outcome = Outcome { logs, ..outcome(ending, started) };
         let printed = captured.output;
         if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !printed.is_over {
@@ -199,7 +199,7 @@ fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
 }
 
 /// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.
-fn starved(ending: &Ending, logs: &[String]) -> Option<Fault> {
+fn address_space_fault(ending: &Ending, logs: &[String]) -> Option<Fault> {
     let Ending::Signalled { signal: 4..=6 } = ending else { return None };
     let person = format!("{}: start it without that limit. {}", limits::address_space()?, logs.join(" / "));
     let message = "the interpreter gave up, most likely because it had too little address space";

@@ -107,7 +107,7 @@ impl Remote {
                 biased;
                 heard = waiter.next() => heard,
                 // Replies that were published meanwhile are lost.
-                () = waiter.connection.link.other_than(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
+                () = waiter.connection.link.wait_for_change(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
             };
             match heard {
                 ServiceMessage::Part(part) => {

@@ -72,7 +72,7 @@ async fn send(
         if !https {
             return Ok::<Box<dyn AsyncStream>, Error>(Box::new(stream));
         }
-        let encrypted = tls::connect(trust.get_or_init(tls::of_machine), &host, stream).await.map_err(Error::Tls)?;
+        let encrypted = tls::connect(trust.get_or_init(tls::machine_roots), &host, stream).await.map_err(Error::Tls)?;
         Ok(Box::new(encrypted))
     };
     let patience = options.connect_timeout.unwrap_or(LONGEST);

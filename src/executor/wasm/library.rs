@@ -7,7 +7,7 @@ use super::compile::{
     self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, not_stored,
 };
 use super::engine;
-use super::session::unable;
+use super::session::wasmtime_fault;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
 use crate::base::messages::memory_file;
@@ -327,7 +327,7 @@ impl Library {
 
     fn key(&self, digest: &str) -> Result<String, Fault> {
         let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
-        let fingerprint = fingerprint.map_err(|e| unable(e))?;
+        let fingerprint = fingerprint.map_err(|e| wasmtime_fault(e))?;
         Ok(crate::base::sha256_hex(format!("{digest} {fingerprint}").as_bytes()))
     }
 }

@@ -21,7 +21,7 @@ pub use adapt::text_fault;
 pub use library::Cache;
 pub use session::Role;
 
-use super::idle::Idle;
+use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
 use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
@@ -73,7 +73,7 @@ struct WorkerKey {
 pub struct Wasm {
     launchers: Arc<Launchers>,
     library: Arc<library::Library>,
-    idle: Arc<Idle<WorkerKey, Session>>,
+    idle: Arc<IdlePool<WorkerKey, Session>>,
     places: Arc<Places>,
     /// Set where a call waits for its compiler however long that takes; called to announce the wait.
     waits: Option<fn(&str)>,
@@ -85,7 +85,7 @@ impl Wasm {
         Wasm {
             launchers,
             library: Arc::new(library::Library::new(cache)),
-            idle: Arc::new(Idle::new(most)),
+            idle: Arc::new(IdlePool::new(most)),
             // The service limits how many calls run in all.
             places: Places::new(usize::MAX, most),
             waits: None,

@@ -42,7 +42,7 @@ const WORKER_MEMORY: u64 = 48 * MIB;
 const WORKER_THREADS: u64 = 3;
 
 /// Longest wait for the end of a child, or for the launcher's report of it.
-const FAREWELL: Duration = Duration::from_millis(400);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -106,7 +106,7 @@ impl Child {
 
     /// After its pipes closed: the limit that the child exceeded, as the launcher reports it.
     pub async fn limit(&self) -> Option<Limit> {
-        let (exited, _) = tokio::time::timeout(FAREWELL, self.ready.launcher.ended()).await.ok()?.ok()?;
+        let (exited, _) = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.ended()).await.ok()?.ok()?;
         match exited.killed? {
             Killed::Memory => Some(Limit::MemoryBytes),
             Killed::Cpu => Some(Limit::CpuMs),
@@ -119,7 +119,7 @@ impl Child {
         // A worker that may serve another call waits for its next order.
         drop(self.to.take());
         let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
-        let ended = tokio::time::timeout(FAREWELL, self.ready.launcher.ended()).await.map_err(|_| failed())?;
+        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.ended()).await.map_err(|_| failed())?;
         let (_, staged) = ended.map_err(|_| failed())?;
         Ok(self.ready.publish(&staged, shape).await)
     }
@@ -193,7 +193,7 @@ impl Session {
             Ok(Ok(Some((WorkerMessage::Refused { message }, _)))) => {
                 Err(Fault::new(Kind::ScriptError, format!("not a module this host can run: {message}")))
             }
-            Ok(Ok(Some((WorkerMessage::Unable { message }, _)))) => Err(unable(&message)),
+            Ok(Ok(Some((WorkerMessage::Unable { message }, _)))) => Err(wasmtime_fault(&message)),
             Ok(Ok(Some(_))) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
             Ok(Ok(None)) => {
                 let limit = session.child.limit().await;
@@ -327,7 +327,7 @@ fn openings(shape: &Shape) -> Vec<Opening> {
 }
 
 /// The fault where wasmtime did not start, most likely because the address space is limited.
-pub fn unable(why: &str) -> Fault {
+pub fn wasmtime_fault(why: &str) -> Fault {
     let limit = limits::address_space()
         .map_or_else(String::new, |limit| format!("; {limit}, and a worker reserves 70 GiB of it"));
     Fault::new(Kind::CapabilityError, "wasm cannot run on this machine as toolhost was started")
@@ -348,13 +348,13 @@ pub async fn count_writes<T>(
     let Some(written) = WriteWatch::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
         return Ok(call.await);
     };
-    let mut written = written.from_outside();
+    let mut written = written.for_host();
     tokio::pin!(call);
     loop {
         let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call).await.ok();
         let (last, limits) = (ended.is_some(), limits.clone());
         let look = move || {
-            let over = if last { written.at_last(&limits) } else { written.look(&limits) };
+            let over = if last { written.look_at_end(&limits) } else { written.look(&limits) };
             (written, over)
         };
         let (back, over) = tokio::task::spawn_blocking(look).await.map_err(|e| uncounted(&io::Error::other(e)))?;

@@ -34,7 +34,7 @@ const SPARE_HANDLES: u64 = 64;
 /// Threads that look up names, of a guest that may connect.
 pub const LOOKUPS: usize = 2;
 /// Longest wait for them after a call.
-const FAREWELL: Duration = Duration::from_millis(100);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Longest call, whatever the host says: u64 milliseconds could pass the end of the clock.
 const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -255,7 +255,7 @@ impl Loaded {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
         let done = runtime.block_on(run);
-        runtime.shutdown_timeout(FAREWELL);
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         Ok(done)
     }
 }

@@ -1,7 +1,7 @@
 //! What NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
 //!
 //! Two audit documents are compared. A power that OLD did not cover is listed; facts without an order (a schema, an
-//! entry point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `MEANT`
+//! entry point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `COMPARED_APART`
 //! is compared.
 
 use crate::base::json::escape_segment;
@@ -22,7 +22,7 @@ use std::path::Path;
 /// Fields of an entry that are compared by their meaning (`Powers`), only describe the decision in words, or report
 /// past calls.
 #[rustfmt::skip]
-const MEANT: [&str; 18] = [
+const COMPARED_APART: [&str; 18] = [
     "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits",
     "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS,
     super::audit::KEPT_PACKAGES,
@@ -112,7 +112,7 @@ impl Powers {
         packages.as_object_mut().and_then(|packages| packages.shift_remove("granted"));
         let script = facts.get("digests").and_then(|digests| digests.get("script")).cloned().unwrap_or_default();
         let confirm = facts.get_mut("confirm").map(Value::take).unwrap_or_default();
-        MEANT.iter().for_each(|name| _ = facts.shift_remove(*name));
+        COMPARED_APART.iter().for_each(|name| _ = facts.shift_remove(*name));
         // The facts of a limit that have no order: how it is counted, and the time of a call that requests none.
         let rest = powers.limits.iter().map(|limit| {
             let usual = (limit.limit == Limit::TimeoutMs).then_some(limit.effective);

@@ -145,7 +145,7 @@ fn hosts(manifest: &Manifest, why: &str) -> String {
 fn limits(manifest: &Manifest) -> String {
     let mut wanted = manifest.limits.clone();
     wanted.extend(manifest.execution.timeout_ms.map(|timeout| (Limit::TimeoutMs, timeout)));
-    wanted.retain(|limit, value| *value > limit.house_default());
+    wanted.retain(|limit, value| *value > limit.built_in_default());
     let lines: String = wanted.iter().map(|(limit, value)| format!("{} = {value}\n", limit.policy_name())).collect();
     if lines.is_empty() { lines } else { format!("\n[limits]\n{lines}") }
 }

@@ -105,7 +105,7 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
             let mut answers: Vec<ToolAccess> = granted.collect();
             if !write {
                 let script = decision.script.as_deref().filter(|_| answers.is_empty());
-                let always = seen_anyhow(decision, path, script).into_iter();
+                let always = readable_by_default(decision, path, script).into_iter();
                 answers.extend(always.map(|(root, how, why)| answer(how, root.display().to_string(), "house", why)));
             }
             answers
@@ -184,7 +184,7 @@ fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
 }
 
 /// What a tool reads without a request: its script, where no grant holds it, its interpreter, and system files.
-fn seen_anyhow<'d>(
+fn readable_by_default<'d>(
     decision: &'d Decision,
     path: &Path,
     script: Option<&'d Path>,

@@ -58,7 +58,7 @@ impl WriteWatch {
     }
 
     /// Makes a watch for the host, which watches the calls of a worker and cannot count files without a name.
-    pub fn from_outside(self) -> WriteWatch {
+    pub fn for_host(self) -> WriteWatch {
         WriteWatch { alone: false, ..self }
     }
 
@@ -85,7 +85,7 @@ impl WriteWatch {
     }
 
     /// As `look`, after the end of the call. Always counts: space that neighbours free can hide what the call added.
-    pub fn at_last(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
+    pub fn look_at_end(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
         Ok(self.count(limits, false)?.0)
     }
 
@@ -107,7 +107,7 @@ impl WriteWatch {
             }
         }
         if running && self.alone {
-            now.bytes += self.nameless();
+            now.bytes += self.unnamed_bytes();
         }
         let added = (now.bytes.saturating_sub(self.before.bytes), now.files.saturating_sub(self.before.files));
         let most = (limits.get(Limit::WrittenBytes), limits.get(Limit::WrittenFiles));
@@ -120,7 +120,7 @@ impl WriteWatch {
     }
 
     /// Bytes of open files without a name, as far as descriptors of the call show them.
-    fn nameless(&self) -> u64 {
+    fn unnamed_bytes(&self) -> u64 {
         let list = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
         let numbers = list("/proc").filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut held = std::collections::BTreeMap::new();
@@ -165,9 +165,9 @@ mod tests {
             std::fs::File::open(path.join(name)).and_then(|file| file.sync_all()).expect("on disk");
         };
         synced("within", 64 << 10);
-        assert_eq!(written.at_last(&limits), Ok(None), "control");
+        assert_eq!(written.look_at_end(&limits), Ok(None), "control");
         std::fs::remove_file(neighbour).expect("removed");
         synced("beyond", 2 << 20);
-        assert_eq!(written.at_last(&limits), Ok(Some(Limit::WrittenBytes)));
+        assert_eq!(written.look_at_end(&limits), Ok(Some(Limit::WrittenBytes)));
     }
 }

@@ -58,14 +58,14 @@ fn invalid() -> std::io::Error {
     std::io::ErrorKind::InvalidData.into()
 }
 
-fn unruled(what: String) -> Problem {
+fn ruleset_problem(what: String) -> Problem {
     Problem::from_wall("landlock", what)(Errno::EINVAL)
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all that the host had inherited.
     sys::close_range(3, false).map_err(Problem::from_wall("descriptors", "close_range(2)"))?;
-    sys::usual_signals();
+    sys::reset_signals();
     crate::sandbox::limits::no_core();
     // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
     let _ = nix::unistd::setsid();
@@ -196,7 +196,7 @@ impl Launcher<'_> {
     /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let walls = crate::sandbox::stood(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
+        let walls = crate::sandbox::wall_states(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
         let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
         send(self.control, &FromLauncher::Ready { walls }, &descriptors).map_err(io("reporting to the host"))?;
         drop(sockets);
@@ -226,16 +226,16 @@ impl Launcher<'_> {
     /// Scratch and Landlock rules for the next call, made while no call waits.
     fn prepare(&self) -> Result<(Scratch, landlock::RuleBuilder), Problem> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
-        let mut rules = landlock::RuleBuilder::new(self.abi).map_err(unruled)?;
+        let mut rules = landlock::RuleBuilder::new(self.abi).map_err(ruleset_problem)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
-            rules = rules.allow(file, *folder, *right).map_err(unruled)?;
+            rules = rules.allow(file, *folder, *right).map_err(ruleset_problem)?;
         }
         if let Some(ports) = &self.setup.ports {
-            rules = rules.connect(ports).map_err(unruled)?;
+            rules = rules.connect(ports).map_err(ruleset_problem)?;
         }
         // Our own binary lies outside the view; this rule allows executing it from a descriptor.
         if self.setup.program == protocol::Executable::Ourselves {
-            rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(unruled)?;
+            rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(ruleset_problem)?;
         }
         Ok((scratch, rules))
     }
@@ -282,9 +282,9 @@ impl Launcher<'_> {
             scratch.source(name, text)?;
         }
         for (file, folder, _) in &scratch.allowed[fresh..] {
-            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(unruled)?;
+            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(ruleset_problem)?;
         }
-        let ruleset = rules.done().map_err(unruled)?;
+        let ruleset = rules.done().map_err(ruleset_problem)?;
         let written =
             if self.setup.lasting { None } else { WriteWatch::begin(&self.setup.mounts, before).map_err(counting)? };
         let limits = &self.setup.limits;
@@ -326,7 +326,7 @@ impl Launcher<'_> {
             exited.cpu_ms += left.cpu_ms;
             // A call that is killed has its recorder killed as well.
             exited.recorder_lost = Some(left.lost && exited.killed.is_none());
-            exited.killed = exited.killed.or_else(|| self.over_cpu(exited.cpu_ms));
+            exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         }
         let staged =
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
@@ -379,7 +379,7 @@ impl Launcher<'_> {
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
                 let beside = recorder.as_ref().map_or(0, Recorder::cpu_ms);
                 let (over, cpu_ms) = self.over(&mut sampler, scratch, deadline)?;
-                killed = over.or_else(|| self.over_cpu(cpu_ms + beside));
+                killed = over.or_else(|| self.exceeded_cpu(cpu_ms + beside));
                 if let (None, Some(written)) = (killed, &mut *written) {
                     killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
                 }
@@ -395,7 +395,7 @@ impl Launcher<'_> {
         }
         let mut exited = self.reap(*pid, status, killed, &sampler, scratch)?;
         if let (None, Some(written)) = (exited.killed, written) {
-            exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
+            exited.killed = written.look_at_end(&self.setup.limits).map_err(counting)?.map(Killed::Written);
         }
         Ok(exited)
     }
@@ -418,7 +418,7 @@ impl Launcher<'_> {
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {
-                let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.host_speaks();
+                let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.has_message();
                 let look = sampler.look(scratch.fill()?.0, allowed, must_end).map_err(failed)?;
                 (look.bytes > allowed, look.cpu_ms, look.sessions)
             }
@@ -432,12 +432,12 @@ impl Launcher<'_> {
     }
 
     /// `Killed::Cpu` if this CPU time, recorder included, exceeds the limit.
-    fn over_cpu(&self, cpu_ms: u64) -> Option<Killed> {
+    fn exceeded_cpu(&self, cpu_ms: u64) -> Option<Killed> {
         (!self.setup.lasting && cpu_ms > self.setup.limits.get(Limit::CpuMs)).then_some(Killed::Cpu)
     }
 
     /// Whether a message of the host waits, or the host is gone.
-    fn host_speaks(&self) -> bool {
+    fn has_message(&self) -> bool {
         let mut wait = [PollFd::new(self.control, PollFlags::POLLIN)];
         poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
@@ -475,7 +475,7 @@ impl Launcher<'_> {
             exited.killed = exited.killed.or(Some(Killed::Memory));
         }
         // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
-        exited.killed = exited.killed.or_else(|| self.over_cpu(exited.cpu_ms));
+        exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         Ok(exited)
     }
 }

@@ -39,12 +39,12 @@ pub struct ResolvedGrants {
 /// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
 /// is granted. Missing folders are made last, when nothing can refuse the call any more.
 pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
-    let (resolved, missing) = looked_at(shape, script)?;
+    let (resolved, missing) = resolve_existing(shape, script)?;
     if missing.is_empty() {
         return Ok(resolved);
     }
     missing.iter().try_for_each(|path| make(path, &shape.folder))?;
-    let (resolved, missing) = looked_at(shape, script)?;
+    let (resolved, missing) = resolve_existing(shape, script)?;
     match missing.first() {
         None => Ok(resolved),
         Some(path) => Err(explain(path, Errno::ENOENT)),
@@ -92,7 +92,7 @@ impl GrantPlan {
             Opening::Snapshot { folder, names } => {
                 // Each file is bound alone, so mounts beside it are not shown.
                 let files = matching(folder, names, &grant.asked)?;
-                files.iter().try_for_each(|(path, _)| no_mount(path, &self.points))?;
+                files.iter().try_for_each(|(path, _)| check_not_mounted(path, &self.points))?;
                 for (path, stat) in files {
                     insert(&mut self.mounts, mount(&path, Access::Read, &stat));
                 }
@@ -116,11 +116,11 @@ impl GrantPlan {
 }
 
 /// Resolves the grants as the files are now. The second value: the folders that must be made first.
-fn looked_at(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
+fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
     let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
     let GrantPlan { mut mounts, stages, masks, before, missing, .. } = looked;
-    few(stages.len())?;
+    check_stage_count(stages.len())?;
     // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
@@ -158,7 +158,7 @@ fn script_now(path: &Path) -> Result<FileStat, Fault> {
     }
 }
 
-fn few(stages: usize) -> Result<(), Fault> {
+fn check_stage_count(stages: usize) -> Result<(), Fault> {
     let most = crate::base::messages::MAX_DESCRIPTORS;
     if stages <= most {
         return Ok(());
@@ -444,7 +444,7 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
 }
 
 /// Refuses a file that is a mount point: any file of this machine may be mounted over it.
-fn no_mount(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
+fn check_not_mounted(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     if !points.iter().any(|point| point == path) {
         return Ok(());
     }

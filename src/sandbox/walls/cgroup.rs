@@ -94,7 +94,7 @@ impl Cgroups {
         let own = if own.ends_with(LEAF) { own.parent()?.to_owned() } else { own };
         [mount.clone(), own].iter().find_map(|parent| {
             let base = parent.join(FOLDER);
-            if !hand_down(parent) || std::fs::create_dir_all(&base).is_err() || !hand_down(&base) {
+            if !enable_controllers(parent) || std::fs::create_dir_all(&base).is_err() || !enable_controllers(&base) {
                 return None;
             }
             // Turns `cpu` on where the group above has it; at the root of the hierarchy that is the machine's decision.
@@ -127,7 +127,7 @@ impl Cgroups {
         let mut group = Group { version: self.version, folders: Vec::new(), files: Vec::new(), locks: Vec::new() };
         for parent in &self.folders {
             let folder = parent.join(&name);
-            let _made_and_locked = while_nobody_sweeps(parent)?;
+            let _made_and_locked = lock_out_sweeps(parent)?;
             std::fs::create_dir(&folder)?;
             group.folders.push(folder.clone());
             let lock = File::open(&folder)?;
@@ -173,7 +173,7 @@ impl Cgroups {
 ///
 /// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal processes"), which a
 /// delegated group is when its one process is this host. Then the host goes to a leaf first.
-fn hand_down(group: &Path) -> bool {
+fn enable_controllers(group: &Path) -> bool {
     let has_all = |file: &str| {
         let on = std::fs::read_to_string(group.join(file)).unwrap_or_default();
         CONTROLLERS.iter().all(|c| on.split_whitespace().any(|o| o == *c))
@@ -241,7 +241,7 @@ fn sweep(parent: &Path) {
 }
 
 /// Keeps sweeps out while a new group has no lock yet. A sweep is short, so a lock that stays is not a host's: ignored.
-fn while_nobody_sweeps(parent: &Path) -> std::io::Result<File> {
+fn lock_out_sweeps(parent: &Path) -> std::io::Result<File> {
     let parent = File::open(parent)?;
     for _ in 0..20 {
         if parent.try_lock_shared().is_ok() {

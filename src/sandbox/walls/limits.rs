@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, umask};
 /// Raises the host's and its launchers' limits on open files and file size to the hard ones. The kernel counts all
 /// descriptors that a uid has in flight through unix sockets against the open-file limit of the next sender, and an
 /// ordinary user's tools send under the host's uid.
-pub fn of_the_host() {
+pub fn raise_host_limits() {
     for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_FSIZE] {
         if let Ok((_, hard)) = getrlimit(resource) {
             // If refused, calls that need more fail with an error.

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How long storing the ends of calls may take once the host stops.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a host that starts waits for the store of one that was just killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -158,7 +158,7 @@ impl Background {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
         let counted = std::mem::replace(&mut request.counted, rights.entries().count());
-        self.service.limiter.arrives(&rights, counted)?;
+        self.service.limiter.charge_callers(&rights, counted)?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback.map(|url| new_callback(&rights, &url)).transpose()?;
@@ -301,7 +301,7 @@ impl Background {
     pub async fn stop(&self) {
         self.kill.cancel();
         drop(lock(&self.alive).take());
-        let _ = tokio::time::timeout(FAREWELL, async { self.over.lock().await.recv().await }).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { self.over.lock().await.recv().await }).await;
     }
 
     /// `Err`: the store cannot be read now, so it is not known whether a call exists.

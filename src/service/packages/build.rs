@@ -389,7 +389,7 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + 
 }
 
 /// Adds an environment to a shape, and takes the interpreter from it.
-pub fn furnish(shape: &mut Shape, environment: &EnvironmentLease) {
+pub fn use_environment(shape: &mut Shape, environment: &EnvironmentLease) {
     let path = environment.path.clone();
     let link = match environment.entry.about.ecosystem {
         Ecosystem::Python => {

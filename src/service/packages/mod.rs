@@ -4,6 +4,6 @@ mod build;
 mod deps;
 mod installer;
 
-pub use build::{BuildSettings, Packages, Ready, ResolvedLock, furnish};
+pub use build::{BuildSettings, Packages, Ready, ResolvedLock, use_environment};
 pub use deps::{PackageState, PackageStatus, value};
 pub use installer::Need;

@@ -53,7 +53,7 @@ impl TraceContext {
     }
 
     /// Reads the context from the headers of a request.
-    pub fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
+    pub fn from_headers(headers: &HeaderMap) -> Option<TraceContext> {
         let texts =
             |name| -> Option<Vec<&str>> { headers.get_all(name).iter().map(|text| text.to_str().ok()).collect() };
         let parents = texts("traceparent")?;
@@ -230,7 +230,7 @@ impl Service {
     }
 
     /// Sends the queued spans, waiting at most this long, and stops tracing.
-    pub async fn traces_sent(&self, within: Duration) {
+    pub async fn flush_traces(&self, within: Duration) {
         self.traces.finish(within).await;
     }
 }

@@ -107,7 +107,7 @@ fn shorten_timeout(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Op
         warnings.push("the timeoutMs of <context> was ignored: this tool takes it as an input".to_owned());
         return None;
     }
-    let usual = tool.manifest.execution.timeout_ms.unwrap_or(Limit::TimeoutMs.house_default());
+    let usual = tool.manifest.execution.timeout_ms.unwrap_or(Limit::TimeoutMs.built_in_default());
     if asked_ms > usual {
         warnings.push("the timeoutMs of <context> was ignored: it can only shorten the tool's own".to_owned());
     }

@@ -71,7 +71,7 @@ impl Broken {
 }
 
 fn check_bounds(bytes: usize, depth: usize, elements: usize) -> Result<(), String> {
-    let most = Limit::InputBytes.house_default();
+    let most = Limit::InputBytes.built_in_default();
     if bytes as u64 > most {
         return Err(format!("the block is longer than {most} bytes"));
     }

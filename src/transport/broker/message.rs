@@ -75,7 +75,7 @@ async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
     let (body, read) = read(broker, body, waits.is_none()).await;
     if delivery.redelivered {
         delivery.body = body;
-        return second(broker, delivery, read, waits).await;
+        return handle_redelivery(broker, delivery, read, waits).await;
     }
     drop(body);
     run(broker, &delivery.id, with_trace(&delivery, read), waits).await;
@@ -83,7 +83,7 @@ async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
 }
 
 /// A request that a host received before and did not answer. It runs again only if that does no harm.
-async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
+async fn handle_redelivery(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
     let harmless = read.call.refused.is_some() || may_run_again(broker, &read.call);
     let last = delivery.attempt > 0;
     if harmless && !last {
@@ -107,7 +107,7 @@ async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall
     if !last {
         return Ended::Answered(Some(delivery));
     }
-    if let Err(why) = delivery.bury().await {
+    if let Err(why) = delivery.dead_letter().await {
         tracing::error!(target: "toolhost::broker", "a request that was lost twice could not be set aside: {why}");
     }
     Ended::Answered(None)

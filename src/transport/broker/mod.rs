@@ -28,7 +28,7 @@ const ADMITTED: usize = 512;
 /// How long calls may still run once the host stops.
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the answers of calls that are ended then may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The entries of this host while it serves.
 #[derive(Default)]
@@ -131,7 +131,7 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
         () = broker.kill.cancelled() => {}
     }
     // Each request is answered with a fault: its call was ended.
-    if tokio::time::timeout(FAREWELL, rest).await.is_err() {
+    if tokio::time::timeout(SHUTDOWN_TIMEOUT, rest).await.is_err() {
         let open = broker.open.len();
         tracing::error!(target: "toolhost::broker", "{open} requests are left unanswered: the host stops");
     }

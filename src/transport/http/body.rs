@@ -56,7 +56,7 @@ pub async fn read(
     };
     let counted = usize::from(is_call(length));
     if counted > 0 {
-        server.service.arrives(caller, Some(tool).filter(|tool| length > LONG && !tool.is_empty()))?;
+        server.service.charge_callers(caller, Some(tool).filter(|tool| length > LONG && !tool.is_empty()))?;
     }
     let Some(charge) = server.service.limiter().bodies.try_enter(&caller.user, length.div_ceil(1024)) else {
         let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();

@@ -390,7 +390,7 @@ async fn run_action(start: Start, Action { reading, request, quota }: Action) ->
     drop(quota);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
-    let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
+    let kept = (start.begun, outcome.as_ref().and_then(|report| report.slot.clone()));
     let (payer, answer) = (recipient.payer(), Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let ActionResult { lead, dialect, observation, warnings, .. } = &*answer;

@@ -8,7 +8,7 @@ use super::{crowd, gate};
 use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
 use crate::transport;
-use crate::transport::patience::Patient;
+use crate::transport::patience::WriteTimeout;
 use axum::Router;
 use axum::response::IntoResponse;
 use http::{HeaderValue, Request, StatusCode, header};
@@ -39,7 +39,7 @@ const HEAD_LINES: usize = 64;
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a refused client may take to send its request, and to read the refusal.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
@@ -102,7 +102,7 @@ pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (S
         Socket::Unix(stream) => stream.as_fd().try_clone_to_owned(),
     };
     let Ok(watched) = watched else { return };
-    let time = if connection.refusal.is_some() { FAREWELL } else { HEAD_TIME };
+    let time = if connection.refusal.is_some() { SHUTDOWN_TIMEOUT } else { HEAD_TIME };
     let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
     let served = async {
         let stream: Box<dyn Duplex> = match (socket, tls) {
@@ -160,7 +160,7 @@ async fn speak(
         .header_read_timeout(head_time)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)
-        .serve_connection(TokioIo::new(Patient::new(stream)), handler);
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream)), handler);
     tokio::pin!(served);
     // Not at once, so that a client that shut its sending half gets a quick answer.
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
@@ -171,7 +171,7 @@ async fn speak(
             _ = look.tick() => if transport::sends_no_more(watched.as_fd()) { break },
             () = killed.cancelled() => {
                 served.as_mut().graceful_shutdown();
-                let _ = tokio::time::timeout(FAREWELL, served).await;
+                let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, served).await;
                 break;
             }
         }

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 type ConnectionOwner = Vec<String>;
 
 #[derive(Debug)]
-pub struct Crowd {
+pub struct ConnectionLimiter {
     most: usize,
     /// The open connections, and the last id. Until its request is whole a connection may be closed.
     open: Mutex<(Shares<u64, DropGuard>, u64)>,
@@ -24,25 +24,25 @@ pub struct Crowd {
 
 /// A connection's entry, until it is dropped.
 #[derive(Debug)]
-pub struct Seat {
-    crowd: Arc<Crowd>,
+pub struct ConnectionSlot {
+    crowd: Arc<ConnectionLimiter>,
     id: u64,
     /// Cancelled once the connection must go.
     pub close: CancellationToken,
 }
 
-impl Crowd {
-    pub fn new(most: usize) -> Arc<Crowd> {
-        Arc::new(Crowd { most, open: Mutex::default() })
+impl ConnectionLimiter {
+    pub fn new(most: usize) -> Arc<ConnectionLimiter> {
+        Arc::new(ConnectionLimiter { most, open: Mutex::default() })
     }
 
     /// `None`: all places are taken, and nothing can be closed for it.
-    pub fn enter(self: &Arc<Crowd>, owner: ConnectionOwner) -> Option<Seat> {
+    pub fn enter(self: &Arc<ConnectionLimiter>, owner: ConnectionOwner) -> Option<ConnectionSlot> {
         let (mut open, close) = (lock(&self.open), CancellationToken::new());
         open.1 += 1;
         let (id, guard) = (open.1, close.clone().drop_guard());
         let fits = open.0.put(id, self.charge(owner), Duration::ZERO, guard);
-        fits.then(|| Seat { crowd: self.clone(), id, close })
+        fits.then(|| ConnectionSlot { crowd: self.clone(), id, close })
     }
 
     /// Three quarters of all for a user, a principal, an address or a /48, five eighths for a /56, half for a /64.
@@ -52,7 +52,7 @@ impl Crowd {
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Sets whether a whole request was received. False: a body is still to come.
     pub fn set_whole(&self, whole: bool) {
         lock(&self.crowd.open).0.keep(&self.id, if whole { IN_USE } else { Duration::ZERO });
@@ -65,7 +65,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         lock(&self.crowd.open).0.remove(&self.id);
     }
@@ -88,16 +88,16 @@ mod tests {
     use super::*;
 
     /// So many connections from one network each enter; how many of them stay open.
-    fn stay(crowd: &Arc<Crowd>, addresses: impl Iterator<Item = String>) -> (Vec<Seat>, usize) {
+    fn stay(crowd: &Arc<ConnectionLimiter>, addresses: impl Iterator<Item = String>) -> (Vec<ConnectionSlot>, usize) {
         let enter = |address: String| crowd.enter(address_owner(address.parse().unwrap())).expect("an own one goes");
-        let seats: Vec<Seat> = addresses.map(enter).collect();
+        let seats: Vec<ConnectionSlot> = addresses.map(enter).collect();
         let open = seats.iter().filter(|seat| !seat.close.is_cancelled()).count();
         (seats, open)
     }
 
     #[test]
     fn a_customer_has_one_share_whatever_networks_it_uses() {
-        let crowd = Crowd::new(16);
+        let crowd = ConnectionLimiter::new(16);
         let (others, _) = stay(&crowd, (0..4).map(|_| "2001:db8:2:1::1".to_owned()));
         let (seats, open) = stay(&crowd, (0..30).map(|n| format!("2001:db8:1:{n:x}00::1")));
         assert_eq!(open, 12, "three quarters for a /48, and the oldest of its own goes");
@@ -106,7 +106,7 @@ mod tests {
         let enter = |address: &str| crowd.enter(address_owner(address.parse().unwrap()));
         assert!(enter("2001:db8:1:ff00::1").is_none(), "requests that run are not cut off");
         assert!(enter("2001:db8:3::1").is_some());
-        let (_, open) = stay(&Crowd::new(16), (0..12).map(|_| "2001:db8:1:1::1".to_owned()));
+        let (_, open) = stay(&ConnectionLimiter::new(16), (0..12).map(|_| "2001:db8:1:1::1".to_owned()));
         assert_eq!(open, 8, "half for a /64");
     }
 }

@@ -113,12 +113,12 @@ impl Drop for Listener {
 
 /// Servers that start at the same moment check and bind one after another: otherwise both could replace the socket of
 /// a dead server, and one would listen without clients. The lock is on the folder, so no lock file is left.
-fn turn(path: &Path) -> io::Result<Flock<File>> {
+fn lock_socket(path: &Path) -> io::Result<Flock<File>> {
     let until = Instant::now() + OTHERS;
     let mut folder = File::open(path.parent().unwrap_or(path))?;
     loop {
         folder = match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
-            Ok(turn) => return Ok(turn),
+            Ok(lock) => return Ok(lock),
             Err((folder, Errno::EWOULDBLOCK)) if Instant::now() < until => folder,
             Err((_, Errno::EWOULDBLOCK)) => return Err(io::Error::other("another program keeps its folder locked")),
             Err((_, why)) => return Err(why.into()),
@@ -129,7 +129,7 @@ fn turn(path: &Path) -> io::Result<Flock<File>> {
 
 /// A socket that only its owner may connect to, from its first moment.
 fn unix(path: &Path) -> io::Result<Listener> {
-    let _turn = turn(path)?;
+    let _lock = lock_socket(path)?;
     if let Ok(facts) = path.symlink_metadata() {
         if !facts.file_type().is_socket() {
             return Err(io::Error::other("something other than a socket lies there: name another path, or remove it"));

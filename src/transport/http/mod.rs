@@ -34,7 +34,7 @@ use crate::transport::broker::Brokers;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
-use crowd::Crowd;
+use crowd::ConnectionLimiter;
 use http::{Method, StatusCode, Uri};
 use reply::{Refusal, Response};
 use serde_json::json;
@@ -50,7 +50,7 @@ use tokio_util::sync::CancellationToken;
 /// How long calls may still run once the server stops.
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long their answers may take after that.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a server is made of.
 pub struct Options {
@@ -105,8 +105,8 @@ pub async fn serve(
         announced,
         kernel: Kernel::default(),
         warnings: server::Warnings::new(),
-        crowd: Crowd::new(connection::MOST),
-        overflow: Crowd::new(connection::OVERFLOW),
+        crowd: ConnectionLimiter::new(connection::MOST),
+        overflow: ConnectionLimiter::new(connection::OVERFLOW),
         begin: Mutex::new(Some(begin)),
         stop,
         kill,
@@ -137,7 +137,7 @@ pub async fn serve(
     drop(listener);
     server.kill.cancel();
     let farewell = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), server.background.stop());
+    let _ = tokio::join!(tokio::time::timeout(SHUTDOWN_TIMEOUT, farewell), server.background.stop());
     Ok(())
 }
 

@@ -197,7 +197,7 @@ pub async fn report(report: Report, status: Option<StatusCode>, recipient: &Reci
     let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
     let status = status.filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR).unwrap_or(own);
     let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
-    let (retry, kept) = (retryable.map(retry_after), (begun, report.turn.clone()));
+    let (retry, kept) = (retryable.map(retry_after), (begun, report.slot.clone()));
     let mut response = document(recipient.write(report, "", "\n").await, kept);
     *response.status_mut() = status;
     response.extensions_mut().insert(Recorded);
@@ -273,7 +273,7 @@ impl Events {
 
     /// Sends the one `end` of a call.
     pub async fn end(&self, report: Report, recipient: &Recipient, begun: Begun) {
-        let kept = (begun, report.turn.clone());
+        let kept = (begun, report.slot.clone());
         if let Some((text, room)) = recipient.write(report, "event: end\ndata: ", "\n\n").await {
             self.send_text(text, (room, kept)).await;
         }

@@ -101,7 +101,7 @@ impl Start {
         CallRequest {
             id: Some(service::new_id()),
             approver: self.known.approver(),
-            trace: TraceContext::of_headers(&self.known.headers),
+            trace: TraceContext::from_headers(&self.known.headers),
             ..CallRequest::new(self.known.caller.clone(), tool, arguments)
         }
     }

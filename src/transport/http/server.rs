@@ -1,7 +1,7 @@
 //! The server and a connection, as handlers see them.
 
 use super::callers::Callers;
-use super::crowd::{Crowd, Seat};
+use super::crowd::{ConnectionLimiter, ConnectionSlot};
 use super::peer::Kernel;
 use super::reply::Refusal;
 use crate::base::lock;
@@ -42,8 +42,8 @@ pub struct Server {
     pub kernel: Kernel,
     pub warnings: Warnings,
     /// The connections that are served, and those beyond their number.
-    pub crowd: Arc<Crowd>,
-    pub overflow: Arc<Crowd>,
+    pub crowd: Arc<ConnectionLimiter>,
+    pub overflow: Arc<ConnectionLimiter>,
     /// Cloned for each call, and taken once no more may begin.
     pub begin: Mutex<Option<mpsc::Sender<()>>>,
     /// Cancelled: no call begins any more.
@@ -59,7 +59,7 @@ pub struct Connection {
     pub tls: bool,
     /// For the log.
     pub peer: String,
-    pub seat: Seat,
+    pub seat: ConnectionSlot,
     /// Its principal, once a good request came.
     pub principal: Mutex<Option<String>>,
     /// Why it is not served.

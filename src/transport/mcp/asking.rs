@@ -101,7 +101,7 @@ impl Seal {
 }
 
 /// What this client can be asked.
-pub fn abilities(context: &RequestContext<RoleServer>) -> Vec<Ask> {
+pub fn supported_asks(context: &RequestContext<RoleServer>) -> Vec<Ask> {
     let Some(client) = context.client_capabilities() else { return Vec::new() };
     let has = |ask: &Ask| match ask {
         // A client that names kinds supports only these. All questions of this host are forms.

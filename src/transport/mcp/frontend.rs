@@ -47,7 +47,7 @@ const SUBSCRIBED: usize = 100;
 const LONGEST: usize = 1024;
 
 /// The state and the answers that a client brings back.
-type Again = (Option<String>, Option<InputResponses>);
+type ClientReply = (Option<String>, Option<InputResponses>);
 
 /// What all clients of one server share.
 pub struct Mcp {
@@ -96,15 +96,15 @@ pub struct Frontend {
     /// The resources that an older client has subscribed to.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
     /// Whether an older client gets notifications of changes.
-    hears: AtomicBool,
+    notifies: AtomicBool,
 }
 
 impl Frontend {
     pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Frontend {
         let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
         let (closing, ended) = (closing.clone(), closing.child_token());
-        let (ends, hears) = (ended.clone().drop_guard(), AtomicBool::new(false));
-        Frontend { mcp, closing, ended, _ends: ends, level, subscribed, hears }
+        let (ends, notifies) = (ended.clone().drop_guard(), AtomicBool::new(false));
+        Frontend { mcp, closing, ended, _ends: ends, level, subscribed, notifies }
     }
 
     /// The tools of this request's caller.
@@ -158,11 +158,11 @@ impl Frontend {
         context: &RequestContext<RoleServer>,
         id: &str,
         arguments: Arguments,
-        again: Again,
+        again: ClientReply,
     ) -> Result<Answered, ErrorData> {
         let asked = McpRequest::find(context)?;
         let who = self.who(asked, context)?;
-        let can = asking::abilities(context);
+        let can = asking::supported_asks(context);
         // Only a call that may ask can come back with answers.
         let asks = again.0.is_some() || !can.is_empty();
         let bound = if asks { asking::bind(&who.user, id, &arguments.same()) } else { Vec::new() };
@@ -234,7 +234,7 @@ impl Frontend {
             };
             call = again;
             // The arguments take memory while the client is asked.
-            let _held = report.asks_on();
+            let _held = report.release_slot_only();
             (call.client.answers, call.client.state) = asking::ask_all(context, &tool, questions).await?;
         }
         Err(ErrorData::internal_error("The tool asked too often.", None))
@@ -253,7 +253,7 @@ impl Frontend {
         kept: Place,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
-        let client = output::AskableClient { can: asking::abilities(context), ..Default::default() };
+        let client = output::AskableClient { can: asking::supported_asks(context), ..Default::default() };
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments))?;
         let call = CallRequest { client, approver: approver(asked, None), ..call };
         let (user, payer) = (self.who(asked, context)?.user, asked.payer.clone());
@@ -270,7 +270,7 @@ impl Frontend {
 
 fn approver(asked: &McpRequest, person: Option<&Arc<Person>>) -> Approver {
     match person {
-        Some(person) => Approver::Client { face: person.clone(), or: Box::new(asked.approver.clone()) },
+        Some(person) => Approver::Client { transport: person.clone(), or: Box::new(asked.approver.clone()) },
         None => asked.approver.clone(),
     }
 }
@@ -477,7 +477,7 @@ impl ServerHandler for Frontend {
 
     /// An older client, which has no subscriptions to lists, is notified of every change.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        if self.hears.swap(true, Ordering::Relaxed) {
+        if self.notifies.swap(true, Ordering::Relaxed) {
             return;
         }
         let (mut changes, ended, peer) = (self.mcp.service.changes(), self.ended.clone(), context.peer);

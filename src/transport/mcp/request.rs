@@ -89,8 +89,8 @@ impl McpRequest {
     }
 
     /// The answer was sent, or is kept for a client that comes back: the call does not count as running any more.
-    pub fn end_turn(&self) {
-        drop(self.answer().and_then(|content| lock(&content.turn).take()));
+    pub fn release_slot(&self) {
+        drop(self.answer().and_then(|content| lock(&content.slot).take()));
     }
 
     /// The user for whom this context's request is.
@@ -104,7 +104,7 @@ impl McpRequest {
         let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
         let trace = match text("traceparent") {
             Some(parent) => TraceContext::parse(parent, text("tracestate")),
-            None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::of_headers(&parts.headers)),
+            None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::from_headers(&parts.headers)),
         };
         let idempotency_key = member(context, KEY)?.map(str::to_owned);
         let (label, body_quota) = (self.label(context)?, lock(&self.body_quota).take().map(Arc::new));

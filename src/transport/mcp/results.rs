@@ -30,7 +30,7 @@ const PLACE: &[u8] = br#""content":[]"#;
 pub struct ResultContent {
     pub text: Bytes,
     /// The call counts as one that runs until this is sent.
-    pub turn: Mutex<Option<Arc<Slot>>>,
+    pub slot: Mutex<Option<Arc<Slot>>>,
     _room: Place,
 }
 
@@ -59,12 +59,12 @@ pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<Re
 }
 
 async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<ResultContent>) {
-    let (id, tool, turn) = (report.id.clone(), report.tool.clone(), report.turn.clone());
+    let (id, tool, slot) = (report.id.clone(), report.tool.clone(), report.slot.clone());
     let answer = Success::new(report);
     let length = answer.json.get().len() + answer.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
     match payer.build(length, move |to| answer.write(to)).await {
         Some((text, room)) => {
-            let content = ResultContent { text: text.into(), turn: turn.into(), _room: room };
+            let content = ResultContent { text: text.into(), slot: slot.into(), _room: room };
             (CallToolResult::success(Vec::new()), Some(content))
         }
         None => (failure(&Report::of_fault(id, &tool, answers::too_large())), None),

@@ -158,7 +158,7 @@ impl Sessions {
         };
         // Dropping the lease needs the lock of the sessions.
         drop(lasts);
-        response.request.end_turn();
+        response.request.release_slot();
         let room = (bytes <= LARGEST).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
         let Some(room) = room.flatten() else { return self.forget_response(response) };
         lock(&response.state).kept = Some(room);

@@ -11,7 +11,7 @@ use crate::base::lock;
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Caller};
 use crate::transport::answers::{Payer, visible};
-use crate::transport::patience::Patient;
+use crate::transport::patience::WriteTimeout;
 use rmcp::ServiceExt;
 use rmcp::model::{ClientNotification, ErrorCode, GetExtensions, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
@@ -39,7 +39,7 @@ const OTHERS: usize = 16;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const GRACE: Duration = Duration::from_millis(500);
 /// How long the protocol may take to end after a signal.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -66,7 +66,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let connection = Arc::new(StdioConnection {
-        output: tokio::sync::Mutex::new(BufWriter::with_capacity(PIECE, Patient::new(Box::new(output)))),
+        output: tokio::sync::Mutex::new(BufWriter::with_capacity(PIECE, WriteTimeout::new(Box::new(output)))),
         open: Mutex::default(),
         closed: Notify::new(),
         calls: Arc::new(Semaphore::new(CALLS)),
@@ -106,12 +106,12 @@ where
             }
         }
         // The calls see `closing` and are dropped, which kills them.
-        () = async { stop.cancelled().await; tokio::time::sleep(FAREWELL).await } => Ok(()),
+        () = async { stop.cancelled().await; tokio::time::sleep(SHUTDOWN_TIMEOUT).await } => Ok(()),
     }
 }
 
 /// Fails where the client does not read for a while.
-type Writer = BufWriter<Patient<Box<dyn AsyncWrite + Send + Unpin>>>;
+type Writer = BufWriter<WriteTimeout<Box<dyn AsyncWrite + Send + Unpin>>>;
 
 /// What both directions of a connection share.
 struct StdioConnection {

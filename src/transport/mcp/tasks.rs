@@ -49,7 +49,7 @@ impl Tasks {
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
     ) -> Task {
-        let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
+        let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.built_in_default()).max(asking::PATIENCE);
         let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
         let (ends, ended) = oneshot::channel::<()>();
         let manager = TaskManager::new();
@@ -100,7 +100,7 @@ async fn run(
         };
         call = again;
         // The arguments take memory while the client is asked.
-        let _held = report.asks_on();
+        let _held = report.release_slot_only();
         let mut answers = Map::new();
         let asked = requests(&tool, questions.requests)?;
         // All are open at once; each key identifies one question of the task.

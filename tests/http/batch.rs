@@ -1,7 +1,8 @@
 //! Batches: several calls in one request, at once, and told one after the other.
 
 use super::calls::events;
-use super::{Reply, adder, caller, served, served_to, write_callers};
+use super::mcp::SLEEPER;
+use super::{Reply, adder, caller, rest, served, served_to, sleeper, write_callers};
 use crate::prelude::*;
 
 /// Whose event it is: the call that it names, or of an end the outcome's.
@@ -142,14 +143,15 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
 
 /// What a tool says of itself counts for whoever may be taken for its caller, too.
 #[test]
-fn who_acts_as_another_is_shown_what_that_one_is() {
-    let (_playground, web, [gate, alice]) = &served_to(["gate", "alice"], |it| {
+fn who_acts_as_another_is_shown_what_that_one_is_and_ends_what_it_called() {
+    let (playground, web, [gate, alice, eve]) = &served_to(["gate", "alice", "eve"], |it| {
+        sleeper(it);
         let chatty = "import sys\nprint('a line', file=sys.stderr, flush=True)\nprint(1)\n";
         it.tool("quiet", "python", chatty, json!({"presentation": {"hidden": true}}));
         it.tool("chatty", "python", chatty, json!({}));
         it.tool("later", "python", chatty, json!({"execution": {"mode": "async"}}));
         let gate = "[[caller]]\nname = \"gate\"\nwhy = \"w\"\nact_as = [\"alice\"]\n".to_owned();
-        write_callers(it, &(gate + &caller("alice", "")));
+        write_callers(it, &(gate + &caller("alice", "") + "\n" + &caller("eve", "")));
     });
     let listed = |who: &str, query: &str| {
         let reply = web.get(&format!("/v1/tools{query}"), &[who]);
@@ -169,4 +171,22 @@ fn who_acts_as_another_is_shown_what_that_one_is() {
         let called = |tool: &str| web.call(tool, &json!({"user": "alice", "arguments": {}}), &[who]).status;
         assert_eq!([called("esc:later"), called("esc:chatty")], [202, 200]);
     }
+    // What it called it sees and ends, and others do not.
+    let body = json!({"user": "alice", "arguments": {}}).to_string();
+    let stream = web.send("POST", "/v1/tools/esc:sleep/calls", &[gate], &body);
+    playground.runs(SLEEPER, 1);
+    let running =
+        |who: &str| -> Vec<Value> { web.calls(&[who]).into_iter().filter(|call| call["phase"] == "running").collect() };
+    wait_for("it runs", || !running(gate).is_empty());
+    let call = running(gate).remove(0);
+    assert_eq!((&call["caller"], running(alice).len(), running(eve).len()), (&json!("alice"), 1, 0));
+    let ends = |who: &str, path: &str| web.ask("DELETE", path, &[who], "").status;
+    let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
+    assert_eq!([ends(eve, &path), ends(gate, &path)], [404, 202], "control: others do not");
+    assert!(rest(stream).contains("CancelledError"));
+    // One in the background too.
+    let begun = web.call("esc:sleep", &json!({"user": "alice", "arguments": {}, "mode": "async"}), &[gate]);
+    let place = begun.header("location").unwrap();
+    assert_eq!([gate, alice, eve].map(|who| web.get(place, &[who]).status), [200, 200, 404]);
+    assert_eq!(ends(gate, place), 202);
 }

@@ -57,17 +57,17 @@ fn the_conformance_suite_passes_in_both_eras() {
         let text = run(era, ["--suite", "all"]);
         let summary = text.split("=== SUMMARY ===").nth(1).unwrap_or_else(|| panic!("no summary: {text}"));
         let counts = summary.lines().filter_map(|line| line.rsplit_once(": "));
-        let counts: Vec<_> = counts.filter(|(_, counts)| counts.contains(" passed, ")).collect();
-        let scenarios = counts.iter().filter(|(name, _)| name.starts_with(['✓', '✗', '~', '!']));
-        let passed = scenarios.clone().filter(|(_, counts)| counts.contains(", 0 failed") && !counts.starts_with("0 "));
-        let failed: Vec<_> = scenarios.clone().filter(|(_, counts)| !counts.contains(", 0 failed")).collect();
+        let scenarios =
+            counts.filter(|(name, counts)| counts.contains(" passed, ") && name.starts_with(['✓', '✗', '~', '!']));
+        let (passed, failed): (Vec<_>, Vec<_>) = scenarios.partition(|(_, counts)| counts.contains(", 0 failed"));
         // Some of its checks wait half a second for a tool in Python: on a busy machine they are made again, alone.
         for (name, counts) in &failed {
             let name = name.trim_start_matches(['✗', '~', '!', ' ']);
             let passes = (0..3).any(|_| run(era, ["--scenario", name]).contains(", 0 failed"));
             assert!(passes, "{era}: {name}: {counts}");
         }
-        assert!(passed.count() + failed.len() >= least, "{era}: {summary}");
+        let ran = passed.iter().filter(|(_, counts)| !counts.starts_with("0 ")).count() + failed.len();
+        assert!(ran >= least, "{era}: {summary}");
     }
 }
 

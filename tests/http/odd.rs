@@ -1,12 +1,10 @@
 //! A caller that is known: odd ids of its messages, and how slowly it may send and read.
 
 use super::hostile::{answers, status};
-use super::mcp::{BOTH, messages};
+use super::mcp::{Client, borrowed, messages};
 use super::soak::resident_kib;
 use super::{adder, request, served_to};
 use crate::prelude::*;
-
-const NEW: &str = "2026-07-28";
 
 /// (what, the `id` as it is written, the status, the code of the error).
 const IDS: &[(&str, &str, u16, i64)] = &[
@@ -30,12 +28,9 @@ const IDS: &[(&str, &str, u16, i64)] = &[
 fn an_odd_id_is_refused_or_comes_back_as_it_was_and_who_is_too_slow_is_let_go() {
     let (_playground, web, [alice]) = served_to(["alice"], adder);
     let said = |id: &str| {
-        let meta =
-            json!({"io.modelcontextprotocol/protocolVersion": NEW, "io.modelcontextprotocol/clientCapabilities": {}});
-        let body =
-            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\",\"params\":{{\"_meta\":{meta}}}}}");
-        let era = format!("MCP-Protocol-Version: {NEW}");
-        web.ask("POST", "/mcp", &[BOTH, &era, "Mcp-Method: tools/list", &alice], &body)
+        let (headers, message) = Client::new(&web, true, &[&alice]).message("tools/list", json!({}));
+        let text = message.to_string().replacen("\"id\":1", &format!("\"id\":{id}"), 1);
+        web.ask("POST", "/mcp", &borrowed(&headers), &text)
     };
     for (what, id, status, code) in IDS {
         let reply = said(id);

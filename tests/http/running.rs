@@ -105,31 +105,6 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
 }
 
 #[test]
-fn who_acts_as_another_sees_and_ends_what_it_called() {
-    let (playground, web, [gateway, eve, alice]) = served_to(["gateway", "eve", "alice"], |it| {
-        sleeper(it);
-        write_callers(it, &(caller("gateway", "act_as = [\"*\"]\n") + &caller("*", "")));
-    });
-    let body = json!({"user": "alice", "arguments": {}}).to_string();
-    let stream = web.send("POST", "/v1/tools/esc:sleep/calls", &[&gateway], &body);
-    playground.runs(SLEEPER, 1);
-    wait_for("it runs", || web.calls(&[&gateway]).iter().any(|call| call["phase"] == "running"));
-    let call = web.calls(&[&gateway])[0].clone();
-    let seen = [&alice, &eve].map(|who| web.calls(&[who]).len());
-    assert_eq!((&call["caller"], seen), (&json!("alice"), [1, 0]));
-    let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
-    assert_eq!(web.ask("DELETE", &path, &[&eve], "").status, 404, "control: others do not");
-    assert_eq!(web.ask("DELETE", &path, &[&gateway], "").status, 202);
-    assert!(rest(stream).contains("CancelledError"));
-    // One in the background too.
-    let body = json!({"user": "alice", "arguments": {}, "mode": "async"});
-    let begun = web.call("esc:sleep", &body, &[&gateway]).is(202, "none");
-    let place = begun.header("location").unwrap();
-    assert_eq!([&gateway, &alice, &eve].map(|caller| web.get(place, &[caller]).status), [200, 200, 404]);
-    assert_eq!(web.ask("DELETE", place, &[&gateway], "").status, 202);
-}
-
-#[test]
 fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);

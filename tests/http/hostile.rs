@@ -16,13 +16,20 @@ pub fn answers(answer: &[u8]) -> usize {
 }
 
 /// (what, the first line, the other lines of the head, what follows, the statuses of all answers). `|` ends a line; a
-/// word with `$` stands for what `written` says.
+/// word with `$` stands for what `written` says; `%` for each of what stands between `;` in the first place.
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static [u16]);
 
 const READ: &str = "GET /v1/tools/esc:add HTTP/1.1";
 const CALL: &str = "POST /v1/tools/esc:add/calls HTTP/1.1";
 const BODY: &str = "{\"a\":1,\"b\":2}";
 const FOR_BOB: &str = "{\"user\":\"bob\",\"arguments\":{\"a\":1,\"b\":2}}";
+
+const LENGTHS: &str = "13, 13;+13;-1;0xd;1 3;;99999999999999999999999";
+const LINES: &str = "X-A: b| c;X-A: b\nX-C: d\r\rX;X-A: b\rHost: evil.example;X-A: b\0c;X A: b;: b;chunked";
+const HOSTS: &str = "evil.example;evil.example:80;localhost.evil.example;127.0.0.1.evil.example;evil.example.;\
+                     169.254.169.254;127.1;2130706433;0x7f000001;0.0.0.0";
+const ORIGINS: &str = "http://evil.example;null;;file://;http://localhost:1;http://$host.evil.example;\
+                       http://$host@evil.example;https://$host";
 
 const ROWS: &[Row] = &[
     ("a good reading", READ, "$own|$close", "", &[200]),
@@ -49,25 +56,13 @@ const ROWS: &[Row] = &[
     ("a length behind a bare line feed", CALL, "$own|$json|$length|X-A: b\nContent-Length: 1", BODY, &[400]),
     ("the same length twice", CALL, "$own|$json|$length|$length|$close", BODY, &[200]),
     ("two lengths", CALL, "$own|$json|$length|Content-Length: 1", BODY, &[400]),
-    ("a list of lengths", CALL, "$own|$json|Content-Length: 13, 13", BODY, &[400]),
-    ("a signed length", CALL, "$own|$json|Content-Length: +13", BODY, &[400]),
-    ("a negative length", CALL, "$own|$json|Content-Length: -1", BODY, &[400]),
-    ("a hexadecimal length", CALL, "$own|$json|Content-Length: 0xd", BODY, &[400]),
-    ("a length of two words", CALL, "$own|$json|Content-Length: 1 3", BODY, &[400]),
-    ("an empty length", CALL, "$own|$json|Content-Length: ", BODY, &[400]),
-    ("an endless length", CALL, "$own|$json|Content-Length: 99999999999999999999999", BODY, &[400]),
+    (LENGTHS, CALL, "$own|$json|Content-Length: %", BODY, &[400]),
     ("a call behind a large one", CALL, "$own|$json|Content-Length: 900000000", "$again", &[413]),
     ("a large one, asked first", CALL, "$own|$json|Expect: 100-continue|Content-Length: 900000000", "", &[413]),
     ("a reading with a call for its body", READ, "$own|Content-Length: $size", "$again$last", &[200, 200]),
     ("a body longer than it says", CALL, "$own|$json|$length", "{\"a\":1,\"b\":2}garbage||||", &[200, 400]),
     // Where a line ends, and what a request is.
-    ("a folded line", READ, "$own|X-A: b| c", "", &[400]),
-    ("a bare line feed in a value", READ, "$own|X-A: b\nX-C: d\r\rX", "", &[400]),
-    ("a carriage return in a value", READ, "$own|X-A: b\rHost: evil.example", "", &[400]),
-    ("a NUL", READ, "$own|X-A: b\0c", "", &[400]),
-    ("a space in a name", READ, "$own|X A: b", "", &[400]),
-    ("a line without a name", READ, "$own|: b", "", &[400]),
-    ("a line without a colon", READ, "$own|chunked", "", &[400]),
+    (LINES, READ, "$own|%", "", &[400]),
     ("HTTP/0.9", "GET /v1/tools", "", "", &[400]),
     ("HTTP/2 in the clear", "PRI * HTTP/2.0", "", "SM||", &[]),
     ("HTTP/3", "GET /v1/tools/esc:add HTTP/3.0", "$own", "", &[400]),
@@ -80,31 +75,15 @@ const ROWS: &[Row] = &[
     ("two hosts", READ, "$own|Host: evil.example", "", &[400]),
     ("a host with a user", READ, "Host: localhost@evil.example|$alice", "", &[400]),
     ("half an address", READ, "Host: [::1|$alice|$close", "", &[400]),
-    ("another host", READ, "Host: evil.example|$alice", "", &[403]),
-    ("another host with a port", READ, "Host: evil.example:80|$alice", "", &[403]),
-    ("a name that looks local", READ, "Host: localhost.evil.example|$alice", "", &[403]),
-    ("a name that starts as ours", READ, "Host: 127.0.0.1.evil.example|$alice|$close", "", &[403]),
-    ("a name that ends with a dot", READ, "Host: evil.example.|$alice|$close", "", &[403]),
-    ("an address that is not ours", READ, "Host: 169.254.169.254|$alice", "", &[403]),
-    ("the short form of our address", READ, "Host: 127.1|$alice|$close", "", &[403]),
-    ("our address as a number", READ, "Host: 2130706433|$alice|$close", "", &[403]),
-    ("our address in hexadecimal", READ, "Host: 0x7f000001|$alice|$close", "", &[403]),
-    ("every address", READ, "Host: 0.0.0.0|$alice|$close", "", &[403]),
+    (HOSTS, READ, "Host: %|$alice|$close", "", &[403]),
     ("our address in another family", READ, "Host: [::ffff:127.0.0.1]|$alice|$close", "", &[200]),
     ("a whole URL", "GET http://$host/v1/tools/esc:add HTTP/1.1", "$own|$close", "", &[200]),
     ("a whole URL of another host", "GET http://evil.example/v1/tools HTTP/1.1", "$own", "", &[400]),
     ("a tunnel", "CONNECT evil.example:443 HTTP/1.1", "Host: evil.example:443|$alice", "", &[403]),
     ("a tunnel to ourselves", "CONNECT $host HTTP/1.1", "$own|$close", "", &[405]),
-    ("another origin", READ, "$own|Origin: http://evil.example", "", &[403]),
+    (ORIGINS, READ, "$own|Origin: %|$close", "", &[403]),
     ("a preflight", "OPTIONS /v1/tools HTTP/1.1", "$own|Origin: http://evil.example", "", &[403]),
-    ("an origin that is null", READ, "$own|Origin: null", "", &[403]),
-    ("an empty origin", READ, "$own|Origin: |$close", "", &[403]),
-    ("an origin of a file", READ, "$own|Origin: file://|$close", "", &[403]),
     ("two origins", READ, "$own|Origin: http://$host|Origin: http://evil.example", "", &[403]),
-    ("another local origin", READ, "$own|Origin: http://localhost:1", "", &[403]),
-    ("an origin that starts as ours", READ, "$own|Origin: http://$host.evil.example|$close", "", &[403]),
-    ("an origin with a user", READ, "$own|Origin: http://$host@evil.example|$close", "", &[403]),
-    ("our origin of another scheme", READ, "$own|Origin: https://$host|$close", "", &[403]),
     ("our own origin", READ, "$own|Origin: HTTP://$host|$close", "", &[200]),
     // Paths, methods and types.
     ("a path that is not text", "GET /v1/tools/esc:%ff HTTP/1.1", "$own", "", &[400]),
@@ -138,16 +117,19 @@ fn a_request_is_read_in_one_way_and_as_its_callers() {
     let written = |text: &str| plain(text).replace("$again", &again).replace("$last", &last).replace("$size", &size);
     let mut faults = Vec::new();
     for (what, first, lines, rest, wanted) in ROWS {
-        let end = if lines.is_empty() { "" } else { "|" };
-        let answer = web.raw(written(&format!("{first}|{lines}{end}|{rest}")).as_bytes());
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let statuses = text.split("HTTP/1.").skip(1).map(|rest| rest.split(' ').nth(1).unwrap().parse().unwrap());
-        // What could not be read as HTTP has no body; all else is JSON.
-        let (head, body) = text.rsplit_once("\r\n\r\n").unwrap_or_default();
-        let json = serde_json::from_str::<Value>(body).is_ok() && head.contains("application/json");
-        let open = text.to_ascii_lowercase().contains("access-control");
-        if statuses.collect::<Vec<u16>>() != *wanted || !json && !body.is_empty() || open {
-            faults.push(format!("{what}: {wanted:?}: {text}"));
+        let ways = if lines.contains('%') { what } else { "" };
+        for way in ways.split(';') {
+            let end = if lines.is_empty() { "" } else { "|" };
+            let answer = web.raw(written(&format!("{first}|{}{end}|{rest}", lines.replace('%', way))).as_bytes());
+            let text = String::from_utf8_lossy(&answer).into_owned();
+            let statuses = text.split("HTTP/1.").skip(1).map(|rest| rest.split(' ').nth(1).unwrap().parse().unwrap());
+            // What could not be read as HTTP has no body; all else is JSON.
+            let (head, body) = text.rsplit_once("\r\n\r\n").unwrap_or_default();
+            let json = serde_json::from_str::<Value>(body).is_ok() && head.contains("application/json");
+            let open = text.to_ascii_lowercase().contains("access-control");
+            if statuses.collect::<Vec<u16>>() != *wanted || !json && !body.is_empty() || open {
+                faults.push(format!("{what}: {way}: {wanted:?}: {text}"));
+            }
         }
     }
     assert_eq!(faults, [""; 0]);

@@ -1,9 +1,19 @@
 //! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
 
-use super::{SLEEPER, STREAM, Scene, UNKNOWN, adds, begin, ended, place, sleeps, state, waits};
+use super::status::asked;
+use super::{SLEEPER, STREAM, Scene, UNKNOWN, adds, begin, ended, place, sleeps, state};
+use crate::http::mcp::Client;
 use crate::http::{GATE, Reply, Web, exchanged, heard, open_gate, private, rest};
 use crate::prelude::*;
 use std::os::unix::fs::chown;
+
+/// The names of a stream's events, and the data of the last.
+fn events(reply: &Reply) -> (Vec<String>, Value) {
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
+    let names = reply.body.lines().filter_map(|line| line.strip_prefix("event: ").map(str::to_owned)).collect();
+    let data = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+    (names, serde_json::from_str(data).unwrap())
+}
 
 #[test]
 fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
@@ -26,6 +36,26 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
     absent();
     let ids = |caller: &str| web.calls(&[caller]).iter().map(|call| call["id"].clone()).collect::<Vec<_>>();
     assert_eq!((ids(alice), ids(bob), ids(ops)), (vec![told["id"].clone()], vec![], vec![told["id"].clone()]));
+    // An agent asks for its own calls.
+    let seen = &asked(&web, alice, &nap)["outputData"];
+    assert_eq!([&seen["status"], &seen["tool"]], ["running", "esc:gate@1.0.0"], "{seen}");
+    assert_eq!((seen.get("ended"), seen.get("result")), (None, None), "{seen}");
+    // To others it is not there, as if there were no such id.
+    let never = asked(&web, alice, UNKNOWN)["error"].clone();
+    assert_eq!(never["type"], "ParameterValidationError", "{never}");
+    for other in [bob, ops] {
+        assert_eq!(asked(&web, other, &nap)["error"], never);
+    }
+    // Whoever waits is told of the end once, unless its token is taken away.
+    assert_eq!(web.get(&nap, &[bob, STREAM]).status, 404, "another's");
+    let [(first, kept), (_, lost)] = [alice, ops].map(|who| {
+        let mut stream = web.send("GET", &nap, &[who, STREAM], "");
+        (heard(&mut stream, "event: state"), stream)
+    });
+    let tokens = fs::read_to_string(&scene.file).unwrap();
+    let others: String = tokens.lines().filter(|line| !line.contains("ops")).map(|line| format!("{line}\n")).collect();
+    private(&scene.playground, "state/tokens", &others);
+    wait_for("the token is gone", || web.get("/v1/tools", &[ops]).status == 401);
     // Its end is waited for without asking again and again.
     let waited = std::thread::scope(|scope| {
         let waits = scope.spawn(|| web.get(&nap, &[alice, "Prefer: wait=50"]).json());
@@ -35,23 +65,63 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
     let result = &waited["result"];
     assert_eq!([&waited["phase"], &waited["outcome"], &result["outputData"]], ["ended", "success", "through"]);
     assert_eq!((&result["id"], result.get("walls")), (&told["id"], None));
-    assert_eq!(ids(alice).len(), 1, "it stands there once");
-    let record = &scene.playground.records()[0];
+    assert_eq!(ids(alice).iter().filter(|id| **id == told["id"]).count(), 1, "it stands there once");
+    let record = scene.playground.records().into_iter().find(|record| record["tool"] == "esc:gate").unwrap();
     assert_eq!([&record["call"], &record["user"]], [&told["id"], &json!("alice")]);
     absent();
     assert_eq!(web.ask("DELETE", &nap, &[alice], "").status, 404, "it is over");
+    let lost = rest(lost);
+    assert!(!lost.contains("event: end") && !lost.contains("outputData"), "{lost}");
+    let (names, end) = events(&Reply::of(&[first.as_bytes(), &exchanged(kept, b"")].concat()).unwrap());
+    assert_eq!((names[0].as_str(), names.iter().filter(|name| *name == "end").count()), ("state", 1), "{names:?}");
+    assert_eq!(names.last().map(String::as_str), Some("end"));
+    assert_eq!([&end["phase"], &end["outcome"], &end["result"]["outputData"]], ["ended", "success", "through"]);
+    assert_eq!(end, ended(&web, alice, &nap), "as whoever asks later is told");
+    let again = events(&web.get(&nap, &[alice, STREAM]));
+    assert_eq!(again, (vec!["end".to_owned()], end), "one that is over has its end alone");
+    let told = asked(&web, alice, &nap)["outputData"].clone();
+    assert_eq!([&told["status"], &told["result"]["outputData"]], ["done", "through"], "{told}");
+    assert_eq!(told["result"], state(&web, alice, &nap)["result"]);
     // Sent twice under one key it runs once, and both receipts lead to the one result.
     let body = json!({"mode": "async", "arguments": {"a": 1, "b": 2}});
     let twice = [(); 2].map(|()| place(&web.call("esc:add", &body, &[alice, "Idempotency-Key: k"])));
     let [first, second] = twice.each_ref().map(|place| ended(&web, alice, place));
     assert_eq!(first["result"], second["result"]);
-    let decisions: Vec<_> = scene.playground.records()[1..].iter().map(|record| record["decision"].clone()).collect();
-    assert_eq!(decisions, ["allowed", "replayed"]);
+    let mut records = scene.playground.records();
+    records.retain(|record| record["tool"] == "esc:add");
+    assert_eq!(records.iter().map(|record| &record["decision"]).collect::<Vec<_>>(), ["allowed", "replayed"]);
     // A tool whose manifest says so is called in the background, too.
     let late = place(&web.call("esc:late", &json!({}), &[alice]));
     assert_eq!(ended(&web, alice, &late)["result"]["outputData"], 7);
     let waited = web.call("esc:late", &json!({"mode": "sync", "arguments": {}}), &[alice]);
     assert_eq!(waited.is(200, "none").json()["outputData"], 7);
+    // It is told how the call ended whichever way that was.
+    let slow = sleeps(&web, alice, json!({}));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| events(&web.get(&slow, &[alice, STREAM])));
+        scene.playground.runs(SLEEPER, 2);
+        assert_eq!(web.ask("DELETE", &slow, &[alice], "").status, 202);
+        let (names, end) = waits.join().unwrap();
+        assert_eq!((names.last().map(String::as_str), &end["outcome"]), (Some("end"), &json!("CancelledError")));
+    });
+    // What would be longer than the tool's own answer may be is left out, and is there over HTTP.
+    let large = place(&begin(&web, alice, "esc:large", &json!({}), json!({})));
+    let whole = ended(&web, alice, &large);
+    assert_eq!(whole["result"]["outputData"].as_str().unwrap().len(), 1_048_500, "control");
+    let told = asked(&web, alice, &large)["outputData"].clone();
+    assert_eq!((&told["status"], &told["resultLeftOut"]), (&json!("done"), &json!(true)), "{told}");
+    assert_eq!(told.get("result"), None);
+    // An operator's own tool of this method has the parameter under another name.
+    let id = nap.rsplit('/').next();
+    let told = web.call("own:status", &json!({"arguments": {"call": id}}), &[alice]).json();
+    assert_eq!(told["outputData"]["status"], "done", "{told}");
+    // An MCP client of the same server has the tool, and is told that it changes nothing.
+    let mut client = Client::new(&web, true, &[alice]);
+    let listed = client.asked("tools/list", json!({}))["result"]["tools"].clone();
+    let tool = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "core__task-status").unwrap();
+    assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
+    let (answer, _) = client.call("core__task-status", json!({ "id": id }));
+    assert_eq!(answer["result"]["structuredContent"]["status"], "done", "{answer}");
 }
 
 #[test]
@@ -89,49 +159,6 @@ fn a_call_is_cancelled_with_all_its_processes_and_waits_for_a_person_without_its
         web.ask("POST", &format!("/v1/approvals/{id}"), &[ops], &body).is(200, "none");
         assert_eq!(ended(&web, alice, &place)["outcome"], outcome);
     }
-}
-
-/// The names of a stream's events, and the data of the last.
-fn told(reply: &Reply) -> (Vec<String>, Value) {
-    assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
-    let names = reply.body.lines().filter_map(|line| line.strip_prefix("event: ").map(str::to_owned)).collect();
-    let data = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
-    (names, serde_json::from_str(data).unwrap())
-}
-
-#[test]
-fn whoever_waits_is_told_of_the_end_once_unless_its_token_is_taken_away() {
-    let (scene, web) = Scene::served("");
-    let (alice, ops) = (scene.alice.as_str(), scene.ops.as_str());
-    let nap = waits(&web, alice, "go");
-    assert_eq!(web.get(&nap, &[&scene.bob, STREAM]).status, 404, "another's");
-    let [(first, kept), (_, lost)] = [alice, ops].map(|who| {
-        let mut stream = web.send("GET", &nap, &[who, STREAM], "");
-        (heard(&mut stream, "event: state"), stream)
-    });
-    let tokens = fs::read_to_string(&scene.file).unwrap();
-    let others: String = tokens.lines().filter(|line| !line.contains("ops")).map(|line| format!("{line}\n")).collect();
-    private(&scene.playground, "state/tokens", &others);
-    wait_for("the token is gone", || web.get("/v1/tools", &[ops]).status == 401);
-    open_gate(&scene.playground, "go");
-    let lost = rest(lost);
-    assert!(!lost.contains("event: end") && !lost.contains("outputData"), "{lost}");
-    let (names, end) = told(&Reply::of(&[first.as_bytes(), &exchanged(kept, b"")].concat()).unwrap());
-    assert_eq!((names[0].as_str(), names.iter().filter(|name| *name == "end").count()), ("state", 1), "{names:?}");
-    assert_eq!(names.last().map(String::as_str), Some("end"));
-    assert_eq!([&end["phase"], &end["outcome"], &end["result"]["outputData"]], ["ended", "success", "through"]);
-    assert_eq!(end, ended(&web, alice, &nap), "as whoever asks later is told");
-    let again = told(&web.get(&nap, &[alice, STREAM]));
-    assert_eq!(again, (vec!["end".to_owned()], end), "one that is over has its end alone");
-    // It is told how the call ended whichever way that was.
-    let slow = sleeps(&web, alice, json!({}));
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| told(&web.get(&slow, &[alice, STREAM])));
-        scene.playground.runs(SLEEPER, 2);
-        assert_eq!(web.ask("DELETE", &slow, &[alice], "").status, 202);
-        let (names, end) = waits.join().unwrap();
-        assert_eq!((names.last().map(String::as_str), &end["outcome"]), (Some("end"), &json!("CancelledError")));
-    });
 }
 
 #[test]

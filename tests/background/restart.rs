@@ -57,19 +57,21 @@ fn a_stopped_host_ends_its_calls_and_keeps_that_and_a_damaged_result_is_told_as_
     wait_for("its record", || scene.playground.records().len() == 3);
     web.signal(Signal::SIGTERM);
     assert_eq!(web.ended(Duration::from_secs(20)), Some(143));
+    let mut web = scene.serve();
+    assert_eq!(state(&web, alice, &short)["outcome"], "success");
+    let told = state(&web, alice, &long);
+    let error = &told["result"]["error"];
+    assert_eq!((&told["outcome"], &error["retryable"]), (&json!("CancelledError"), &json!(false)), "{told}");
+    assert!(error["message"].as_str().unwrap().starts_with("The server was stopped. It ran already"), "{told}");
+    web.signal(Signal::SIGTERM);
+    web.ended(Duration::from_secs(20));
     let path = scene.playground.path("state/background.redb");
     let mut kept = fs::read(&path).unwrap();
     let at: Vec<usize> = (0..kept.len()).filter(|at| kept[*at..].starts_with(b"\"sum\":4001")).collect();
     assert!(!at.is_empty());
     at.into_iter().for_each(|at| kept[at] = b'!');
     fs::write(&path, kept).unwrap();
-
     let web = scene.serve();
-    assert_eq!(state(&web, alice, &short)["outcome"], "success");
-    let told = state(&web, alice, &long);
-    let error = &told["result"]["error"];
-    assert_eq!((&told["outcome"], &error["retryable"]), (&json!("CancelledError"), &json!(false)), "{told}");
-    assert!(error["message"].as_str().unwrap().starts_with("The server was stopped. It ran already"), "{told}");
     assert_eq!(state(&web, alice, &sums[0])["result"]["outputData"], json!({"sum": 4000}), "control");
     web.get(&sums[1], &[alice]).is(500, "InternalError");
 }

@@ -113,7 +113,7 @@ pub fn of_function(name: &str) -> Value {
 }
 
 #[test]
-fn a_tool_is_listed_and_called_in_both_eras_and_its_content_shown_as_it_is() {
+fn a_tool_is_called_in_both_eras_and_what_it_tells_and_answers_is_shown_as_it_is() {
     let (playground, web) = served(|it| {
         adder(it);
         it.tool("long", "python", "print('\"' + 'x\\u202e' * 100000 + '\"')\n", json!({}));
@@ -122,6 +122,11 @@ fn a_tool_is_listed_and_called_in_both_eras_and_its_content_shown_as_it_is() {
         it.tool("says", "python", script, json!({"parameters": any}));
         let sum = json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]});
         it.tool("sums", "python", script, json!({"parameters": any, "output": sum}));
+        let script = "import toolhost, time\ndef run():\n    for n in (1, 2, 2, 3):\n        \
+                      toolhost.progress(n, 3, f'step {n}')\n        time.sleep(0.1)\n    \
+                      toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', 'debug')\n    print('plain')\n    \
+                      return 7\n";
+        it.tool("tells", "python", script, of_function("run"));
     });
     let png = "iVBORw0KGgo=";
     let blocks = json!([
@@ -130,22 +135,19 @@ fn a_tool_is_listed_and_called_in_both_eras_and_its_content_shown_as_it_is() {
         {"type": "resource_link", "uri": "https://example.com/x", "name": "x"},
         {"type": "resource", "resource": {"uri": "x://y", "mimeType": "text/plain", "text": "z"}},
     ]);
-    let lists = [true, false].map(|modern| {
+    for modern in [true, false] {
         let mut client = Client::new(&web, modern, &[]);
-        let tools = client.asked("tools/list", json!({}))["result"]["tools"].clone();
-        assert!(tools.to_string().contains("esc__add"), "{tools}");
+        assert!(client.asked("tools/list", json!({})).to_string().contains("esc__add"));
         let before = playground.records().len();
         let (answer, _) = client.call("esc__add", json!({"a": 2, "b": 3}));
         let result = &answer["result"];
         assert_eq!((&result["isError"], &result["structuredContent"]), (&json!(false), &json!({"sum": 5})));
-        assert_eq!(result["resultType"], if modern { json!("complete") } else { Value::Null });
         let records = playground.records().split_off(before);
         assert_eq!((records.len(), &records[0]["call"]), (1, &result["_meta"]["dev.toolhost/callId"]));
         // Made while it is sent, and with nothing hidden in it.
         let reply = client.ask("tools/call", json!({"name": "esc__long", "arguments": {}}));
         assert!(!reply.body.contains('\u{202e}'));
         assert_eq!(words(&messages(&reply).pop().unwrap()).chars().count(), 200_000);
-        assert_eq!(client.call("esc__add", json!({"a": "x"})).0["result"]["isError"], true);
         // The road judges what cannot be read, and keeps a record of it.
         let before = playground.records().len();
         let (headers, message) = client.message("tools/call", json!({"name": "esc__add", "arguments": {}}));
@@ -153,8 +155,6 @@ fn a_tool_is_listed_and_called_in_both_eras_and_its_content_shown_as_it_is() {
         let reply = web.ask("POST", "/mcp", &borrowed(&headers), &twice);
         assert!(reply.body.contains("ParameterValidationError"), "{reply:?}");
         assert_eq!(playground.records().len(), before + 1);
-        assert_eq!(client.call("esc__ad", json!({})).0["error"]["code"], -32602);
-
         let mut say = |tool: &str, say: Value| client.call(tool, json!({ "say": say })).0["result"].clone();
         let shown = say("esc__says", json!({"$content": blocks}));
         assert_eq!((&shown["content"], &shown["structuredContent"]), (&blocks, &Value::Null), "{shown}");
@@ -165,18 +165,8 @@ fn a_tool_is_listed_and_called_in_both_eras_and_its_content_shown_as_it_is() {
         assert!(shown.to_string().contains("OutputValidationError"), "{shown}");
         let shown = say("esc__says", json!({"$content": [{"type": "image", "data": png, "mimeType": "image/gif"}]}));
         assert!(shown["isError"] == true && shown.to_string().contains("its data is not image/gif"), "{shown}");
-        tools
-    });
-    assert_eq!(lists[0], lists[1]);
-}
-
-#[test]
-fn what_a_tool_tells_is_heard_before_its_answer() {
-    let script = "import toolhost, time\ndef run():\n    for n in (1, 2, 2, 3):\n        \
-                  toolhost.progress(n, 3, f'step {n}')\n        time.sleep(0.1)\n    \
-                  toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', 'debug')\n    print('plain')\n    \
-                  return 7\n";
-    let (_playground, web) = served(|it| it.tool("tells", "python", script, of_function("run")));
+    }
+    // What a tool tells is heard before its answer.
     let mut client = Client::new(&web, true, &[]);
     let (answer, told) = client.call("esc__tells", json!({}));
     assert_eq!(words(&answer), "7", "{answer}");

@@ -191,7 +191,7 @@ fn what_is_refused_leaves_no_receipt() {
 #[test]
 fn a_job_is_decided_about_again_and_a_full_store_refuses_before_anything_runs() {
     let (scene, web) = Scene::served("at_once = 1\nact_as = [\"bob\"]\n");
-    // Whom a call counts as is decided once: a job that waited is refused where its caller may not be that one any more.
+    // A job that waited is refused where its caller may not be that one any more.
     let nap =
         |file: &str| place(&begin(&web, &scene.alice, "esc:gate", &json!({ "file": file }), json!({"user": "bob"})));
     let outcome = |place: &str| ended(&web, &scene.alice, place)["outcome"].clone();

@@ -50,7 +50,7 @@ const YES: &str = "{\"approve\": true}";
 const NO: &str = "{\"approve\": false}";
 
 #[test]
-fn an_operator_answers_for_one_call_and_nobody_else_does() {
+fn an_operator_answers_for_one_call_and_no_other_caller_does() {
     let (playground, web, callers) = served_to(["alice", "ops!", "boss!"], payer);
     let [alice, ops, boss] = callers.each_ref().map(|header| [header.as_str()]);
 

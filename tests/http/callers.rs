@@ -1,6 +1,6 @@
 //! Who may call: the user who runs the server, or whoever presents a token, and nobody by what they say.
 
-use super::{Web, adder, bearer, caller, certified, exchanged, private, request, served, token, unserved};
+use super::{Web, adder, bearer, caller, certified, exchanged, private, request, served, token, tokens, unserved};
 use crate::prelude::*;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -117,7 +117,7 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
 }
 
 #[test]
-fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
+fn a_socket_is_taken_from_no_server_that_lives_and_from_no_other_user() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let path = playground.path("state/http.sock");
     let address = format!("unix:{}", path.display());
@@ -221,7 +221,7 @@ fn a_token_is_a_name_and_nothing_else_is() {
 
 /// Whoever owns the folder of a file can put an older one back, in which a line stands that was taken away since.
 #[test]
-fn a_file_of_tokens_lies_where_nobody_else_can_replace_it() {
+fn a_file_of_tokens_lies_where_no_other_can_replace_it() {
     if !is_root() {
         return skipped(1, "a folder of another user needs root");
     }
@@ -275,8 +275,7 @@ fn files_that_flags_name_are_kept_from_tools_of_that_server() {
 fn a_wide_address_needs_tokens_and_tls() {
     let Some(curl) = found("curl") else { return missing(1, "curl") };
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let (alice, line) = token(&playground, "alice", &[]);
-    let file = private(&playground, "state/tokens", &line);
+    let (file, [alice]) = tokens(&playground, ["alice"]);
     for (flags, wanted) in [
         (&["0.0.0.0:0"][..], "callers must present a token"),
         (&["0.0.0.0:0", "--insecure"], "callers must present a token"),
@@ -294,7 +293,7 @@ fn a_wide_address_needs_tokens_and_tls() {
         command.arg(format!("https://localhost:{port}/v1/tools"));
         finish(command, b"")
     };
-    assert!(asked(&["-4", "-H", &bearer(&alice)]).out["tools"].is_array());
+    assert!(asked(&["-4", "-H", &alice]).out["tools"].is_array());
     assert_eq!(asked(&["-4"]).kind(), "AuthorizationError");
     assert!(asked(&["-4", "--tls-max", "1.1"]).code != Some(0));
     // In the clear nothing is answered.
@@ -336,7 +335,7 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     };
     let status = |token: &str| web.get("/v1/tools/data:csv-summary", &[&bearer(token)]).status;
     let none = || json!({});
-    for (what, status_wanted, key, head, claims) in [
+    for (what, wanted, key, head, claims) in [
         ("a good one", 200, &ours, none(), none()),
         ("the control of crit", 200, &ours, json!({"made-up": 1}), none()),
         ("two audiences", 200, &ours, none(), json!({"aud": ["x", "https://tools"]})),
@@ -359,7 +358,7 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         ("a shared secret", 401, &ours, json!({"alg": "HS256"}), none()),
         ("a key of its own", 401, &theirs, json!({"kid": null, "jwk": set["keys"][0]}), none()),
     ] {
-        assert_eq!(status(&signed(key, head, claims)), status_wanted, "{what}");
+        assert_eq!(status(&signed(key, head, claims)), wanted, "{what}");
     }
     let unsigned = signed(&ours, none(), none());
     assert_eq!(status(&unsigned[..=unsigned.rfind('.').unwrap()]), 401, "no signature");
@@ -403,13 +402,10 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
 fn who_is_no_operator_reads_no_path_and_no_policy() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
-    let (made, line) = token(&playground, "ops", &["--operator"]);
-    let file = private(&playground, "state/tokens", &line);
     let asked = |role: &str| {
         super::write_callers(&playground, &caller("ops", role).replace("[\"*\"]", "[\"a:*\"]"));
-        private(&playground, "state/tokens", &line);
+        let (file, [header]) = tokens(&playground, ["ops!"]);
         let web = Web::start(&playground, &["--token-file", &file]);
-        let header = bearer(&made);
         let tool = web.get("/v1/tools/esc:add", &[&header]).is(404, "ToolNotFoundError");
         let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&header]).is(404, "ToolNotFoundError");
         let said = web.said().contains("no operator is ops: callers.policy.toml says who is one");
@@ -430,7 +426,7 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
 
 /// In a user namespace one id stands for every user that has none there: nobody is told by it.
 #[test]
-fn an_id_that_stands_for_everybody_is_nobodys() {
+fn an_id_that_stands_for_everybody_is_no_users_own() {
     if !is_root() {
         return skipped(1, "files and connections of other users need root");
     }

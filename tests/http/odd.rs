@@ -6,24 +6,6 @@ use super::soak::resident_kib;
 use super::{adder, request, served_to};
 use crate::prelude::*;
 
-/// (what, the `id` as it is written, the status, the code of the error).
-const IDS: &[(&str, &str, u16, i64)] = &[
-    ("a number", "7", 200, 0),
-    ("a text", "\"seven\"", 200, 0),
-    ("an empty text", "\"\"", 200, 0),
-    ("a negative number", "-7", 200, 0),
-    ("the number of before", "7", 200, 0),
-    ("nothing", "null", 400, -32600),
-    ("a truth", "true", 400, -32600),
-    ("a part of a number", "7.5", 400, -32600),
-    ("a list", "[7]", 400, -32600),
-    ("an object", "{\"id\":7}", 400, -32600),
-    ("a number beyond 64 bits", "99999999999999999999999", 400, -32700),
-    ("two of them", "7,\"id\":8", 400, -32700),
-    ("two spellings", "7,\"\\u0069d\":8", 400, -32700),
-    ("half a character", "\"\\ud800\"", 400, -32700),
-];
-
 #[test]
 fn an_odd_id_is_refused_or_comes_back_as_it_was_and_who_is_too_slow_is_let_go() {
     let (_playground, web, [alice]) = served_to(["alice"], adder);
@@ -32,13 +14,29 @@ fn an_odd_id_is_refused_or_comes_back_as_it_was_and_who_is_too_slow_is_let_go() 
         let text = message.to_string().replacen("\"id\":1", &format!("\"id\":{id}"), 1);
         web.ask("POST", "/mcp", &borrowed(&headers), &text)
     };
-    for (what, id, status, code) in IDS {
+    // The `id` as it is written, the status, the code of the error.
+    for (what, id, status, code) in [
+        ("a number", "7", 200, 0),
+        ("a text", "\"seven\"", 200, 0),
+        ("an empty text", "\"\"", 200, 0),
+        ("a negative number", "-7", 200, 0),
+        ("the number of before", "7", 200, 0),
+        ("nothing", "null", 400, -32600),
+        ("a truth", "true", 400, -32600),
+        ("a part of a number", "7.5", 400, -32600),
+        ("a list", "[7]", 400, -32600),
+        ("an object", "{\"id\":7}", 400, -32600),
+        ("a number beyond 64 bits", "99999999999999999999999", 400, -32700),
+        ("two of them", "7,\"id\":8", 400, -32700),
+        ("two spellings", "7,\"\\u0069d\":8", 400, -32700),
+        ("half a character", "\"\\ud800\"", 400, -32700),
+    ] {
         let reply = said(id);
-        assert_eq!(reply.status, *status, "{what}: {reply:?}");
+        assert_eq!(reply.status, status, "{what}: {reply:?}");
         let told = messages(&reply).pop().unwrap();
         match code {
             0 => assert_eq!(told["id"], serde_json::from_str::<Value>(id).unwrap(), "{what}"),
-            code => assert_eq!(told["error"]["code"], *code, "{what}: {told}"),
+            code => assert_eq!(told["error"]["code"], code, "{what}: {told}"),
         }
     }
     // What a terminal would obey comes back written out.

@@ -1,7 +1,7 @@
 //! What runs: one's own calls, everybody's for operators, the verbs of the command line, metrics.
 
 use super::mcp::SLEEPER;
-use super::{Web, adder, caller, certified, private, rest, served, served_to, sleeper, token, write_callers};
+use super::{Web, adder, caller, certified, rest, served, served_to, sleeper, token_of, tokens, write_callers};
 use crate::prelude::*;
 use std::thread::JoinHandle;
 use toolhost::base::files;
@@ -71,11 +71,11 @@ fn impostor(uid: u32) -> (String, JoinHandle<String>) {
 #[test]
 fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let (made, line) = token(&playground, "ops", &["--operator"]);
+    let (file, [ops]) = tokens(&playground, ["ops!"]);
     let asked = |words: &[&str], address: &str| {
         let mut command = playground.host();
         command.args(words).args(["--http", address]);
-        command.env("TOOLHOST_TOKEN", &made).env("SSL_CERT_FILE", playground.path("state/cert.pem"));
+        command.env("TOOLHOST_TOKEN", token_of(&ops)).env("SSL_CERT_FILE", playground.path("state/cert.pem"));
         finish(command, b"")
     };
     let refused = |words: &[&str], address: &str, why: &str| {
@@ -92,11 +92,10 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
         // The control: one's own listener is sent the token, and its answer is not taken for a server's.
         let (address, heard) = impostor(own);
         refused(words, &address, "is not a toolhost server");
-        assert!(heard.join().unwrap().contains(&made));
+        assert!(heard.join().unwrap().contains(token_of(&ops)));
         refused(words, "192.0.2.1:8787", "name it as https://NAME:PORT");
     }
     let [certificate, key] = certified(&playground);
-    let file = private(&playground, "state/tokens", &line);
     let web = Web::start(&playground, &["--token-file", &file, "--tls-cert", &certificate, "--tls-key", &key]);
     let port = web.address.rsplit(':').next().unwrap();
     let good = asked(&["status", "--json"], &format!("https://localhost:{port}"));

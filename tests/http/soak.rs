@@ -109,22 +109,17 @@ fn state(playground: &Playground) -> BTreeSet<String> {
     all.map(|entry| entry.unwrap().path().display().to_string()).filter(|path| !path.contains("/audit.jsonl")).collect()
 }
 
-fn playground(who: Who) -> Playground {
-    let playground = crate::lifecycle::playground(who);
+#[test]
+#[ignore = "second stage (.ci/full): needs a soak"]
+fn after_many_calls_of_all_kinds_nothing_is_left() {
+    let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
+    let playground = crate::lifecycle::playground(Who::ours());
     for (name, script, more, _) in tools() {
         playground.tool(name, "python", script, more);
     }
     fs::create_dir(playground.path("state/tmp")).unwrap();
     let breaker = "[breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
     write_callers(&playground, &(caller("*", "role = \"operator\"\n") + breaker));
-    playground
-}
-
-#[test]
-#[ignore = "second stage (.ci/full): needs a soak"]
-fn after_many_calls_of_all_kinds_nothing_is_left() {
-    let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
-    let playground = playground(Who::ours());
     let before = Before::of(&playground);
     let mut host = playground.host();
     host.args(["serve", "--http", "127.0.0.1:0"]).env("TMPDIR", playground.path("state/tmp"));

@@ -1,6 +1,6 @@
 //! Callbacks: signed, to what the file lists, by the address check of tools, at least once and under one id.
 
-use super::{SOON, Scene, begin, place, state};
+use super::{SLEEPER, SOON, Scene, adds, place, sleeps, state};
 use crate::http::{Receiver, Web, private};
 use crate::prelude::*;
 use base64::Engine;
@@ -10,6 +10,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
+const LOOPBACK: &str = "\"127.0.0.0/8\"";
 
 fn header<'h>(head: &'h str, name: &str) -> &'h str {
     head.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap_or_else(|| panic!("{name}: {head}"))
@@ -26,46 +27,52 @@ fn event((head, body): &(String, String)) -> String {
     id.to_owned()
 }
 
-fn scene(who: Who, entries: &str) -> Scene {
-    // The path is known once the scene is made.
-    let scene = Scene::new(who, "");
+fn at(receiver: &Receiver) -> String {
+    format!("http://127.0.0.1:{}/hooks", receiver.port)
+}
+
+/// A scene in which alice has these callbacks: addresses, and the ranges that each may lie in.
+fn scene(entries: &[(&str, &str)]) -> Scene {
+    let scene = Scene::new(Who::ours(), "");
     list(&scene, entries);
     scene
 }
 
-/// Gives alice these callbacks.
-fn list(scene: &Scene, entries: &str) {
+fn list(scene: &Scene, entries: &[(&str, &str)]) {
     let key = private(&scene.playground, "state/hook.key", &format!("{KEY}\n"));
-    let file = scene.playground.path("sandbox-policies/callers.policy.toml");
-    let told = format!("callbacks = [{entries}]\ncallback_secret = \"file:{key}\"\n");
-    let told = if entries.is_empty() { String::new() } else { told };
-    std::fs::write(file, super::callers(&told)).unwrap();
+    let entry = |(url, ranges): &(&str, &str)| format!("{{ url = \"{url}\", ranges = [{ranges}], why = \"a test\" }}");
+    let all = entries.iter().map(entry).collect::<Vec<_>>().join(",");
+    let told = format!("callbacks = [{all}]\ncallback_secret = \"file:{key}\"\n");
+    let told = if entries.is_empty() { "" } else { &told };
+    fs::write(scene.playground.path("sandbox-policies/callers.policy.toml"), super::callers(told)).unwrap();
 }
 
-fn entry(url: &str, ranges: &str) -> String {
-    format!("{{ url = \"{url}\", ranges = [{ranges}], why = \"a test\" }}")
-}
-
-const LOOPBACK: &str = "\"127.0.0.0/8\"";
-
+/// What a call says of its callback, once that is in this state.
 fn told(web: &Web, caller: &str, place: &str, wanted: &str) -> Value {
-    let mut last = Value::Null;
-    within(SOON, &format!("the callback is {wanted}"), || {
-        last = state(web, caller, place)["callback"].clone();
-        last["state"] == wanted
-    });
-    last
+    let callback = || state(web, caller, place)["callback"].clone();
+    within(SOON, &format!("the callback is {wanted}"), || callback()["state"] == wanted);
+    callback()
+}
+
+/// The same, once it was tried in vain.
+fn tried(web: &Web, caller: &str, place: &str) -> String {
+    let callback = || state(web, caller, place)["callback"].clone();
+    within(SOON, "it was tried", || callback()["attempts"].as_u64() > Some(0));
+    callback()["error"].as_str().unwrap().to_owned()
 }
 
 #[test]
 fn an_end_is_told_signed_and_again_under_one_id_where_that_failed() {
     let good = Receiver::new(&["204 No Content"]);
     let weak = Receiver::new(&["500 Oops", "503 Busy", "200 OK"]);
-    let at = |receiver: &Receiver| format!("http://127.0.0.1:{}/hooks", receiver.port);
-    let scene = scene(Who::ours(), &[entry(&at(&good), LOOPBACK), entry(&at(&weak), LOOPBACK)].join(","));
+    let other = Receiver::new(&["200 OK"]);
+    let leads = Receiver::new(vec![&*format!("302 Found\r\nLocation: {}", at(&other)).leak()].leak());
+    let all = [&good, &weak, &other, &leads].map(at);
+    let scene = scene(&all.each_ref().map(|url| (url.as_str(), LOOPBACK)));
     let web = scene.serve();
     let alice = scene.alice.as_str();
-    let call = |url: String| place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({"callback": url})));
+    let call = |url: String| place(&adds(&web, alice, json!({"callback": url})));
+    let away = call(at(&leads));
     let path = call(format!("{}/a?b=c", at(&good)));
     let first = good.waited(1)[0].clone();
     assert!(first.0.starts_with("POST /hooks/a?b=c HTTP/1.1\r\n"), "{first:?}");
@@ -76,7 +83,7 @@ fn an_end_is_told_signed_and_again_under_one_id_where_that_failed() {
     assert_eq!(message["data"]["result"]["outputData"], json!({"sum": 3}));
     let seen = told(&web, alice, &path, "delivered");
     assert_eq!((&seen["event"], &seen["attempts"]), (&json!(event(&first)), &json!(1)));
-    assert!(web.get(&path, &[&scene.bob]).status == 404);
+    assert_eq!(web.get(&path, &[&scene.bob]).status, 404);
 
     let path = call(at(&weak));
     let all = weak.waited(3);
@@ -89,51 +96,45 @@ fn an_end_is_told_signed_and_again_under_one_id_where_that_failed() {
     assert_eq!((good.heard().len(), weak.heard().len()), (1, 3), "once it was taken it is not sent again");
     assert!(web.said().contains("the receiver answered 500; again in 1 s"), "{}", web.said());
     assert!(!web.said().contains(KEY));
+    leads.waited(2);
+    let seen = tried(&web, alice, &away);
+    assert!(seen.contains("302: redirects are not followed") && other.heard().is_empty(), "{seen}");
 }
 
 #[test]
 fn what_is_not_listed_or_not_public_is_not_told() {
     let inside = Receiver::new(&["200 OK"]);
-    let named = format!("http://localhost:{}/", inside.port);
-    let listed = format!("http://127.0.0.1:{}/hooks/", inside.port);
-    let scene = scene(Who::ours(), &[entry(&named, ""), entry(&listed, LOOPBACK)].join(","));
+    let port = inside.port;
+    let named = format!("http://localhost:{port}/");
+    let listed = format!("http://127.0.0.1:{port}/hooks/");
+    let scene = scene(&[(&named, ""), (&listed, LOOPBACK)]);
     let web = scene.serve();
     let alice = scene.alice.as_str();
-    let good = json!({"a": 1, "b": 2});
-    let call = |caller: &str, url: &str| begin(&web, caller, "esc:add", &good, json!({"callback": url}));
-    let port = inside.port;
-    for url in [
-        "https://elsewhere.test/".to_owned(),
-        format!("http://127.0.0.1:{port}/other"),
-        format!("http://127.0.0.1:{port}/hooksy"),
-        format!("https://127.0.0.1:{port}/hooks/"),
-        format!("http://127.0.0.1:{}/hooks/", port ^ 1),
+    let call = |caller: &str, url: &str| adds(&web, caller, json!({"callback": url}));
+    for (url, status, kind) in [
+        ("https://elsewhere.test/".to_owned(), 403, "AuthorizationError"),
+        (format!("http://127.0.0.1:{port}/other"), 403, "AuthorizationError"),
+        (format!("http://127.0.0.1:{port}/hooksy"), 403, "AuthorizationError"),
+        (format!("https://127.0.0.1:{port}/hooks/"), 403, "AuthorizationError"),
+        (format!("http://127.0.0.1:{}/hooks/", port ^ 1), 403, "AuthorizationError"),
+        (format!("http://127.0.0.1:{port}/hooks/../other"), 422, "ParameterValidationError"),
+        (format!("http://x@127.0.0.1:{port}/hooks/"), 422, "ParameterValidationError"),
+        (format!("http://2130706433:{port}/hooks/"), 422, "ParameterValidationError"),
     ] {
-        let refused = call(alice, &url);
-        let kind = refused.json()["error"]["type"].clone();
-        assert_eq!((refused.status, kind), (403, json!("AuthorizationError")), "{url}: {refused:?}");
-    }
-    for url in [
-        format!("http://127.0.0.1:{port}/hooks/../other"),
-        format!("http://x@127.0.0.1:{port}/hooks/"),
-        format!("http://2130706433:{port}/hooks/"),
-    ] {
-        assert_eq!(call(alice, &url).status, 422, "{url}");
+        call(alice, &url).is(status, kind);
     }
     assert_eq!(call(&scene.bob, &listed).status, 403, "it is alice's");
     assert!(scene.playground.records().iter().all(|record| record["decision"] == "refused"));
     // A listed name that leads to an address of this machine.
     let path = place(&call(alice, &named));
-    within(SOON, "it was tried", || state(&web, alice, &path)["callback"]["attempts"].as_u64() > Some(0));
-    let seen = state(&web, alice, &path);
-    let words = seen["callback"]["error"].as_str().unwrap();
-    assert!(words.contains("only addresses that are not public") && !words.contains("127."), "{seen}");
+    let seen = tried(&web, alice, &path);
+    assert!(seen.contains("only addresses that are not public") && !seen.contains("127."), "{seen}");
     assert!(web.said().contains("127.0.0.1 is loopback"), "{}", web.said());
-    assert_eq!((&seen["phase"], &seen["outcome"]), (&json!("ended"), &json!("success")), "the call is not touched");
+    let seen = state(&web, alice, &path);
+    assert_eq!([&seen["phase"], &seen["outcome"]], ["ended", "success"], "the call is not touched");
     assert!(inside.heard().is_empty());
     // The control: the same receiver, by the entry that may.
-    let path = place(&call(alice, &listed));
-    told(&web, alice, &path, "delivered");
+    told(&web, alice, &place(&call(alice, &listed)), "delivered");
     assert_eq!(inside.heard().len(), 1);
 }
 
@@ -147,19 +148,14 @@ fn https_is_with_whom_the_machine_trusts_alone() {
         Box::new(StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream))
     });
     let url = format!("https://127.0.0.1:{}/hooks", receiver.port);
-    let scene = scene(Who::ours(), &entry(&url, LOOPBACK));
-    let call =
-        |web: &Web| place(&begin(web, &scene.alice, "esc:add", &json!({"a": 1, "b": 2}), json!({"callback": url})));
-    let mut web = scene.serve();
-    let path = call(&web);
-    within(SOON, "it was tried", || state(&web, &scene.alice, &path)["callback"]["attempts"].as_u64() > Some(0));
-    let seen = &state(&web, &scene.alice, &path)["callback"];
-    assert!(seen["error"].as_str().unwrap().contains("no trusted TLS"), "{seen}");
-    assert!(receiver.heard().is_empty());
-    web.signal(Signal::SIGKILL);
-    web.ended(Duration::from_secs(10));
+    let scene = scene(&[(&url, LOOPBACK)]);
+    let web = scene.serve();
+    let path = place(&adds(&web, &scene.alice, json!({"callback": url})));
+    let seen = tried(&web, &scene.alice, &path);
+    assert!(seen.contains("no trusted TLS") && receiver.heard().is_empty(), "{seen}");
+    drop(web);
     // The control: the same, where the machine's roots have it.
-    std::fs::write(scene.playground.path("root.pem"), made.cert.pem()).unwrap();
+    fs::write(scene.playground.path("root.pem"), made.cert.pem()).unwrap();
     let mut command = scene.playground.host();
     command.args(["serve", "--http", "127.0.0.1:0", "--token-file", &scene.file]);
     command.env("SSL_CERT_FILE", scene.playground.path("root.pem"));
@@ -169,47 +165,30 @@ fn https_is_with_whom_the_machine_trusts_alone() {
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
-    let other = Receiver::new(&["200 OK"]);
-    let to = format!("302 Found\r\nLocation: http://127.0.0.1:{}/hooks", other.port);
-    let first = Receiver::new(vec![&*to.leak()].leak());
-    let at = |receiver: &Receiver| format!("http://127.0.0.1:{}/hooks", receiver.port);
-    let scene = scene(Who::ours(), &[entry(&at(&first), LOOPBACK), entry(&at(&other), LOOPBACK)].join(","));
-    let web = scene.serve();
-    let path = place(&begin(&web, &scene.alice, "esc:add", &json!({}), json!({"callback": at(&first)})));
-    first.waited(2);
-    let seen = &state(&web, &scene.alice, &path)["callback"];
-    assert!(seen["error"].as_str().unwrap().contains("302: redirects are not followed"), "{seen}");
-    assert!(other.heard().is_empty());
-}
-
-#[test]
 fn what_is_owed_is_told_after_a_restart_if_it_still_may() {
     let receiver = Receiver::new(&["500 Oops", "500 Oops", "200 OK"]);
-    let url = format!("http://127.0.0.1:{}/hooks", receiver.port);
-    let entries = entry(&url, LOOPBACK);
-    let scene = scene(Who::ours(), &entries);
-    let mut web = scene.serve();
+    let url = at(&receiver);
+    let scene = scene(&[(&url, LOOPBACK)]);
+    let web = scene.serve();
     let alice = scene.alice.as_str();
-    let done = place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({"callback": url})));
+    let done = place(&adds(&web, alice, json!({"callback": url})));
     let first = event(&receiver.waited(2)[0]);
-    let lost = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({"callback": url})));
-    scene.playground.runs("user_scripts/sleep/main.py", 2);
-    web.signal(Signal::SIGKILL);
-    web.ended(Duration::from_secs(10));
+    let lost = sleeps(&web, alice, json!({"callback": url}));
+    scene.playground.runs(SLEEPER, 2);
+    // It is killed.
+    drop(web);
     let before = receiver.heard().len();
-    let mut web = scene.serve();
+    let web = scene.serve();
     told(&web, alice, &done, "delivered");
     told(&web, alice, &lost, "delivered");
     let later: Vec<_> = receiver.heard().split_off(before);
-    let of = |id: &str| later.iter().filter(|message| event(message) == id).count();
-    assert!(of(&first) >= 1, "the same event, under the same id");
+    assert!(later.iter().any(|message| event(message) == first), "the same event, under the same id");
     let ends = later.iter().find(|message| event(message) != first).expect("the lost call's end is told");
     assert!(ends.1.contains("InternalError") && ends.1.contains("how far the call came is not known"), "{ends:?}");
     // What the file does not list any more is not told.
-    let slow = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({"callback": url})));
-    scene.playground.runs("user_scripts/sleep/main.py", 2);
-    list(&scene, "");
+    let slow = sleeps(&web, alice, json!({"callback": url}));
+    scene.playground.runs(SLEEPER, 2);
+    list(&scene, &[]);
     let count = receiver.heard().len();
     web.signal(Signal::SIGHUP);
     within(SOON, "the policies are read", || web.said().contains("reloaded"));
@@ -217,6 +196,4 @@ fn what_is_owed_is_told_after_a_restart_if_it_still_may() {
     let seen = told(&web, alice, &slow, "failed");
     assert_eq!((&seen["attempts"], receiver.heard().len()), (&json!(1), count), "{seen}");
     assert!(web.said().contains("failed for good: You may not have the ends of calls told there"), "{}", web.said());
-    web.signal(Signal::SIGKILL);
-    web.ended(Duration::from_secs(10));
 }

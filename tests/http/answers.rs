@@ -1,7 +1,7 @@
 //! Answers that nobody reads, and answers that are large: what a client gets of them, and what that costs the others.
 
-use super::mcp::{Client, messages};
-use super::{Web, adder, exchanged, request};
+use super::mcp::Client;
+use super::{adder, exchanged, request, served, served_to};
 use crate::prelude::*;
 
 const MIB: usize = 1024 * 1024;
@@ -10,24 +10,20 @@ const MIB: usize = 1024 * 1024;
 fn large(playground: &Playground) {
     let script = "import json, sys\ngiven = json.load(sys.stdin)\ntext = 'x' * given['n']\n\
                   print('{\"a\":\"' + text + '\"}' if given['object'] else '\"' + text + '\"')\n";
-    let properties =
-        json!({"n": {"type": "integer", "description": "d"}, "object": {"type": "boolean", "description": "d"}});
+    let properties = json!({"n": {"type": "integer"}, "object": {"type": "boolean"}});
     let parameters = json!({"type": "object", "properties": properties, "required": ["n", "object"]});
     let more = json!({"parameters": parameters, "limits": {"outputBytes": 64 * MIB}});
     playground.tool("large", "python", script, more);
     let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 50_000_000\n";
     playground.policy("large", "esc:large", allowed);
-    playground.settle();
 }
 
 #[test]
 fn a_response_is_at_most_32_mib() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    large(&playground);
+    let (playground, web) = served(large);
     let checked = playground.cli(&["check"]);
-    let said = format!("{}{}", checked.text(), checked.stderr);
+    let said = checked.text() + &checked.stderr;
     assert_eq!(said.matches("33554432, the largest response").count(), 2, "the manifest and the policy: {said}");
-    let web = Web::start(&playground, &[]);
     // Over MCP an object stands in the answer twice: as text, and as what is structured.
     let over_mcp = |modern: bool, fits: usize| {
         let mut client = Client::new(&web, modern, &[]);
@@ -39,11 +35,9 @@ fn a_response_is_at_most_32_mib() {
     std::thread::scope(|scope| {
         scope.spawn(|| over_mcp(true, 17 * MIB));
         scope.spawn(|| over_mcp(false, MIB));
-        let http = |n: usize| web.call("esc:large", &json!({"n": n, "object": true}), &[]).json();
-        assert_eq!(http(17 * MIB)["outputData"]["a"].as_str().map(str::len), Some(17 * MIB), "control");
-        let over = http(33 * MIB);
-        assert_eq!(over["error"]["type"], "ResourceLimitError", "{over}");
-        assert!(over["error"]["message"].as_str().unwrap().contains("outputBytes (33554432 bytes)"), "{over}");
+        let http = |n: usize| web.call("esc:large", &json!({"n": n, "object": true}), &[]);
+        assert_eq!(http(17 * MIB).json()["outputData"]["a"].as_str().map(str::len), Some(17 * MIB), "control");
+        http(33 * MIB).is(200, "ResourceLimitError: outputBytes (33554432 bytes)");
     });
     let records = playground.records();
     let ended = |outcome: &str| records.iter().filter(|record| record["outcome"] == outcome).count();
@@ -51,14 +45,14 @@ fn a_response_is_at_most_32_mib() {
 }
 
 #[test]
-fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    large(&playground);
-    adder(&playground);
-    let wide = json!({"type": "object", "properties": {"a": {"type": "integer", "description": "d".repeat(70_000)}}});
-    playground.tool("wide", "python", "print(1)\n", json!({ "parameters": wide }));
-    playground.settle();
-    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
+fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() {
+    let (playground, web, [alice, bob]) = served_to(["alice", "bob"], |it| {
+        large(it);
+        adder(it);
+        let wide =
+            json!({"type": "object", "properties": {"a": {"type": "integer", "description": "d".repeat(70_000)}}});
+        it.tool("wide", "python", "print(1)\n", json!({ "parameters": wide }));
+    });
     let ran = || playground.records().len();
     // Five of them fill a quarter of 256 MiB to 40 KiB.
     let each = 64 * MIB / 5 - 8 * 1024;
@@ -66,7 +60,7 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     // Established connections to the server that it has open: one that it closed may still have bytes on the way.
     let port = format!(":{:04X}", web.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
     let open = || {
-        let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let all = fs::read_to_string("/proc/net/tcp").unwrap();
         let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         fields.filter(|it| it[1].ends_with(&port) && it[3] == "01" && it[9] != "0").count()
     };
@@ -84,7 +78,7 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
     // What is small is answered always; a long list can be asked for again.
     let lists = |who: &str| {
-        let mcp = messages(&Client::new(&web, true, &[who]).ask("tools/list", json!({}))).pop().unwrap();
+        let mcp = Client::new(&web, true, &[who]).asked("tools/list", json!({}));
         let refused = mcp["error"]["message"].as_str().map(|words| words.contains("read the answers that are open"));
         (web.get("/v1/tools", &[who]).status, refused, web.get("/v1/tools/esc:add", &[who]).status)
     };

@@ -1,56 +1,44 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
-use super::{Reply, Web, exchanged, token_of};
+use super::{Reply, Web, exchanged, served, served_to};
 use crate::prelude::*;
 
 /// A tool that leaves a mark when it runs, and which a policy has a person agree to.
-fn playground(who: Who) -> Playground {
-    let playground = Playground::new(who, "/var/tmp");
+fn payer(playground: &Playground) {
     let script = "import json, sys\nopen('out/ran', 'a').write('x')\nprint(json.dumps(json.load(sys.stdin)))\n";
-    let text = json!({"type": "string", "description": "d"});
-    let key = json!({"type": "string", "description": "d", "writeOnly": true});
+    let properties = json!({"to": {"type": "string"}, "key": {"type": "string", "writeOnly": true}});
     let more = json!({
-        "parameters": {"type": "object", "properties": {"to": text, "key": key}},
+        "parameters": {"type": "object", "properties": properties},
         "securityContext": {"fileAccess": {"allowWrite": ["out/"]}},
     });
     let folder = playground.tool("pay", "python", script, more);
     fs::create_dir_all(folder.join("out")).unwrap();
     let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
     playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{files}"));
-    playground.settle();
-    playground
 }
 
 fn ran(playground: &Playground) -> usize {
     fs::read(playground.path("user_scripts/pay/out/ran")).map_or(0, |marks| marks.len())
 }
 
-struct Asked<'a> {
-    web: &'a Web,
-    playground: &'a Playground,
+/// A call that waits for its answer.
+fn call(web: &Web, headers: &[&str], body: &Value) -> TcpStream {
+    web.send("POST", "/v1/tools/esc:pay/calls", headers, &body.to_string())
 }
 
-impl Asked<'_> {
-    /// A call that waits for its answer.
-    fn call(&self, headers: &[&str], body: &Value) -> TcpStream {
-        self.web.send("POST", "/v1/tools/esc:pay/calls", headers, &body.to_string())
-    }
+fn open(web: &Web, headers: &[&str]) -> Vec<Value> {
+    web.get("/v1/approvals", headers).json()["approvals"].as_array().unwrap().clone()
+}
 
-    fn open(&self, headers: &[&str]) -> Vec<Value> {
-        self.web.get("/v1/approvals", headers).json()["approvals"].as_array().unwrap().clone()
-    }
+/// The one question there is.
+fn question(playground: &Playground, web: &Web, headers: &[&str]) -> Value {
+    wait_for("somebody is asked", || open(web, headers).len() == 1);
+    assert_eq!(ran(playground), 0, "nothing runs before");
+    open(web, headers).remove(0)
+}
 
-    /// The one question there is.
-    fn question(&self, headers: &[&str]) -> Value {
-        wait_for("somebody is asked", || self.open(headers).len() == 1);
-        assert_eq!(ran(self.playground), 0, "nothing runs before");
-        self.open(headers).remove(0)
-    }
-
-    fn answer(&self, question: &Value, headers: &[&str], body: &str) -> Reply {
-        let path = format!("/v1/approvals/{}", question["call"].as_str().unwrap());
-        self.web.ask("POST", &path, headers, body)
-    }
+fn answer(web: &Web, question: &Value, headers: &[&str], body: &str) -> Reply {
+    web.ask("POST", &format!("/v1/approvals/{}", question["call"].as_str().unwrap()), headers, body)
 }
 
 fn ended(stream: TcpStream) -> Reply {
@@ -62,76 +50,63 @@ const YES: &str = "{\"approve\": true}";
 const NO: &str = "{\"approve\": false}";
 
 #[test]
-fn an_operator_answers_for_one_call_and_nobody_else_does() {
-    let playground = playground(Who::ours());
-    let (web, callers) = Web::for_callers(&playground, ["alice", "ops!", "boss!"]);
+fn an_operator_answers_for_one_call_and_no_other_caller_does() {
+    let (playground, web, callers) = served_to(["alice", "ops!", "boss!"], payer);
     let [alice, ops, boss] = callers.each_ref().map(|header| [header.as_str()]);
-    let asked = Asked { web: &web, playground: &playground };
 
     // The question says all that the answer is for, and no secret.
     let body = json!({"user": "carol", "arguments": {"to": "bob\u{1b}[2J", "key": "hunter2-hunter2"}});
-    let call = asked.call(&alice, &body);
-    let question = asked.question(&ops);
-    assert_eq!((&question["tool"], &question["caller"]), (&json!("esc:pay@1.0.0"), &json!("alice")));
-    assert_eq!((&question["label"], &question["through"]), (&json!("carol"), &Value::Null));
-    assert_eq!(question["why"], json!([{"policy": "pay", "why": "it spends money"}]));
-    let arguments: Value = serde_json::from_str(question["arguments"].as_str().unwrap()).unwrap();
+    let waits = call(&web, &alice, &body);
+    let asked = question(&playground, &web, &ops);
+    assert_eq!(["tool", "caller", "label"].map(|part| &asked[part]), ["esc:pay@1.0.0", "alice", "carol"]);
+    assert_eq!(asked["through"], Value::Null);
+    assert_eq!(asked["why"], json!([{"policy": "pay", "why": "it spends money"}]));
+    let arguments: Value = serde_json::from_str(asked["arguments"].as_str().unwrap()).unwrap();
     assert_eq!(arguments, json!({"to": "bob\u{1b}[2J", "key": "***"}));
-    assert!(!question["arguments"].as_str().unwrap().contains('\u{1b}'));
-    let touches = question["touches"].to_string();
+    assert!(!asked["arguments"].as_str().unwrap().contains('\u{1b}'));
+    let touches = asked["touches"].to_string();
     assert!(touches.contains("write ") && touches.contains("/user_scripts/pay/out/**"), "{touches}");
-    assert_eq!(question["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(asked["digest"].as_str().unwrap().len(), 64);
     assert_eq!(web.get("/v1/status", &ops).json()["approvals"], 1);
 
     // Whoever is no operator neither sees nor answers it.
     assert_eq!(web.get("/v1/approvals", &alice).status, 403);
-    assert_eq!(asked.answer(&question, &alice, YES).status, 403);
+    assert_eq!(answer(&web, &asked, &alice, YES).status, 403);
     for body in ["", "{}", "true", "{\"approve\": 1}", "{\"approve\": true, \"all\": true}", "[true]"] {
-        assert_eq!(asked.answer(&question, &ops, body).status, 400, "{body}");
+        assert_eq!(answer(&web, &asked, &ops, body).status, 400, "{body}");
     }
     let other = json!({"call": "00000000-0000-7000-8000-000000000000"});
-    assert_eq!(asked.answer(&other, &ops, YES).status, 404);
+    assert_eq!(answer(&web, &other, &ops, YES).status, 404);
     assert_eq!(ran(&playground), 0);
-    assert_eq!(asked.answer(&question, &ops, YES).status, 200);
-    let reply = ended(call);
-    assert_eq!((reply.status, &reply.json()["success"]), (200, &json!(true)), "{reply:?}");
-    assert_eq!(ran(&playground), 1);
+    assert_eq!(answer(&web, &asked, &ops, YES).status, 200);
+    assert_eq!(ended(waits).is(200, "none").json()["success"], true);
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["approvedBy"], &record["user"]), (&json!("ops"), &json!("alice")));
+    assert_eq!((ran(&playground), [&record["approvedBy"], &record["user"]]), (1, [&json!("ops"), &json!("alice")]));
     // One answer is for one call: the same call again is another.
-    assert_eq!(asked.answer(&question, &ops, YES).status, 404);
+    assert_eq!(answer(&web, &asked, &ops, YES).status, 404);
     fs::remove_file(playground.path("user_scripts/pay/out/ran")).unwrap();
-    let call = asked.call(&alice, &body);
-    let again = asked.question(&ops);
-    assert!(again["digest"] == question["digest"] && again["call"] != question["call"]);
-    assert_eq!(asked.answer(&again, &ops, NO).status, 200);
-    let reply = ended(call);
-    let error = &reply.json()["error"];
-    assert_eq!((reply.status, &error["type"]), (403, &json!("AuthorizationError")), "{reply:?}");
-    assert!(error["message"].as_str().unwrap().contains("A person was asked about this call and did not agree"));
+    let waits = call(&web, &alice, &body);
+    let again = question(&playground, &web, &ops);
+    assert!(again["digest"] == asked["digest"] && again["call"] != asked["call"]);
+    assert_eq!(answer(&web, &again, &ops, NO).status, 200);
+    ended(waits).is(403, "AuthorizationError: A person was asked about this call and did not agree");
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: denied by ops")));
+    assert_eq!([&record["decision"], &record["rule"]], ["refused", "confirm: denied by ops"]);
 
     // An operator's own call is for another operator to answer.
-    let call = asked.call(&ops, &json!({"to": "x"}));
-    let own = asked.question(&ops);
-    let refused = asked.answer(&own, &ops, YES);
-    assert!(refused.status == 403 && refused.body.contains("another operator must answer"), "{refused:?}");
-    assert_eq!((ran(&playground), asked.open(&boss).len()), (0, 1));
+    let waits = call(&web, &ops, &json!({"to": "x"}));
+    let own = question(&playground, &web, &ops);
+    answer(&web, &own, &ops, YES).is(403, "AuthorizationError: another operator must answer");
+    assert_eq!((ran(&playground), open(&web, &boss).len()), (0, 1));
     // From the command line, too.
-    let verb = |words: &[&str]| {
-        let mut command = playground.host();
-        command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", token_of(boss[0]));
-        finish(command, b"")
-    };
+    let verb = |words: &[&str]| web.verb(&playground, words, boss[0]);
     let seen = verb(&["approvals"]).text();
     let id = own["call"].as_str().unwrap();
     for word in ["esc:pay@1.0.0: may this call run?", "it spends money", "ops", id] {
         assert!(seen.contains(word), "{word}: {seen}");
     }
-    let done = verb(&["approvals", id, "--yes"]);
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert_eq!(ended(call).status, 200);
+    assert_eq!(verb(&["approvals", id, "--yes"]).code, Some(0));
+    assert_eq!(ended(waits).status, 200);
     assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!("boss")));
     assert!(verb(&["approvals"]).text().contains("No call waits for an answer"));
     assert_eq!(verb(&["approvals", id, "--no"]).code, Some(2), "it is not there any more");
@@ -140,31 +115,28 @@ fn an_operator_answers_for_one_call_and_nobody_else_does() {
 
 #[test]
 fn what_changes_while_a_person_is_asked_does_not_run() {
-    let playground = playground(Who::ours());
-    let web = Web::start(&playground, &[]);
-    let asked = Asked { web: &web, playground: &playground };
+    let (playground, web) = served(payer);
+    let begun = || {
+        let waits = call(&web, &[], &json!({"to": "x"}));
+        (waits, question(&playground, &web, &[]))
+    };
     // Without tokens there is one user, who runs the host.
-    let call = asked.call(&[], &json!({"to": "x"}));
-    let question = asked.question(&[]);
-    assert_eq!(asked.answer(&question, &[], YES).status, 200);
-    assert_eq!(ended(call).status, 200, "control: nothing changed");
+    let (waits, asked) = begun();
+    assert_eq!(answer(&web, &asked, &[], YES).status, 200);
+    assert_eq!(ended(waits).status, 200, "control: nothing changed");
     fs::remove_file(playground.path("user_scripts/pay/out/ran")).unwrap();
-
+    let (waits, asked) = begun();
     let script = playground.path("user_scripts/pay/main.py");
-    let call = asked.call(&[], &json!({"to": "x"}));
-    let question = asked.question(&[]);
     fs::write(&script, fs::read_to_string(&script).unwrap() + "# more\n").unwrap();
-    assert_eq!(asked.answer(&question, &[], YES).status, 200);
-    let reply = ended(call);
+    assert_eq!(answer(&web, &asked, &[], YES).status, 200);
+    let reply = ended(waits);
     assert!(reply.status == 503 && reply.body.contains("changed while a person was asked"), "{reply:?}");
     assert_eq!(ran(&playground), 0);
-
     // A client that leaves takes its question along.
-    let call = asked.call(&[], &json!({"to": "x"}));
-    let question = asked.question(&[]);
-    drop(call);
-    wait_for("the question is gone", || asked.open(&[]).is_empty());
-    assert_eq!(asked.answer(&question, &[], YES).status, 404);
+    let (waits, asked) = begun();
+    drop(waits);
+    wait_for("the question is gone", || open(&web, &[]).is_empty());
+    assert_eq!(answer(&web, &asked, &[], YES).status, 404);
     assert_eq!(playground.records().pop().unwrap()["outcome"], "CancelledError");
     assert_eq!(ran(&playground), 0);
 }

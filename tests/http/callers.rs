@@ -1,12 +1,18 @@
 //! Who may call: the user who runs the server, or whoever presents a token, and nobody by what they say.
 
-use super::{Web, adder, bearer, caller, certified, private, request, token, write_callers};
+use super::{Web, adder, bearer, caller, certified, exchanged, private, request, served, token, tokens, unserved};
 use crate::prelude::*;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use std::os::unix::fs::{FileTypeExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
+
+/// What a list of the tools is answered to this user.
+fn listed(web: &Web, uid: u32) -> String {
+    let asked = request("GET", "/v1/tools", &web.address, &[], "");
+    String::from_utf8_lossy(&exchanged(web.connect_as(uid), asked.as_bytes())).into_owned()
+}
 
 #[test]
 fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
@@ -15,7 +21,7 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
         adder(&playground);
         let web = Web::start(&playground, &[]);
         let own = web.call("esc:add", &json!({"a": 1, "b": 2}), &[]);
-        assert_eq!((own.status, own.json()["outputData"]["sum"].as_i64()), (200, Some(3)), "{own:?}");
+        assert_eq!(own.is(200, "none").json()["outputData"]["sum"], 3);
         assert_eq!(web.get("/v1/tools/esc:add/audit", &[]).status, 200);
         // A body that names another user changes nothing of who called.
         let named = web.call("esc:add", &json!({"user": "bob", "arguments": {"a": 1, "b": 2}}), &[]);
@@ -24,14 +30,19 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
         assert!(playground.records().iter().all(|record| record["user"] == login), "{:?}", playground.records());
         // Whoever presents a token does not mean to be the operator.
         assert_eq!(web.get("/v1/tools", &[&bearer("th_x")]).status, 401);
+        // Who sends no more is still known.
+        for _ in 0..50 {
+            let stream = web.send("GET", "/healthz", &[], "");
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let answer = super::rest(stream);
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
         if !is_root() {
             return skipped(1, "another user's connection needs root");
         }
         let before = playground.records().len();
         for other in [12399, if who == Who::Root { 12345 } else { 0 }] {
-            let asked = request("GET", "/v1/tools", &web.address, &[], "");
-            let answer = super::exchanged(web.connect_as(other), asked.as_bytes());
-            let text = String::from_utf8_lossy(&answer);
+            let text = listed(&web, other);
             assert!(text.starts_with("HTTP/1.1 403 ") && text.contains("for the user who runs it"), "{other}: {text}");
             assert!(!text.contains("esc:add"), "{text}");
         }
@@ -46,8 +57,7 @@ fn a_crowd_of_other_users_keeps_the_owner_not_out() {
     if !is_root() {
         return skipped(1, "another user's connection needs root");
     }
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let web = Web::start(&playground, &[]);
+    let (_playground, web) = served(|_| ());
     let open = || fs::read_dir(format!("/proc/{}/fd", web.child.id())).unwrap().count();
     assert_eq!(web.get("/v1/tools", &[]).status, 200);
     let before = open();
@@ -56,28 +66,12 @@ fn a_crowd_of_other_users_keeps_the_owner_not_out() {
     let during = open();
     assert!(during < before + 100, "{before} descriptors became {during}");
     assert_eq!(web.get("/v1/tools", &[]).status, 200);
-    let answers: Vec<_> = crowd.into_iter().map(|stream| super::exchanged(stream, asked.as_bytes())).collect();
+    let answers: Vec<_> = crowd.into_iter().map(|stream| exchanged(stream, asked.as_bytes())).collect();
     assert!(answers.iter().all(|answer| answer.is_empty() || answer.starts_with(b"HTTP/1.1 403 ")));
     // One for each minute: a minute may end meanwhile.
     assert!((1..3).contains(&web.said().matches("refused: uid 12399").count()), "{}", web.said());
     // The control: alone it is told why, where it asks within the second that it has.
-    within(PATIENCE, "a stranger is told why", || {
-        super::exchanged(web.connect_as(12399), asked.as_bytes()).starts_with(b"HTTP/1.1 403 ")
-    });
-}
-
-#[test]
-fn who_sends_no_more_is_still_known() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let web = Web::start(&playground, &[]);
-    let asked = request("GET", "/healthz", &web.address, &[], "");
-    for _ in 0..50 {
-        let mut stream = web.connect();
-        stream.write_all(asked.as_bytes()).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let answer = super::exchanged(stream, b"");
-        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
-    }
+    wait_for("a stranger is told why", || listed(&web, 12399).starts_with("HTTP/1.1 403 "));
 }
 
 #[test]
@@ -95,7 +89,7 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
             command.args(["-sS", "-m", "10", "--unix-socket"]).arg(&path).arg("http://localhost/v1/tools");
             finish(command, b"")
         };
-        let mut web = Web::at(&playground, &address, &[]);
+        let web = Web::at(&playground, &address, &[]);
         let facts = fs::symlink_metadata(&path).unwrap();
         assert!(facts.file_type().is_socket() && facts.permissions().mode() & 0o777 == 0o600, "{facts:?}");
         assert!(asked(None).out["tools"].is_array(), "{:?}", asked(None));
@@ -106,16 +100,9 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
             let other = asked(Some(12399));
             assert_eq!(other.kind(), "AuthorizationError", "{other:?}");
         }
-        let second = playground.cli(&["serve", "--http", &address]);
-        assert!(second.code == Some(4) && second.stderr.contains("a server listens there already"), "{second:?}");
-        web.child.kill().unwrap();
-        web.child.wait().unwrap();
-        assert!(path.exists(), "one that is killed leaves its socket");
-        let again = Web::at(&playground, &address, &[]);
-        assert!(asked(None).out["tools"].is_array());
         let theirs = "others can put a socket of theirs in the place of this one";
-        assert!(!again.said().contains(theirs), "{}", again.said());
-        drop(again);
+        assert!(!web.said().contains(theirs), "control: {}", web.said());
+        drop(web);
         let open = playground.path("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
@@ -124,20 +111,18 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         drop(warned);
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
-        let file = playground.cli(&["serve", "--http", &address]);
-        assert!(file.code == Some(4) && file.stderr.contains("something other than a socket lies there"), "{file:?}");
+        unserved(&playground, &[&address], 4, "something other than a socket lies there");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     });
 }
 
 #[test]
-fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
+fn a_socket_is_taken_from_no_server_that_lives_and_from_no_other_user() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let path = playground.path("state/http.sock");
     let address = format!("unix:{}", path.display());
     let refused = |wanted: &str| {
-        let ended = playground.cli(&["serve", "--http", &address]);
-        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
+        unserved(&playground, &[&address], 4, wanted);
         assert!(path.exists(), "{wanted}");
     };
     // One that ends leaves what another put there meanwhile.
@@ -145,7 +130,7 @@ fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
     fs::remove_file(&path).unwrap();
     let mut second = Web::at(&playground, &address, &[]);
     for (web, stays) in [(&mut first, true), (&mut second, false)] {
-        web.signal(nix::sys::signal::Signal::SIGTERM);
+        web.signal(Signal::SIGTERM);
         web.ended(PATIENCE);
         assert_eq!(path.exists(), stays);
     }
@@ -163,35 +148,25 @@ fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
         chown(&path, Some(playground.who.uid().unwrap_or(0)), None).unwrap();
     }
     drop(Web::at(&playground, &address, &[]));
-}
-
-/// Each of them finds the socket of one that was killed.
-#[test]
-fn of_servers_that_start_at_one_moment_one_listens() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let path = playground.path("state/http.sock");
-    let address = format!("unix:{}", path.display());
+    // Of servers that start at one moment, and find the socket of one that was killed, one listens.
     for round in 0..5 {
+        fs::remove_file(&path).unwrap();
         drop(UnixListener::bind(&path).unwrap());
         chown(&path, playground.who.uid(), playground.who.uid()).unwrap();
-        let started = std::thread::scope(|scope| {
-            let servers: Vec<_> = (0..6)
-                .map(|_| {
-                    let mut host = playground.host();
-                    host.args(["serve", "--http", &address]);
-                    scope.spawn(|| Web::run(host, playground.who.uid()))
-                })
-                .collect();
-            servers.into_iter().map(|server| server.join().unwrap()).collect::<Vec<_>>()
+        let serve = || {
+            let mut host = playground.host();
+            host.args(["serve", "--http", &address]);
+            Web::run(host, playground.who.uid())
+        };
+        let (serving, refused): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+            let servers: Vec<_> = (0..6).map(|_| scope.spawn(serve)).collect();
+            servers.into_iter().map(|server| server.join().unwrap()).partition(Result::is_ok)
         });
-        let (serving, refused): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
         let refused: Vec<_> = refused.into_iter().filter_map(Result::err).collect();
         assert_eq!(serving.len(), 1, "round {round}: {refused:?}");
         let taken = "a server listens there already";
         assert!(refused.iter().all(|said| said.contains(taken)), "round {round}: {refused:?}");
         UnixStream::connect(&path).expect("the one that serves is the one that is reached");
-        drop(serving);
-        fs::remove_file(&path).unwrap();
     }
 }
 
@@ -203,61 +178,50 @@ fn a_token_is_a_name_and_nothing_else_is() {
     let (ops, operator) = token(&playground, "ops", &["--operator"]);
     let file = private(&playground, "state/tokens", &format!("{line}\n{operator}\n"));
     let web = Web::start(&playground, &["--token-file", &file]);
+    let list = |token: &str| web.get("/v1/tools", &[&bearer(token)]).status;
     let sum = json!({"a": 1, "b": 2});
     let absent = web.call("esc:add", &sum, &[]);
     assert_eq!((absent.status, absent.header("www-authenticate")), (401, Some("Bearer realm=\"toolhost\"")));
-    let wrong = format!("th_{}", "A".repeat(43));
-    let twice = [bearer(&alice), bearer(&ops)];
-    for (what, headers) in [
-        ("wrong", vec![bearer(&wrong)]),
-        ("cut", vec![bearer(&alice[..40])]),
-        ("its hash", vec![bearer(line.split(' ').nth(1).unwrap())]),
-        ("basic", vec![format!("Authorization: Basic {alice}")]),
-        ("bare", vec![format!("Authorization: {alice}")]),
-        ("two", twice.to_vec()),
-        ("another header", vec![format!("X-Api-Key: {alice}")]),
-        ("a cookie", vec![format!("Cookie: token={alice}")]),
-        ("for a proxy", vec![format!("Proxy-Authorization: Bearer {alice}")]),
+    for (what, header) in [
+        ("wrong", bearer(&format!("th_{}", "A".repeat(43)))),
+        ("cut", bearer(&alice[..40])),
+        ("its hash", bearer(line.split(' ').nth(1).unwrap())),
+        ("basic", format!("Authorization: Basic {alice}")),
+        ("bare", format!("Authorization: {alice}")),
+        ("two", format!("{}\r\n{}", bearer(&alice), bearer(&ops))),
+        ("another header", format!("X-Api-Key: {alice}")),
+        ("a cookie", format!("Cookie: token={alice}")),
+        ("for a proxy", format!("Proxy-Authorization: Bearer {alice}")),
     ] {
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        assert_eq!(web.call("esc:add", &sum, &headers).status, 401, "{what}");
+        assert_eq!(web.call("esc:add", &sum, &[&header]).status, 401, "{what}");
     }
-    assert_eq!(web.get(&format!("/v1/tools?access_token={alice}"), &[]).status, 400, "in the query");
-    assert_eq!(web.get(&format!("/v1/tools?format={alice}"), &[]).status, 401, "in the query");
-    let behind = web.ask("POST", &format!("/v1/tools/esc:add/calls/{alice}"), &[], &sum.to_string());
-    assert_eq!(behind.status, 401, "behind the path");
+    for (path, status) in [("?access_token=", 400), ("?format=", 401), ("/esc:add/", 401)] {
+        assert_eq!(web.get(&format!("/v1/tools{path}{alice}"), &[]).status, status, "{path}");
+    }
     let inside = json!({"a": 1, "b": 2, "token": alice, "authorization": bearer(&alice)});
     assert_eq!(web.call("esc:add", &inside, &[]).status, 401, "in the body");
     assert!(playground.records().is_empty(), "{:?}", playground.records());
-    let good = web.call("esc:add", &json!({"user": "ops", "arguments": sum}), &[&bearer(&alice)]);
-    assert_eq!(good.status, 200, "{good:?}");
+    let seen = web.call("esc:add", &json!({"user": "ops", "arguments": sum}), &[&bearer(&alice)]).is(200, "none").body;
     assert_eq!(playground.records()[0]["user"], "alice");
     // What only an operator reads.
-    for (path, token, status) in
-        [("/v1/tools/esc:add/audit", &alice, 403), ("/v1/tools/esc:add/audit", &ops, 200), ("/v1/tools", &alice, 200)]
-    {
-        assert_eq!(web.get(path, &[&bearer(token)]).status, status, "{path}");
-    }
-    let (seen, own) = (good.body, web.call("esc:add", &sum, &[&bearer(&ops)]).body);
+    let audit = [&alice, &ops].map(|token| web.get("/v1/tools/esc:add/audit", &[&bearer(token)]).status);
+    assert_eq!((audit, list(&alice)), ([403, 200], 200));
+    let own = web.call("esc:add", &sum, &[&bearer(&ops)]).body;
     let base = playground.base.display().to_string();
     assert!(!seen.contains(&base) && !seen.contains("\"walls\"") && own.contains("\"walls\""), "{seen}");
     // A line that is taken away is seen at once, and a file that cannot be trusted lets nobody in.
     private(&playground, "state/tokens", &operator);
-    assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 401);
-    assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 200);
+    assert_eq!([&alice, &ops].map(|token| list(token)), [401, 200]);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 401);
+    assert_eq!(list(&ops), 401);
     wait_for("the log says why", || web.said().contains("no token is accepted") && web.said().contains("chmod 600"));
-    let starts = playground.cli(&["serve", "--http", "127.0.0.1:0", "--token-file", &file]);
-    assert!(starts.code == Some(4) && starts.stderr.contains("others may read it"), "{starts:?}");
-    for secret in [&alice, &ops] {
-        assert!(!web.said().contains(secret.as_str()), "a token stands in the log");
-    }
+    unserved(&playground, &["127.0.0.1:0", "--token-file", &file], 4, "others may read it");
+    assert!(![&alice, &ops].iter().any(|token| web.said().contains(token.as_str())), "a token stands in the log");
 }
 
 /// Whoever owns the folder of a file can put an older one back, in which a line stands that was taken away since.
 #[test]
-fn a_file_of_tokens_lies_where_nobody_else_can_replace_it() {
+fn a_file_of_tokens_lies_where_no_other_can_replace_it() {
     if !is_root() {
         return skipped(1, "a folder of another user needs root");
     }
@@ -268,22 +232,21 @@ fn a_file_of_tokens_lies_where_nobody_else_can_replace_it() {
         playground.settle();
         let file = private(&playground, "apart/tokens", &line);
         let folder = playground.path("apart");
-        let start = || playground.cli(&["serve", "--http", "127.0.0.1:0", "--token-file", &file]);
         let web = Web::start(&playground, &["--token-file", &file]);
-        assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200, "{who:?}: the control");
+        let list = || web.get("/v1/tools", &[&bearer(&alice)]).status;
+        assert_eq!(list(), 200, "{who:?}: the control");
         let own = who.uid().unwrap_or(0);
         for (owner, mode, words) in [(12399, 0o755, "uid 12399"), (own, 0o777, "others may write")] {
             chown(&folder, Some(owner), Some(owner)).unwrap();
             fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
             // The file as it was, with another time.
             private(&playground, "apart/tokens", &line);
-            assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 401, "{who:?}: {words}");
-            let refused = start();
-            assert!(refused.code == Some(4) && refused.stderr.contains(words), "{who:?}: {refused:?}");
+            assert_eq!(list(), 401, "{who:?}: {words}");
+            unserved(&playground, &["127.0.0.1:0", "--token-file", &file], 4, words);
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         private(&playground, "apart/tokens", &line);
-        assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200, "{who:?}: mended");
+        assert_eq!(list(), 200, "{who:?}: once its folder is as it was");
     }
 }
 
@@ -293,16 +256,14 @@ fn files_that_flags_name_are_kept_from_tools_of_that_server() {
     let kept = playground.path("kept");
     fs::create_dir(&kept).unwrap();
     let tree = format!("{}/**", kept.display());
-    let more = json!({"securityContext": {"fileAccess": {"allowWrite": [tree]}}});
-    playground.tool("writer", "python", "print(1)\n", more);
+    let writes = json!({"securityContext": {"fileAccess": {"allowWrite": [tree]}}});
+    playground.tool("writer", "python", "print(1)\n", writes);
     playground.allow("writer", "esc:writer", &["./**"], &[&tree]);
     playground.settle();
     let (ops, line) = token(&playground, "ops", &["--operator"]);
     let file = private(&playground, "kept/tokens", &line);
     let web = Web::start(&playground, &["--token-file", &file]);
-    let told = web.call("esc:writer", &json!({}), &[&bearer(&ops)]);
-    let words = told.json()["error"].to_string();
-    assert!(told.status == 403 && words.contains("a file of this host could be written"), "{told:?}");
+    web.call("esc:writer", &json!({}), &[&bearer(&ops)]).is(403, "SecurityError: a file of this host could be written");
     // The control: a host that was not told of it. One that reads it in its configuration was.
     assert_eq!(playground.call("esc:writer", "{}").out["success"], true);
     let config = private(&playground, "state/config.toml", &format!("[http]\ntoken_file = \"{file}\"\n"));
@@ -314,15 +275,14 @@ fn files_that_flags_name_are_kept_from_tools_of_that_server() {
 fn a_wide_address_needs_tokens_and_tls() {
     let Some(curl) = found("curl") else { return missing(1, "curl") };
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let (alice, line) = token(&playground, "alice", &[]);
-    let file = private(&playground, "state/tokens", &line);
-    let refused = |more: &[&str], wanted: &str| {
-        let ended = playground.cli(&[&["serve", "--http", "0.0.0.0:0"], more].concat());
-        assert!(ended.code == Some(2) && ended.stderr.contains(wanted), "{ended:?}");
-    };
-    refused(&[], "callers must present a token");
-    refused(&["--insecure"], "callers must present a token");
-    refused(&["--token-file", &file], "--tls-cert FILE --tls-key FILE, or --insecure");
+    let (file, [alice]) = tokens(&playground, ["alice"]);
+    for (flags, wanted) in [
+        (&["0.0.0.0:0"][..], "callers must present a token"),
+        (&["0.0.0.0:0", "--insecure"], "callers must present a token"),
+        (&["0.0.0.0:0", "--token-file", &file], "--tls-cert FILE --tls-key FILE, or --insecure"),
+    ] {
+        unserved(&playground, flags, 2, wanted);
+    }
     let [certificate, key] = certified(&playground);
     let flags = ["--token-file", &file, "--tls-cert", &certificate, "--tls-key", &key];
     let web = Web::at(&playground, "0.0.0.0:0", &flags);
@@ -333,31 +293,21 @@ fn a_wide_address_needs_tokens_and_tls() {
         command.arg(format!("https://localhost:{port}/v1/tools"));
         finish(command, b"")
     };
-    let good = asked(&["-4", "-H", &bearer(&alice)]);
-    assert!(good.out["tools"].is_array(), "{good:?}");
+    assert!(asked(&["-4", "-H", &alice]).out["tools"].is_array());
     assert_eq!(asked(&["-4"]).kind(), "AuthorizationError");
     assert!(asked(&["-4", "--tls-max", "1.1"]).code != Some(0));
     // In the clear nothing is answered.
-    let clear = std::net::TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
-    let answer = super::exchanged(clear, b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let clear = TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
+    let answer = exchanged(clear, b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let ended = playground.cli(&[&["serve", "--http", "0.0.0.0:0"], &flags[..]].concat());
-    assert!(ended.code == Some(4) && ended.stderr.contains("others may read it"), "{ended:?}");
-}
-
-/// A JWT, signed by this key over whatever it says.
-fn signed(key: &Ed25519KeyPair, head: &Value, claims: &Value) -> String {
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let text = format!("{}.{}", part(head), part(claims));
-    let signature = URL_SAFE_NO_PAD.encode(key.sign(text.as_bytes()));
-    format!("{text}.{signature}")
+    unserved(&playground, &[&["0.0.0.0:0"], &flags[..]].concat(), 4, "others may read it");
 }
 
 #[test]
 fn a_jwt_is_taken_on_the_operators_terms_alone() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    copy(&crate::harness::repository("user_scripts/csv-summary"), &playground.path("user_scripts/csv-summary"));
+    copy(&repository("user_scripts/csv-summary"), &playground.path("user_scripts/csv-summary"));
     playground.settle();
     let key = |seed: u8| Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap();
     let (ours, theirs) = (key(1), key(2));
@@ -369,97 +319,82 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     let config = private(&playground, "state/config.toml", terms);
     let web = Web::start(&playground, &["--config", &config]);
     let now = jiff::Timestamp::now().as_second();
-    let head = json!({"alg": "EdDSA", "kid": "one"});
-    let claims = |more: Value| {
-        let mut claims = json!({"iss": "https://issuer", "aud": "https://tools", "sub": "alice", "exp": now + 60});
-        for (name, value) in more.as_object().unwrap() {
-            claims[name] = value.clone();
-        }
-        claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
-        claims
+    let with = |mut whole: Value, more: Value| {
+        whole.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        whole.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        whole
     };
-    let with = |more: Value| {
-        let mut head = head.clone();
-        head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        head
+    let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    // A token with this in its head and among its claims, signed by this key over whatever they say.
+    let signed = |key: &Ed25519KeyPair, head: Value, claims: Value| {
+        let head = with(json!({"alg": "EdDSA", "kid": "one"}), head);
+        let good = json!({"iss": "https://issuer", "aud": "https://tools", "sub": "alice", "exp": now + 60});
+        let text = format!("{}.{}", part(head), part(with(good, claims)));
+        let signature = URL_SAFE_NO_PAD.encode(key.sign(text.as_bytes()));
+        format!("{text}.{signature}")
     };
     let status = |token: &str| web.get("/v1/tools/data:csv-summary", &[&bearer(token)]).status;
-    assert_eq!(status(&signed(&ours, &with(json!({"made-up": 1})), &claims(json!({})))), 200, "the control of crit");
-    assert_eq!(status(&signed(&ours, &head, &claims(json!({})))), 200);
-    assert_eq!(status(&signed(&ours, &head, &claims(json!({"aud": ["x", "https://tools"]})))), 200);
-    for (what, token) in [
-        ("another key", signed(&theirs, &head, &claims(json!({})))),
-        ("another issuer", signed(&ours, &head, &claims(json!({"iss": "https://other"})))),
-        ("a list of issuers", signed(&ours, &head, &claims(json!({"iss": ["https://issuer", "https://other"]})))),
-        ("another audience", signed(&ours, &head, &claims(json!({"aud": "https://other"})))),
-        ("no audience", signed(&ours, &head, &claims(json!({"aud": null})))),
-        ("expired", signed(&ours, &head, &claims(json!({"exp": now - 60})))),
-        ("no expiry", signed(&ours, &head, &claims(json!({"exp": null})))),
-        ("not yet", signed(&ours, &head, &claims(json!({"nbf": now + 600})))),
-        ("no subject", signed(&ours, &head, &claims(json!({"sub": null})))),
-        ("an empty subject", signed(&ours, &head, &claims(json!({"sub": ""})))),
-        ("a hidden subject", signed(&ours, &head, &claims(json!({"sub": "a\u{202e}b"})))),
-        ("what must be", signed(&ours, &with(json!({"crit": ["made-up"], "made-up": 1})), &claims(json!({})))),
-        ("nothing that must be", signed(&ours, &with(json!({"crit": []})), &claims(json!({})))),
-        ("unencoded", signed(&ours, &with(json!({"b64": false})), &claims(json!({})))),
-        ("another kid", signed(&ours, &json!({"alg": "EdDSA", "kid": "two"}), &claims(json!({})))),
-        ("no algorithm", signed(&ours, &json!({"alg": "none", "kid": "one"}), &claims(json!({})))),
-        ("a shared secret", signed(&ours, &json!({"alg": "HS256", "kid": "one"}), &claims(json!({})))),
-        ("a key of its own", signed(&theirs, &json!({"alg": "EdDSA", "jwk": set["keys"][0]}), &claims(json!({})))),
+    let none = || json!({});
+    for (what, wanted, key, head, claims) in [
+        ("a good one", 200, &ours, none(), none()),
+        ("the control of crit", 200, &ours, json!({"made-up": 1}), none()),
+        ("two audiences", 200, &ours, none(), json!({"aud": ["x", "https://tools"]})),
+        ("another key", 401, &theirs, none(), none()),
+        ("another issuer", 401, &ours, none(), json!({"iss": "https://other"})),
+        ("a list of issuers", 401, &ours, none(), json!({"iss": ["https://issuer", "https://other"]})),
+        ("another audience", 401, &ours, none(), json!({"aud": "https://other"})),
+        ("no audience", 401, &ours, none(), json!({"aud": null})),
+        ("expired", 401, &ours, none(), json!({"exp": now - 60})),
+        ("no expiry", 401, &ours, none(), json!({"exp": null})),
+        ("not yet", 401, &ours, none(), json!({"nbf": now + 600})),
+        ("no subject", 401, &ours, none(), json!({"sub": null})),
+        ("an empty subject", 401, &ours, none(), json!({"sub": ""})),
+        ("a hidden subject", 401, &ours, none(), json!({"sub": "a\u{202e}b"})),
+        ("what must be", 401, &ours, json!({"crit": ["made-up"], "made-up": 1}), none()),
+        ("nothing that must be", 401, &ours, json!({"crit": []}), none()),
+        ("unencoded", 401, &ours, json!({"b64": false}), none()),
+        ("another kid", 401, &ours, json!({"kid": "two"}), none()),
+        ("no algorithm", 401, &ours, json!({"alg": "none"}), none()),
+        ("a shared secret", 401, &ours, json!({"alg": "HS256"}), none()),
+        ("a key of its own", 401, &theirs, json!({"kid": null, "jwk": set["keys"][0]}), none()),
     ] {
-        assert_eq!(status(&token), 401, "{what}");
+        assert_eq!(status(&signed(key, head, claims)), wanted, "{what}");
     }
+    let unsigned = signed(&ours, none(), none());
+    assert_eq!(status(&unsigned[..=unsigned.rfind('.').unwrap()]), 401, "no signature");
     // Who issues them is told without one.
     let at = "/.well-known/oauth-protected-resource";
     let told = web.get(at, &[]).json();
-    assert_eq!(
-        (&told["resource"], &told["authorization_servers"][0]),
-        (&json!("https://tools"), &json!("https://issuer"))
-    );
+    assert_eq!([&told["resource"], &told["authorization_servers"][0]], ["https://tools", "https://issuer"]);
     let challenge = web.get("/v1/tools", &[]);
     let challenge = challenge.header("www-authenticate").unwrap();
     assert!(challenge.contains(&format!("resource_metadata=\"https://tools{at}\"")), "{challenge}");
-    let unsigned = signed(&ours, &head, &claims(json!({})));
-    assert_eq!(status(&unsigned[..=unsigned.rfind('.').unwrap()]), 401, "no signature");
-    let call = |sub: &str, path: &str| {
-        let token = signed(&ours, &head, &claims(json!({ "sub": sub })));
-        web.get(path, &[&bearer(&token)]).status
-    };
-    assert_eq!(call("alice", "/v1/tools/data:csv-summary/audit"), 403);
-    assert_eq!(call("ops", "/v1/tools/data:csv-summary/audit"), 200);
-    let token = signed(&ours, &head, &claims(json!({})));
-    web.call("data:nothing", &json!({}), &[&bearer(&token)]);
+    let audit = ["alice", "ops"].map(|who| {
+        let token = signed(&ours, none(), json!({ "sub": who }));
+        web.get("/v1/tools/data:csv-summary/audit", &[&bearer(&token)]).status
+    });
+    assert_eq!(audit, [403, 200]);
+    web.call("data:nothing", &json!({}), &[&bearer(&signed(&ours, none(), none()))]);
     assert_eq!(playground.records()[0]["user"], "jwt:alice");
+    let refused = |config: &str, why: &str| unserved(&playground, &["127.0.0.1:0", "--config", config], 4, why);
     for (bad, wanted) in [
         (terms.replace("\"EdDSA\"", "\"HS256\""), "not one of RS256"),
         (terms.replace("\"EdDSA\"", "\"RS256\""), "not among the algorithms"),
         (terms.replace("https://tools", ""), "issuer and audience must be named"),
         (terms.replace("audience", "audiences"), "unknown field"),
     ] {
-        let config = private(&playground, "state/bad.toml", &bad);
-        let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
-        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
+        refused(&private(&playground, "state/bad.toml", &bad), wanted);
     }
     let keyed = |more: Value| {
-        let mut set = set.clone();
-        set["keys"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        private(&playground, "state/keys.json", &set.to_string());
+        let key = with(set["keys"][0].clone(), more);
+        private(&playground, "state/keys.json", &json!({"keys": [key]}).to_string());
     };
-    for (more, verifies) in [
-        (json!({"use": "enc"}), false),
-        (json!({"key_ops": ["encrypt"]}), false),
-        (json!({"use": "sig", "key_ops": ["sign"]}), false),
-        (json!({"use": "sig", "key_ops": ["verify"]}), true),
-    ] {
-        keyed(more.clone());
-        if verifies {
-            drop(Web::start(&playground, &["--config", &config]));
-            continue;
-        }
-        let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
-        let wanted = "key one: its use or key_ops is not to verify signatures";
-        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{more}: {ended:?}");
+    for more in [json!({"use": "enc"}), json!({"key_ops": ["encrypt"]}), json!({"use": "sig", "key_ops": ["sign"]})] {
+        keyed(more);
+        refused(&config, "key one: its use or key_ops is not to verify signatures");
     }
+    keyed(json!({"use": "sig", "key_ops": ["verify"]}));
+    drop(Web::start(&playground, &["--config", &config]));
 }
 
 /// What a token's line says of its holder, `callers.policy.toml` takes back.
@@ -467,40 +402,31 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
 fn who_is_no_operator_reads_no_path_and_no_policy() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
-    let (made, line) = token(&playground, "ops", &["--operator"]);
-    let file = private(&playground, "state/tokens", &line);
-    let role = |role: &str| {
-        write_callers(&playground, &caller("ops", role).replace("[\"*\"]", "[\"a:*\"]"));
-        private(&playground, "state/tokens", &line);
-    };
-    let asked = || {
+    let asked = |role: &str| {
+        super::write_callers(&playground, &caller("ops", role).replace("[\"*\"]", "[\"a:*\"]"));
+        let (file, [header]) = tokens(&playground, ["ops!"]);
         let web = Web::start(&playground, &["--token-file", &file]);
-        let tool = web.get("/v1/tools/esc:add", &[&bearer(&made)]);
-        let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&bearer(&made)]);
+        let tool = web.get("/v1/tools/esc:add", &[&header]).is(404, "ToolNotFoundError");
+        let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&header]).is(404, "ToolNotFoundError");
         let said = web.said().contains("no operator is ops: callers.policy.toml says who is one");
-        (tool.status, tool.body, call.status, call.body, web.get("/metrics", &[&bearer(&made)]).status, said)
+        (tool.body, call.body, web.get("/metrics", &[&header]).status, said)
     };
-    role("");
-    let (tool, shown, call, answer, metrics, said) = asked();
-    assert!(said);
+    let (tool, call, metrics, said) = asked("");
+    assert_eq!((metrics, said), (403, true));
+    let seen = tool + &call;
+    assert!(!seen.contains("policy.toml") && !seen.contains("/var/tmp"), "{seen}");
     let own = Web::start(&playground, &[]);
     assert!(own.said().contains("no operator is ") && !own.said().contains("who is its operator"), "{}", own.said());
-    let (shown_to_own, own_metrics) = (own.get("/v1/tools/esc:add", &[]), own.get("/metrics", &[]).status);
-    assert_eq!((shown_to_own.status, own_metrics), (404, 403));
-    assert!(!shown_to_own.body.contains("policy.toml"), "{shown_to_own:?}");
-    assert_eq!((tool, call, metrics), (404, 404, 403));
-    let seen = shown + &answer;
-    assert!(!seen.contains("policy.toml") && !seen.contains("/var/tmp"), "{seen}");
-    role("role = \"operator\"\n");
-    let (tool, shown, _, answer, metrics, said) = asked();
-    assert!(!said, "control");
-    assert_eq!((tool, metrics), (404, 200));
-    assert!([&shown, &answer].iter().all(|seen| seen.contains("callers.policy.toml")), "control: {shown} {answer}");
+    let shown = own.get("/v1/tools/esc:add", &[]).is(404, "ToolNotFoundError");
+    assert!(own.get("/metrics", &[]).status == 403 && !shown.body.contains("policy.toml"), "{shown:?}");
+    let (tool, call, metrics, said) = asked("role = \"operator\"\n");
+    assert_eq!((metrics, said), (200, false), "control");
+    assert!([&tool, &call].iter().all(|seen| seen.contains("callers.policy.toml")), "control: {tool} {call}");
 }
 
 /// In a user namespace one id stands for every user that has none there: nobody is told by it.
 #[test]
-fn an_id_that_stands_for_everybody_is_nobodys() {
+fn an_id_that_stands_for_everybody_is_no_users_own() {
     if !is_root() {
         return skipped(1, "files and connections of other users need root");
     }
@@ -514,29 +440,20 @@ fn an_id_that_stands_for_everybody_is_nobodys() {
         command.args(arguments);
         command
     };
-    let (user, mapped) = (playground.who.uid(), ["--map-user=1000", "--map-group=1000"]);
-    let serve = |map: &[&str]| Web::run(inside(map, &["serve", "--http", "127.0.0.1:0"]), user);
-    let status = |web: &Web, uid: u32| {
-        let asked = request("GET", "/v1/tools", &web.address, &[], "");
-        let answer = super::exchanged(web.connect_as(uid), asked.as_bytes());
-        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
-    };
+    let mapped = ["--map-user=1000", "--map-group=1000"];
+    let serve = |map: &[&str]| Web::run(inside(map, &["serve", "--http", "127.0.0.1:0"]), playground.who.uid());
     // The server's own id is the overflow id: because it has none, or because that one was given to it.
     for map in [&[][..], &["--map-user=65534"]] {
         let said = serve(map).err().unwrap_or_else(|| panic!("{map:?}: it serves"));
         assert!(said.contains("stands for everybody") || said.contains("no id of its own"), "{map:?}: {said}");
     }
     let web = serve(&mapped).expect("the control: an id of its own");
-    assert!(status(&web, 12345).contains("200"), "the control: its user is served");
-    assert!(status(&web, 12399).contains("403"), "and nobody else");
+    assert!(listed(&web, 12345).starts_with("HTTP/1.1 200 "), "the control: its user is served");
+    assert!(listed(&web, 12399).starts_with("HTTP/1.1 403 "), "and nobody else");
     // The client's check: the same words as of a server of another user.
-    let ask = |command: Command| finish(command, b"").stderr;
-    let http = web.address.clone();
-    let told = ask(inside(&[], &["status", "--http", &http]));
+    let told = finish(inside(&[], &["status", "--http", &web.address]), b"").stderr;
     assert!(told.contains("another user (uid 65534"), "{told}");
-    let mut control = playground.host();
-    control.args(["status", "--http", &http]);
-    assert_eq!(finish(control, b"").code, Some(0), "the control: the same client outside");
+    assert_eq!(playground.cli(&["status", "--http", &web.address]).code, Some(0), "the control: the client outside");
     drop(web);
     // Files: a policy of another user.
     let call = || finish(inside(&mapped, &["call", "esc:add", "--json", "--input", "{\"a\":1,\"b\":2}"]), b"");

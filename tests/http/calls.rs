@@ -1,6 +1,7 @@
 //! Calls: statuses, events while the tool runs, clients that leave, a server that is told to stop.
 
-use super::{GATE, Web, adder, exchanged, gated, heard, open_gate, request, sleeper};
+use super::mcp::{Client, SLEEPER};
+use super::{GATE, adder, gated, heard, open_gate, request, rest, served, sleeper};
 use crate::prelude::*;
 
 /// The events of a stream: names and data.
@@ -16,19 +17,18 @@ pub fn events(body: &str) -> Vec<(String, Value)> {
 const STREAM: &str = "Accept: text/event-stream";
 
 #[test]
-fn the_status_says_whether_the_tool_ran() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    playground.tool("fails", "python", "raise SystemExit(3)\n", json!({}));
-    playground.tool("long", "python", "print('\"' + 'x' * 300000 + '\"')\n", json!({}));
-    playground.tool(
-        "asks",
-        "python",
-        "print(1)\n",
-        json!({"securityContext": {"fileAccess": {"allowRead": ["/etc/*"]}}}),
-    );
-    playground.settle();
-    let web = Web::start(&playground, &[]);
+fn the_status_says_whether_the_tool_ran_and_a_stream_starts_and_ends_once() {
+    let (playground, web) = served(|it| {
+        adder(it);
+        it.tool("fails", "python", "raise SystemExit(3)\n", json!({}));
+        it.tool("long", "python", "print('\"' + 'x' * 300000 + '\"')\n", json!({}));
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["/etc/*"]}}});
+        it.tool("asks", "python", "print(1)\n", asks);
+        // A line of the tool that looks like one of the stream, and one with characters that a terminal would obey.
+        let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', '\\x1b[31m\\u202ered']:\n    \
+                      print(line, file=sys.stderr, flush=True)\n    time.sleep(0.2)\nprint(json := 7)\n";
+        it.tool("tells", "python", script, json!({}));
+    });
     let good = json!({"a": 1, "b": 2});
     for (tool, body, status, kind) in [
         ("esc:add", good.clone(), 200, "none"),
@@ -54,19 +54,15 @@ fn the_status_says_whether_the_tool_ran() {
             };
             let seen = report["error"]["type"].as_str().unwrap_or("none");
             assert_eq!((seen, report["success"] == true), (kind, kind == "none"), "{tool} {body}");
-            let records = playground.records();
-            assert_eq!(
-                (records.len(), &records[before]["call"]),
-                (before + 1, &report["id"]),
-                "each leaves its record"
-            );
+            let records = playground.records().split_off(before);
+            assert_eq!((records.len(), &records[0]["call"]), (1, &report["id"]), "each leaves its record");
         }
     }
     // A member beside `arguments` makes all of it the arguments, and who did not mean that is told.
     for accept in ["Accept: */*", STREAM] {
-        let reply = web.call("esc:add", &json!({"arguments": good, "timeoutMs": 9000}), &[accept]);
+        let both = json!({"arguments": good, "timeoutMs": 9000});
+        let reply = web.call("esc:add", &both, &[accept]).is(422, "ParameterValidationError");
         let details = reply.json()["error"]["details"].as_str().unwrap_or_default().to_owned();
-        assert_eq!(reply.status, 422, "{reply:?}");
         assert!(details.contains("since it holds 'timeoutMs' beside 'arguments'"), "{details}");
         let reply = web.call("esc:add", &json!({"a": "x", "b": 2}), &[accept]);
         assert!(!reply.body.contains("beside 'arguments'"), "the control: {reply:?}");
@@ -81,21 +77,11 @@ fn the_status_says_whether_the_tool_ran() {
     assert_eq!(long.json()["outputData"].as_str().map(str::len), Some(300_000));
     let long = web.call("esc:long", &json!({}), &[STREAM]);
     assert_eq!(events(&long.body).pop().unwrap().1["outputData"].as_str().map(str::len), Some(300_000));
-}
-
-#[test]
-fn a_stream_starts_tells_and_ends_once() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    // A line of the tool that looks like one of the stream, and one with characters that a terminal would obey.
-    let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', '\\x1b[31m\\u202ered']:\n    \
-                  print(line, file=sys.stderr, flush=True)\n    time.sleep(0.2)\nprint(json := 7)\n";
-    playground.tool("tells", "python", script, json!({}));
-    playground.settle();
-    let web = Web::start(&playground, &[]);
+    // What a tool says on the way.
     let mut stream = web.send("POST", "/v1/tools/esc:tells/calls", &[STREAM], "{}");
     let first = heard(&mut stream, "one");
     assert!(!first.contains("event: end"), "the line is heard while the tool runs: {first}");
-    let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+    let rest = rest(stream);
     assert!(!rest.contains(['\u{1b}', '\u{202e}']), "{rest}");
     let reply = web.call("esc:tells", &json!({"user": "bob", "arguments": {}}), &[STREAM]);
     assert_eq!(reply.header("content-type"), Some("text/event-stream"));
@@ -108,33 +94,39 @@ fn a_stream_starts_tells_and_ends_once() {
 }
 
 #[test]
-fn a_client_that_leaves_ends_its_call() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    sleeper(&playground);
-    let web = Web::start(&playground, &[]);
-    let asked =
-        |accept| request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[accept, "Connection: keep-alive"], "{}");
-    // The last has more requests behind its first, which nobody reads yet.
-    let behind = asked(STREAM) + &request("GET", "/healthz", &web.address, &[], "").repeat(500);
-    for asked in [asked("Accept: */*"), asked(STREAM), behind] {
+fn a_client_that_leaves_ends_its_calls() {
+    let (playground, web) = served(sleeper);
+    let leaves = |stream: TcpStream, many: usize| {
+        playground.runs(SLEEPER, many);
         let before = playground.records().len();
-        let mut stream = web.connect();
-        stream.write_all(asked.as_bytes()).unwrap();
-        playground.runs("user_scripts/sleep/main.py", 1);
         drop(stream);
-        within(Duration::from_secs(15), "the call ends", || playground.records().len() > before);
-        assert_eq!(playground.records()[before]["outcome"], "CancelledError");
-        playground.runs("user_scripts/sleep/main.py", 0);
-    }
+        within(Duration::from_secs(15), "all end", || playground.records().len() >= before + many);
+        playground.runs(SLEEPER, 0);
+    };
+    let begun = |accept: &str| web.send("POST", "/v1/tools/esc:sleep/calls", &[accept, "Connection: keep-alive"], "{}");
+    leaves(begun("Accept: */*"), 1);
+    leaves(begun(STREAM), 1);
+    leaves(Client::new(&web, true, &[]).begin("esc__sleep"), 1);
+    // More requests follow the first, and are not read yet.
+    let mut stream = begun(STREAM);
+    stream.write_all(request("GET", "/healthz", &web.address, &[], "").repeat(500).as_bytes()).unwrap();
+    leaves(stream, 1);
+    // Of a batch one is cancelled by its id: it has its end, and the next one begins.
+    let calls = json!({"calls": vec![json!({"tool": "esc:sleep"}); 5], "atOnce": 3});
+    let mut stream = web.send("POST", "/v1/calls", &["Connection: keep-alive"], &calls.to_string());
+    playground.runs(SLEEPER, 3);
+    let told = heard(&mut stream, "asleep");
+    let id = told.split("\"call\":\"").last().unwrap().split('"').next().unwrap().to_owned();
+    assert_eq!(web.ask("DELETE", &format!("/v1/calls/{id}"), &[], "").status, 202);
+    wait_for("its end", || playground.records().iter().any(|record| record["call"] == id.as_str()));
+    leaves(stream, 3);
+    assert!(playground.records().iter().all(|record| record["outcome"] == "CancelledError"));
 }
 
 #[test]
 fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
     for twice in [false, true] {
-        let playground = Playground::new(Who::ours(), "/var/tmp");
-        gated(&playground);
-        adder(&playground);
-        let mut web = Web::start(&playground, &[]);
+        let (playground, mut web) = served(|it| [gated(it), adder(it)]);
         let running = web.send("POST", "/v1/tools/esc:gate/calls", &[], "{\"file\": \"end\"}");
         playground.runs(GATE, 1);
         assert_eq!(web.get("/readyz", &[]).status, 200);
@@ -148,7 +140,7 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
             true => web.signal(Signal::SIGTERM),
             false => open_gate(&playground, "end"),
         }
-        let answer = String::from_utf8(exchanged(running, b"")).unwrap();
+        let answer = rest(running);
         let wanted = if twice { "CancelledError" } else { "\"outputData\":\"through\"" };
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(wanted), "{answer}");
         assert!(!twice || began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
@@ -162,10 +154,11 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
 }
 
 #[test]
-fn a_models_text_is_acted_on() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    let web = Web::start(&playground, &[]);
+fn a_models_text_is_acted_on_and_a_key_runs_its_request_once() {
+    let (playground, web) = served(|it| {
+        adder(it);
+        it.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
+    });
     let act = |body: &Value| web.ask("POST", "/v1/actions", &[], &body.to_string());
     let text = "I add. <ACTION><tool_id>esc:add</tool_id><inputs><input name=\"a\">1</input>\
                     <input name=\"b\">2</input></inputs></ACTION>";
@@ -194,4 +187,27 @@ fn a_models_text_is_acted_on() {
     for bad in [json!({}), json!({"text": 1}), json!({"text": "x", "tool": "y"})] {
         assert_eq!(act(&bad).status, 400, "{bad}");
     }
+
+    let call = |key: &str, body: Value| web.call("esc:count", &body, &[&format!("Idempotency-Key: {key}")]);
+    let (first, second) = (call("k1", json!({})).json(), call("k1", json!({})).json());
+    assert_eq!((&first["outputData"], &first["id"]), (&second["outputData"], &second["id"]));
+    assert_ne!(call("k2", json!({})).json()["outputData"], first["outputData"]);
+    call("k1", json!({"n": 1})).is(409, "ParameterValidationError");
+    let sum = json!({"a": 1, "b": 2});
+    call("k4", sum.clone()).is(200, "none");
+    assert_eq!(web.call("esc:add", &sum, &["Idempotency-Key: k4"]).status, 409, "another tool");
+    let streamed = |key: &str| -> (Vec<String>, Vec<Value>) {
+        let headers = [&format!("Idempotency-Key: {key}"), STREAM];
+        let told = events(&web.call("esc:count", &json!({}), &headers).body);
+        told.into_iter().map(|(name, data)| (name, data["id"].clone())).unzip()
+    };
+    let (names, ids) = streamed("k1");
+    assert_eq!(names, ["start", "replay", "end"], "a stream says whose outcome it ends with");
+    let own = &ids[0];
+    assert!(*own != first["id"] && ids[1..] == [first["id"].clone(), first["id"].clone()], "{ids:?}");
+    assert_eq!(web.get(&format!("/v1/calls/{}", own.as_str().unwrap()), &[]).json()["outcome"], "success");
+    let (names, ids) = streamed("k3");
+    assert!(names == ["start", "end"] && ids[0] == ids[1], "control: a first call: {names:?} {ids:?}");
+    web.call("esc:count", &json!({}), &["Idempotency-Key: a", "Idempotency-Key: b"])
+        .is(400, "ParameterValidationError");
 }

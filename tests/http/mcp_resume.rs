@@ -1,7 +1,7 @@
 //! MCP over HTTP: clients of an older session that come back for what they missed.
 
-use super::mcp::{BOTH, Client, SLEEPER, messages};
-use super::{Reply, Web, heard, sleeper};
+use super::mcp::{BOTH, Client, SLEEPER, borrowed, messages, of_function};
+use super::{Reply, Web, heard, served, served_to, sleeper};
 use crate::prelude::*;
 
 const VERSION: &str = "MCP-Protocol-Version: 2025-11-25";
@@ -11,42 +11,45 @@ const OLDER: &str = "2025-06-18";
 fn steps(playground: &Playground) {
     let script = "import toolhost, time\ndef run():\n    toolhost.progress(1, 2)\n    time.sleep(1.5)\n    \
                   toolhost.progress(2, 2)\n    time.sleep(0.2)\n    return 'done'\n";
-    let handler =
-        json!({"type": "external-script", "scriptPath": "steps/main.py", "language": "python", "entryPoint": "run"});
-    playground.tool("steps", "python", script, json!({"handler": handler}));
+    playground.tool("steps", "python", script, of_function("run"));
 }
 
 /// Reads until the event that holds this, and gives the id of that one.
 fn event(stream: &mut TcpStream, last: &str) -> (String, String) {
     let mut all = heard(stream, last);
-    let after = |all: &str| {
-        all[all.find(last).unwrap()..].lines().find_map(|line| line.strip_prefix("id: ").map(str::to_owned))
-    };
     while !all.ends_with("\n\n\r\n") {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         all.push(byte[0].into());
     }
-    let id = after(&all).unwrap_or_else(|| panic!("no id: {all}"));
+    let id = all[all.find(last).unwrap()..].lines().find_map(|line| line.strip_prefix("id: "));
+    let id = id.unwrap_or_else(|| panic!("no id: {all}")).to_owned();
     (all, id)
 }
 
 fn resumed(web: &Web, client: &Client, id: &str) -> Reply {
     let last = format!("Last-Event-ID: {id}");
-    let headers: Vec<&str> = client.headers.iter().map(String::as_str).chain([last.as_str()]).collect();
-    web.ask("GET", "/mcp", &headers, "")
+    web.ask("GET", "/mcp", &[borrowed(&client.headers), vec![&last]].concat(), "")
 }
 
-fn answer(told: &[Value]) -> &Value {
-    &told.last().unwrap()["result"]["content"][0]["text"]
+/// How far it says that it is, and its answer.
+fn answer(told: &[Value]) -> (Vec<u64>, String) {
+    let far = told.iter().filter_map(|told| told["params"]["progress"].as_f64());
+    (far.map(|far| far as u64).collect(), words(told.last().unwrap()))
 }
 
 #[test]
-fn a_client_whose_connection_broke_reads_on_after_the_last_event_that_it_has() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    steps(&playground);
-    playground.settle();
-    let web = Web::start(&playground, &[]);
+fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call_killed() {
+    let (playground, web) = served(|it| {
+        steps(it);
+        sleeper(it);
+        let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 8_000_000\n";
+        for (name, length) in [("large", 3_000_000), ("larger", 6_000_000)] {
+            let script = format!("print('\"' + 'x' * {length} + '\"')\n");
+            it.tool(name, "python", &script, json!({"limits": {"outputBytes": 8_000_000}}));
+            it.policy(name, &format!("esc:{name}"), allowed);
+        }
+    });
     let mut client = Client::new(&web, false, &[VERSION]);
     for late in [false, true] {
         let before = playground.records().len();
@@ -57,93 +60,22 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_that_it_has() {
         if late {
             wait_for("its end, which nobody hears", || playground.records().len() > before);
         }
-        let told = messages(&resumed(&web, &client, &id));
-        let far: Vec<_> = told.iter().filter_map(|told| told["params"]["progress"].as_f64()).collect();
-        assert_eq!((far, answer(&told)), (vec![2.0], &json!("done")), "{late}: {told:?}");
-        let records = playground.records();
-        assert_eq!((records.len(), &records[before]["outcome"]), (before + 1, &json!("success")), "it ran once");
+        assert_eq!(answer(&messages(&resumed(&web, &client, &id))), (vec![2], "done".into()), "{late}");
+        let records = playground.records().split_off(before);
+        assert_eq!((records.len(), &records[0]["outcome"]), (1, &json!("success")), "it ran once");
         // Nobody knows whether it got that: it can ask again, from any event on.
-        let (_, request) = id.split_once('/').unwrap();
-        let again = messages(&resumed(&web, &client, &format!("0/{request}")));
-        let far: Vec<_> = again.iter().filter_map(|told| told["params"]["progress"].as_f64()).collect();
-        assert_eq!((far, answer(&again)), (vec![1.0, 2.0], &json!("done")), "{again:?}");
+        let first = format!("0/{}", id.split_once('/').unwrap().1);
+        assert_eq!(answer(&messages(&resumed(&web, &client, &first))), (vec![1, 2], "done".into()), "{late}");
         assert_eq!(playground.records().len(), before + 1);
     }
     // A later reader takes the place of a connection that only looks as if it were there.
     let mut stream = client.begin("esc__steps");
     let (_, id) = event(&mut stream, "\"progress\":1");
-    assert_eq!(answer(&messages(&resumed(&web, &client, &id))), &json!("done"));
+    assert_eq!(answer(&messages(&resumed(&web, &client, &id))).1, "done");
     let mut rest = String::new();
     let _ = stream.read_to_string(&mut rest);
     assert!(!rest.contains("result"), "one reader at a time: {rest}");
-}
-
-#[test]
-fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    steps(&playground);
-    playground.settle();
-    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
-    let mut own = Client::new(&web, false, &[VERSION, &alice]);
-    let mut stream = own.begin("esc__steps");
-    let (_, id) = event(&mut stream, "\"progress\":1");
-    drop(stream);
-    let last = format!("Last-Event-ID: {id}");
-    let theirs = web.ask("GET", "/mcp", &[BOTH, VERSION, own.session(), &last, &bob], "");
-    assert_eq!((theirs.status, theirs.body.contains("progress")), (404, false), "another caller: {theirs:?}");
-    let another = Client::new(&web, false, &[VERSION, &alice]);
-    for (client, id) in [(&another, id.as_str()), (&own, "0/99"), (&own, "x/y"), (&own, "18446744073709551616/0")] {
-        let nothing = resumed(&web, client, id);
-        assert_eq!((nothing.status, messages(&nothing).len()), (200, 0), "{id}: {nothing:?}");
-    }
-    assert_eq!(answer(&messages(&resumed(&web, &own, &id))), &json!("done"), "control");
-    // Its end ends what it can be told.
-    assert_eq!(web.ask("DELETE", "/mcp", &[VERSION, own.session(), &alice], "").status, 204);
-    assert_eq!(resumed(&web, &own, &id).status, 404);
-}
-
-#[test]
-fn a_client_that_does_not_come_back_has_its_call_killed() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    sleeper(&playground);
-    let web = Web::start(&playground, &[]);
-    let mut client = Client::new(&web, false, &[VERSION]);
-    let mut stream = client.begin("esc__sleep");
-    heard(&mut stream, "retry: 1000");
-    playground.runs(SLEEPER, 1);
-    let left = Instant::now();
-    drop(stream);
-    within(PATIENCE, "its record", || playground.records().iter().any(|record| record["outcome"] == "CancelledError"));
-    playground.runs(SLEEPER, 0);
-    assert!((5..20).contains(&left.elapsed().as_secs()), "it was waited for: {:?}", left.elapsed());
-    // One that does not know an event without content gets none, so that it has no id to come back with.
-    let hello = json!({"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
-    let welcome = web.ask("POST", "/mcp", &[BOTH], &hello.to_string());
-    assert_eq!(messages(&welcome)[0]["result"]["protocolVersion"], OLDER, "{welcome:?}");
-    let session = format!("Mcp-Session-Id: {}", welcome.header("mcp-session-id").unwrap());
-    let call =
-        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "esc__sleep", "arguments": {}}});
-    let headers = [BOTH, &session, &format!("MCP-Protocol-Version: {OLDER}")];
-    let mut stream = web.send("POST", "/mcp", &headers, &call.to_string());
-    assert!(!heard(&mut stream, "\r\n\r\n").contains("retry"));
-    playground.runs(SLEEPER, 1);
-    drop(stream);
-    playground.runs(SLEEPER, 0);
-}
-
-#[test]
-fn a_large_answer_that_broke_off_is_sent_again_and_one_that_is_too_large_is_not() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 8_000_000\n";
-    for (name, length) in [("large", 3_000_000), ("larger", 6_000_000)] {
-        let script = format!("print('\"' + 'x' * {length} + '\"')\n");
-        playground.tool(name, "python", &script, json!({"limits": {"outputBytes": 8_000_000}}));
-        playground.policy(name, &format!("esc:{name}"), allowed);
-    }
-    playground.settle();
-    let web = Web::start(&playground, &[]);
-    let mut client = Client::new(&web, false, &[VERSION]);
+    // A large answer that broke off is sent again, and one that is too large is not.
     for (name, length) in [("esc__large", Some(3_000_000)), ("esc__larger", None)] {
         let before = playground.records().len();
         let mut stream = client.begin(name);
@@ -156,4 +88,48 @@ fn a_large_answer_that_broke_off_is_sent_again_and_one_that_is_too_large_is_not(
         let text = told.last().map(|told| told["result"]["content"][0]["text"].as_str().unwrap().len());
         assert_eq!(text, length, "{name}");
     }
+    // The call of one that does not come back is killed.
+    let mut stream = client.begin("esc__sleep");
+    heard(&mut stream, "retry: 1000");
+    playground.runs(SLEEPER, 1);
+    let left = Instant::now();
+    drop(stream);
+    wait_for("its record", || playground.records().iter().any(|record| record["outcome"] == "CancelledError"));
+    playground.runs(SLEEPER, 0);
+    assert!((5..20).contains(&left.elapsed().as_secs()), "it was waited for: {:?}", left.elapsed());
+    // One that does not know an event without content gets none, so that it has no id to come back with.
+    let hello = json!({"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
+    let welcome = web.ask("POST", "/mcp", &[BOTH], &hello.to_string());
+    assert_eq!(messages(&welcome)[0]["result"]["protocolVersion"], OLDER, "{welcome:?}");
+    let session = format!("Mcp-Session-Id: {}", welcome.header("mcp-session-id").unwrap());
+    let sleep = json!({"name": "esc__sleep", "arguments": {}});
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": sleep});
+    let headers = [BOTH, &session, &format!("MCP-Protocol-Version: {OLDER}")];
+    let mut stream = web.send("POST", "/mcp", &headers, &call.to_string());
+    assert!(!heard(&mut stream, "\r\n\r\n").contains("retry"));
+    playground.runs(SLEEPER, 1);
+    drop(stream);
+    playground.runs(SLEEPER, 0);
+}
+
+#[test]
+fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
+    let (_playground, web, [alice, bob]) = served_to(["alice", "bob"], steps);
+    let mut own = Client::new(&web, false, &[VERSION, &alice]);
+    let mut stream = own.begin("esc__steps");
+    let (_, id) = event(&mut stream, "\"progress\":1");
+    drop(stream);
+    let last = format!("Last-Event-ID: {id}");
+    let theirs = web.ask("GET", "/mcp", &[BOTH, VERSION, own.session(), &last, &bob], "");
+    assert_eq!((theirs.status, theirs.body.contains("progress")), (404, false), "another caller: {theirs:?}");
+    let another = Client::new(&web, false, &[VERSION, &alice]);
+    for (client, id) in [(&another, id.as_str()), (&own, "0/99"), (&own, "x/y"), (&own, "18446744073709551616/0")] {
+        let nothing = resumed(&web, client, id);
+        assert_eq!((nothing.status, messages(&nothing).len()), (200, 0), "{id}: {nothing:?}");
+    }
+    assert_eq!(answer(&messages(&resumed(&web, &own, &id))).1, "done", "control");
+    // Its end ends what it can be told.
+    assert_eq!(web.ask("DELETE", "/mcp", &[VERSION, own.session(), &alice], "").status, 204);
+    assert_eq!(resumed(&web, &own, &id).status, 404);
 }

@@ -61,8 +61,17 @@ impl Reply {
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// It has this status, and this error as `Kind: part of the body`, or `none`.
+    #[track_caller]
+    pub fn is(self, status: u16, wanted: &str) -> Reply {
+        let (kind, part) = wanted.split_once(": ").unwrap_or((wanted, ""));
+        let own = self.json()["error"]["type"].as_str().unwrap_or("none").to_owned();
+        assert!(self.status == status && own == kind && self.body.contains(part), "{status} {wanted}: {self:?}");
+        self
     }
 
     pub fn of(bytes: &[u8]) -> Option<Reply> {
@@ -96,17 +105,6 @@ impl Web {
         command.args(["serve", "--http", address]).args(more);
         let uid = playground.who.uid();
         Web::run(command, uid).unwrap_or_else(|said| panic!("it did not start: {said}"))
-    }
-
-    /// A server for callers with these names, and the header of each. A name that ends with `!` is an operator's.
-    pub fn for_callers<const N: usize>(playground: &Playground, names: [&str; N]) -> (Web, [String; N]) {
-        let made = names.map(|name| match name.strip_suffix('!') {
-            Some(operator) => token(playground, operator, &["--operator"]),
-            None => token(playground, name, &[]),
-        });
-        let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
-        let file = private(playground, "state/tokens", &lines);
-        (Web::start(playground, &["--token-file", &file]), made.map(|(token, _)| bearer(&token)))
     }
 
     /// `Err`: what it said before it ended.
@@ -162,6 +160,57 @@ impl Web {
     pub fn call(&self, tool: &str, body: &Value, headers: &[&str]) -> Reply {
         self.ask("POST", &format!("/v1/tools/{tool}/calls"), headers, &body.to_string())
     }
+
+    /// The calls that are shown to a caller.
+    pub fn calls(&self, headers: &[&str]) -> Vec<Value> {
+        self.get("/v1/calls", headers).json()["calls"].as_array().unwrap().clone()
+    }
+
+    /// A verb of the command line, with the token of this header.
+    pub fn verb(&self, playground: &Playground, words: &[&str], bearer: &str) -> Ended {
+        let mut command = playground.host();
+        command.args(words).env("TOOLHOST_HTTP", &self.address).env("TOOLHOST_TOKEN", token_of(bearer));
+        finish(command, b"")
+    }
+}
+
+/// A host with these tools, and its server for its own user.
+pub fn served<T>(tools: impl FnOnce(&Playground) -> T) -> (Playground, Web) {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    tools(&playground);
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    (playground, web)
+}
+
+/// The same for callers with these names, and the header of each.
+pub fn served_to<T, const N: usize>(
+    names: [&str; N],
+    tools: impl FnOnce(&Playground) -> T,
+) -> (Playground, Web, [String; N]) {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    tools(&playground);
+    playground.settle();
+    let (file, headers) = tokens(&playground, names);
+    let web = Web::start(&playground, &["--token-file", &file]);
+    (playground, web, headers)
+}
+
+/// A file of tokens for these names, and the header of each. A name that ends with `!` is an operator's.
+pub fn tokens<const N: usize>(playground: &Playground, names: [&str; N]) -> (String, [String; N]) {
+    let made = names.map(|name| match name.strip_suffix('!') {
+        Some(operator) => token(playground, operator, &["--operator"]),
+        None => token(playground, name, &[]),
+    });
+    let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
+    (private(playground, "state/tokens", &lines), made.map(|(token, _)| bearer(&token)))
+}
+
+/// `serve` with these flags ends with this code, and says why.
+#[track_caller]
+pub fn unserved(playground: &Playground, flags: &[&str], code: i32, why: &str) {
+    let ended = playground.cli(&[&["serve", "--http"], flags].concat());
+    assert!(ended.code == Some(code) && ended.stderr.contains(why), "{why}: {ended:?}");
 }
 
 pub fn exchanged(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
@@ -173,6 +222,11 @@ pub fn exchanged(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
         answer.extend(&piece[..length]);
     }
     answer
+}
+
+/// All that comes on a connection until its end.
+pub fn rest(stream: TcpStream) -> String {
+    String::from_utf8_lossy(&exchanged(stream, b"")).into_owned()
 }
 
 /// All that comes on a connection until these words have come.
@@ -188,20 +242,15 @@ pub fn heard(stream: &mut TcpStream, words: &str) -> String {
 
 pub fn request(method: &str, path: &str, host: &str, headers: &[&str], body: &str) -> String {
     let mut lines = vec![format!("{method} {path} HTTP/1.1")];
-    let has = |name: &str| headers.iter().any(|line| line.to_ascii_lowercase().starts_with(name));
-    if !has("host:") {
-        lines.push(format!("Host: {host}"));
-    }
-    if !has("connection:") {
-        lines.push("Connection: close".into());
-    }
-    lines.extend(headers.iter().map(|line| (*line).to_owned()));
-    if method == "POST" {
-        if !has("content-type:") {
-            lines.push("Content-Type: application/json".into());
-        }
-        lines.push(format!("Content-Length: {}", body.len()));
-    }
+    let own = [
+        ("host:", format!("Host: {host}")),
+        ("connection:", "Connection: close".into()),
+        ("content-type:", "Content-Type: application/json".into()),
+        ("content-length:", format!("Content-Length: {}", body.len())),
+    ];
+    let given = |name: &str| headers.iter().any(|line| line.to_ascii_lowercase().starts_with(name));
+    let own = own.into_iter().take(if method == "POST" { 4 } else { 2 }).filter(|(name, _)| !given(name));
+    lines.extend(own.map(|(_, line)| line).chain(headers.iter().map(|line| (*line).to_owned())));
     lines.join("\r\n") + "\r\n\r\n" + body
 }
 
@@ -264,16 +313,14 @@ pub fn adder(playground: &Playground) {
 pub fn sleeper(playground: &Playground) {
     let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
     playground.tool("sleep", "python", script, json!({}));
-    playground.settle();
 }
 
 /// A tool `esc:gate`: answers once the file that its call names lies in its folder.
 pub fn gated(playground: &Playground) {
     let script = "import json, os, sys, time\nfile = os.path.dirname(__file__) + '/' + json.load(sys.stdin)['file']\n\
                   while not os.path.exists(file):\n    time.sleep(0.01)\nprint('\"through\"')\n";
-    let file = json!({"type": "object", "properties": {"file": {"type": "string", "description": "d"}}});
+    let file = json!({"type": "object", "properties": {"file": {"type": "string"}}});
     playground.tool("gate", "python", script, json!({"parameters": file, "execution": {"timeoutMs": 120_000}}));
-    playground.settle();
 }
 
 pub const GATE: &str = "user_scripts/gate/main.py";

@@ -1,82 +1,51 @@
 //! A caller that is known: odd ids of its messages, and how slowly it may send and read.
 
 use super::hostile::{answers, status};
-use super::{Web, adder, request, token_of};
+use super::mcp::{Client, borrowed, messages};
+use super::soak::resident_kib;
+use super::{adder, request, served_to};
 use crate::prelude::*;
 
-const NEW: &str = "2026-07-28";
-
-/// (what, the `id` as it is written, the status, the code of the error).
-const IDS: &[(&str, &str, u16, i64)] = &[
-    ("a number", "7", 200, 0),
-    ("a text", "\"seven\"", 200, 0),
-    ("an empty text", "\"\"", 200, 0),
-    ("a negative number", "-7", 200, 0),
-    ("the number of before", "7", 200, 0),
-    ("nothing", "null", 400, -32600),
-    ("a truth", "true", 400, -32600),
-    ("a part of a number", "7.5", 400, -32600),
-    ("a list", "[7]", 400, -32600),
-    ("an object", "{\"id\":7}", 400, -32600),
-    ("a number beyond 64 bits", "99999999999999999999999", 400, -32700),
-    ("two of them", "7,\"id\":8", 400, -32700),
-    ("two spellings", "7,\"\\u0069d\":8", 400, -32700),
-    ("half a character", "\"\\ud800\"", 400, -32700),
-];
-
 #[test]
-fn an_odd_id_is_refused_or_comes_back_as_it_was() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
-    let era = format!("MCP-Protocol-Version: {NEW}");
-    let said = |who: Option<&str>, path: &str, body: &str| {
-        let mut headers = vec!["Accept: application/json, text/event-stream", &era, "Mcp-Method: tools/list"];
-        headers.extend(who);
-        web.ask("POST", path, &headers, body)
+fn an_odd_id_is_refused_or_comes_back_as_it_was_and_who_is_too_slow_is_let_go() {
+    let (_playground, web, [alice]) = served_to(["alice"], adder);
+    let said = |id: &str| {
+        let (headers, message) = Client::new(&web, true, &[&alice]).message("tools/list", json!({}));
+        let text = message.to_string().replacen("\"id\":1", &format!("\"id\":{id}"), 1);
+        web.ask("POST", "/mcp", &borrowed(&headers), &text)
     };
-    let message = |id: &str, more: &str| {
-        let meta =
-            json!({"io.modelcontextprotocol/protocolVersion": NEW, "io.modelcontextprotocol/clientCapabilities": {}});
-        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\",\"params\":{{\"_meta\":{meta}{more}}}}}")
-    };
-    let answer = |body: &str| -> Value {
-        let data = body.lines().find_map(|line| line.strip_prefix("data: ").filter(|data| data.starts_with('{')));
-        serde_json::from_str(data.unwrap_or(body)).unwrap_or_else(|e| panic!("{e}: {body}"))
-    };
-    for (what, id, status, code) in IDS {
-        let reply = said(Some(&alice), "/mcp", &message(id, ""));
-        assert_eq!(reply.status, *status, "{what}: {reply:?}");
-        let told = answer(&reply.body);
+    // The `id` as it is written, the status, the code of the error.
+    for (what, id, status, code) in [
+        ("a number", "7", 200, 0),
+        ("a text", "\"seven\"", 200, 0),
+        ("an empty text", "\"\"", 200, 0),
+        ("a negative number", "-7", 200, 0),
+        ("the number of before", "7", 200, 0),
+        ("nothing", "null", 400, -32600),
+        ("a truth", "true", 400, -32600),
+        ("a part of a number", "7.5", 400, -32600),
+        ("a list", "[7]", 400, -32600),
+        ("an object", "{\"id\":7}", 400, -32600),
+        ("a number beyond 64 bits", "99999999999999999999999", 400, -32700),
+        ("two of them", "7,\"id\":8", 400, -32700),
+        ("two spellings", "7,\"\\u0069d\":8", 400, -32700),
+        ("half a character", "\"\\ud800\"", 400, -32700),
+    ] {
+        let reply = said(id);
+        assert_eq!(reply.status, status, "{what}: {reply:?}");
+        let told = messages(&reply).pop().unwrap();
         match code {
             0 => assert_eq!(told["id"], serde_json::from_str::<Value>(id).unwrap(), "{what}"),
-            code => assert_eq!(told["error"]["code"], *code, "{what}: {told}"),
+            code => assert_eq!(told["error"]["code"], code, "{what}: {told}"),
         }
     }
     // What a terminal would obey comes back written out.
-    let reply = said(Some(&alice), "/mcp", &message("\"\\u202e\\u001b[31m\"", ""));
-    assert_eq!(answer(&reply.body)["id"], "\u{202e}\u{1b}[31m");
+    let reply = said("\"\\u202e\\u001b[31m\"");
+    assert_eq!(messages(&reply)[0]["id"], "\u{202e}\u{1b}[31m");
     assert!(!reply.body.contains(['\u{202e}', '\u{1b}']), "{reply:?}");
-    // A token is a header, and nothing else.
-    let token = token_of(&alice);
-    let inside = format!(",\"authorization\":{},\"token\":{}", json!(format!("Bearer {token}")), json!(token));
-    assert_eq!(said(None, "/mcp", &message("1", &inside)).status, 401, "in the body");
-    assert_eq!(said(None, &format!("/mcp?token={token}"), &message("1", "")).status, 400, "in the query");
-    assert_eq!(said(Some(&bob), "/mcp", &message("1", "")).status, 200, "control");
-}
-
-/// A body that drips, and a reader that does not read: each loses its connection, and costs little until then.
-#[test]
-fn who_sends_or_reads_too_slowly_is_let_go() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    let (web, [alice]) = Web::for_callers(&playground, ["alice"]);
-    let lines = [alice.as_str(), "Connection: keep-alive"];
-    let asked = request("GET", "/v1/tools", &web.address, &lines, "");
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", web.child.id())).unwrap();
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
-        kib.unwrap_or(0_u64)
-    };
+    // A body that drips, and a reader that does not read: each loses its connection, and costs little until then.
+    let asked = request("GET", "/v1/tools", &web.address, &[&alice, "Connection: keep-alive"], "");
+    let resident = || resident_kib(web.child.id());
     let (before, began) = (resident(), Instant::now());
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -24,29 +24,24 @@ impl Receiver {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let told = heard.clone();
         std::thread::spawn(move || {
-            let mut answered = 0;
+            let mut answers = answers.iter().chain(std::iter::repeat(answers.last().unwrap()));
             for stream in listener.incoming().map_while(Result::ok) {
-                let mut stream = speak(stream);
-                let mut text = String::new();
-                let mut piece = [0; 4096];
-                let whole = |text: &str| {
-                    let (head, body) = text.split_once("\r\n\r\n")?;
-                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
-                    (body.len() >= length.parse().unwrap()).then(|| (head.to_owned(), body.to_owned()))
+                let (mut stream, mut head) = (BufReader::new(speak(stream)), String::new());
+                while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).is_ok_and(|length| length > 0) {}
+                let Some(length) = head.lines().find_map(|line| line.strip_prefix("content-length: ")) else {
+                    continue;
                 };
-                while let Ok(length @ 1..) = stream.read(&mut piece) {
-                    text += &String::from_utf8_lossy(&piece[..length]);
-                    if let Some(message) = whole(&text) {
-                        told.lock().unwrap().push(message);
-                        let answer = answers[answered.min(answers.len() - 1)];
-                        answered += 1;
-                        let body = if answer.starts_with("200") { "{}" } else { "" };
-                        let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
-                        let _ = write!(stream, "HTTP/1.1 {answer}\r\n{head}\r\nconnection: close\r\n\r\n{body}");
-                        let _ = stream.flush();
-                        break;
-                    }
+                let mut body = vec![0; length.parse().unwrap()];
+                if stream.read_exact(&mut body).is_err() {
+                    continue;
                 }
+                let body = String::from_utf8_lossy(&body).into_owned();
+                told.lock().unwrap().push((head.trim_end().to_owned(), body));
+                let answer = answers.next().unwrap();
+                let body = if answer.starts_with("200") { "{}" } else { "" };
+                let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+                let _ = write!(stream.get_mut(), "HTTP/1.1 {answer}\r\n{head}\r\nconnection: close\r\n\r\n{body}");
+                let _ = stream.get_mut().flush();
             }
         });
         Receiver { port, heard }

@@ -1,36 +1,31 @@
 //! A refusal of a known caller's request has its own record, whether it leads to a call or not.
 
 use super::mcp::{Client, messages};
-use super::{Web, adder, caller, write_callers};
+use super::{adder, caller, served, write_callers};
 use crate::prelude::*;
-
-/// Method, path, headers, body, and the status that is answered.
-type Asked = (&'static str, &'static str, &'static [&'static str], &'static str, u16);
-
-const REFUSED: [Asked; 12] = [
-    ("PUT", "/v1/tools", &[], "", 405),
-    ("GET", "/v1/status", &[], "", 403),
-    ("GET", "/metrics", &[], "", 403),
-    ("GET", "/v1/approvals", &[], "", 403),
-    ("POST", "/v1/approvals/x", &[], "{\"approve\": true}", 403),
-    ("GET", "/v1/tools/esc:add/audit", &[], "", 403),
-    ("GET", "/v1/tools?as=bob", &[], "", 403),
-    ("GET", "/v1/tools?format=odd", &[], "", 400),
-    ("POST", "/v1/calls", &["Idempotency-Key: k"], "{\"calls\": [{\"tool\": \"esc:add\"}]}", 400),
-    ("POST", "/v1/tools/esc:add/calls", &[], "{\"a\": 1, \"a\": 2}", 400),
-    ("POST", "/v1/tools/esc:none/calls", &[], "{}", 404),
-    ("POST", "/mcp", &[], "[", 400),
-];
 
 #[test]
 fn each_refusal_of_a_known_caller_has_one_record() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    write_callers(&playground, &caller("*", ""));
-    let web = Web::start(&playground, &[]);
-    for (method, path, headers, body, status) in REFUSED {
+    let (playground, web) = served(|it| {
+        adder(it);
+        write_callers(it, &caller("*", ""));
+    });
+    for (method, path, header, body, status) in [
+        ("PUT", "/v1/tools", "X-A: b", "", 405),
+        ("GET", "/v1/status", "X-A: b", "", 403),
+        ("GET", "/metrics", "X-A: b", "", 403),
+        ("GET", "/v1/approvals", "X-A: b", "", 403),
+        ("POST", "/v1/approvals/x", "X-A: b", "{\"approve\": true}", 403),
+        ("GET", "/v1/tools/esc:add/audit", "X-A: b", "", 403),
+        ("GET", "/v1/tools?as=bob", "X-A: b", "", 403),
+        ("GET", "/v1/tools?format=odd", "X-A: b", "", 400),
+        ("POST", "/v1/calls", "Idempotency-Key: k", "{\"calls\": [{\"tool\": \"esc:add\"}]}", 400),
+        ("POST", "/v1/tools/esc:add/calls", "X-A: b", "{\"a\": 1, \"a\": 2}", 400),
+        ("POST", "/v1/tools/esc:none/calls", "X-A: b", "{}", 404),
+        ("POST", "/mcp", "X-A: b", "[", 400),
+    ] {
         let before = playground.records().len();
-        let reply = web.ask(method, path, headers, body);
+        let reply = web.ask(method, path, &[header], body);
         let records = playground.records().split_off(before);
         assert_eq!((reply.status, records.len()), (status, 1), "{method} {path}: {reply:?} {records:?}");
         assert_eq!(records[0]["decision"], "refused", "{method} {path}");

@@ -2,22 +2,21 @@
 //! nothing is left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
 
 use super::mcp::Client;
-use super::{Reply, Web, caller, exchanged, request, write_callers};
+use super::{Web, caller, heard, request, rest, write_callers};
 use crate::lifecycle::{Before, TOOLS, assert_no_script_runs};
 use crate::prelude::*;
 
 const CALLS: usize = 144;
 const CLIENTS: usize = 6;
 
-const FILES: &str = "n = 0\nwhile True:\n    open('/tmp/%d' % n, 'w').write('x' * 4096)\n    n += 1\n";
-
 /// Those of `lifecycle::TOOLS` are there, too: (name, script, what else its manifest says, the errors that end it).
 fn tools() -> [(&'static str, &'static str, Value, &'static str); 3] {
     let limits = json!({"limits": {"scratchBytes": 4_194_304}, "execution": {"timeoutMs": 5000}});
+    let files = "n = 0\nwhile True:\n    open('/tmp/%d' % n, 'w').write('x' * 4096)\n    n += 1\n";
     [
         ("slow", "import time\ntime.sleep(0.2)\nprint('{\"n\": 0}')\n", json!({}), "none"),
         ("sleep", "import time\ntime.sleep(60)\n", json!({}), "CancelledError"),
-        ("files", FILES, limits, "ScriptError ResourceLimitError TimeoutError"),
+        ("files", files, limits, "ScriptError ResourceLimitError TimeoutError"),
     ]
 }
 
@@ -27,109 +26,66 @@ const TURNS: [&str; 24] = [
     "good", "flood", "half", "good", "files", "cancel", "mcp", "good", "leave", "smuggled", "bomb",
 ];
 
-fn kind(answer: &Value) -> &str {
-    answer["error"]["type"].as_str().unwrap_or("none")
-}
-
-/// One call of this kind: what came of it, or why that is wrong.
-fn call(web: &Web, what: &str, n: usize) -> Result<(), String> {
+/// One call of this kind, which ends as it must.
+fn call(web: &Web, what: &str, n: usize) {
     let asked = |tool: &str| web.call(&format!("esc:{tool}"), &json!({ "n": n }), &[]);
-    let fits = |good: bool, reply: Reply| if good { Ok(()) } else { Err(format!("{reply:?}")) };
-    let status = |wanted: u16, reply: Reply| fits(reply.status == wanted, reply);
+    let posted = |headers: &[&str], body: &str| web.ask("POST", "/v1/tools/esc:good/calls", headers, body).status;
+    let begun = |accept: &str| web.send("POST", "/v1/tools/esc:sleep/calls", &[accept], "{}");
     match what {
-        "good" => {
-            let reply = asked("good");
-            fits(reply.json()["outputData"]["n"] == n, reply)
-        }
+        "good" => assert_eq!(asked("good").json()["outputData"]["n"], n),
         "mcp" => {
             let answer = Client::new(web, true, &[]).call("esc__good", json!({ "n": n })).0;
-            let good = answer["result"]["structuredContent"] == json!({ "n": n });
-            if good { Ok(()) } else { Err(answer.to_string()) }
+            assert_eq!(answer["result"]["structuredContent"], json!({ "n": n }), "{answer}");
         }
-        "cancel" => cancelled(web),
+        "cancel" => {
+            let mut stream = begun("Accept: text/event-stream");
+            let start = heard(&mut stream, "\n\n");
+            let id = start.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a start");
+            assert_eq!(web.ask("DELETE", &format!("/v1/calls/{id}"), &[], "").status, 202);
+            let told = rest(stream);
+            assert!(told.contains("CancelledError"), "{told}");
+        }
         "leave" => {
-            let stream = begun(web, "Accept: application/json");
+            let _stream = begun("Accept: application/json");
             std::thread::sleep(Duration::from_millis((n % 7 * 30) as u64));
-            drop(stream);
-            Ok(())
         }
-        "broken" => status(400, web.ask("POST", "/v1/tools/esc:good/calls", &[], "{\"n\": 1, \"n\": 2}")),
-        "unknown" => status(404, asked("none")),
+        "broken" => assert_eq!(posted(&[], "{\"n\": 1, \"n\": 2}"), 400),
+        "unknown" => assert_eq!(asked("none").status, 404),
         "half" => {
             let whole = request("POST", "/v1/tools/esc:good/calls", &web.address, &[], &"x".repeat(1000));
             let mut stream = web.connect();
             stream.write_all(&whole.as_bytes()[..whole.len() / 2]).unwrap();
             // Whose connection it is can be seen until it is closed.
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            exchanged(stream, b"");
-            Ok(())
+            rest(stream);
         }
         "smuggled" => {
             let headers = ["Transfer-Encoding: chunked", "Connection: keep-alive"];
-            status(411, web.ask("POST", "/v1/tools/esc:good/calls", &headers, "0\r\n\r\n"))
+            assert_eq!(posted(&headers, "0\r\n\r\n"), 411);
         }
         tool => {
-            let reply = asked(tool);
             let own = tools().map(|(name, .., wanted)| (name, wanted));
-            let all = TOOLS.iter().map(|(name, _, wanted)| (*name, *wanted)).chain(own);
-            let wanted = all.into_iter().find(|(name, _)| *name == tool).map_or("", |(_, wanted)| wanted);
-            fits(wanted.split(' ').any(|wanted| wanted == kind(&reply.json())), reply)
+            let mut all = TOOLS.iter().map(|(name, _, wanted)| (*name, *wanted)).chain(own);
+            let (_, wanted) = all.find(|(name, _)| *name == tool).unwrap();
+            let answer = asked(tool).json();
+            let kind = answer["error"]["type"].as_str().unwrap_or("none");
+            assert!(wanted.split(' ').any(|wanted| wanted == kind), "{tool}: {answer}");
         }
-    }
-}
-
-/// A connection on which a call that lasts has been asked for.
-fn begun(web: &Web, accept: &str) -> TcpStream {
-    web.send("POST", "/v1/tools/esc:sleep/calls", &[accept], "{}")
-}
-
-fn cancelled(web: &Web) -> Result<(), String> {
-    let mut stream = begun(web, "Accept: text/event-stream");
-    let (mut told, mut piece) = (String::new(), [0; 4096]);
-    let mut more = |told: &mut String| {
-        let length = stream.read(&mut piece).map_err(|e| format!("{e}: {told}"))?;
-        told.push_str(&String::from_utf8_lossy(&piece[..length]));
-        Ok::<_, String>(length)
-    };
-    let id_of = |told: &str| Some(told.split("\"id\":\"").nth(1)?.split_once('"')?.0.to_owned());
-    let id = loop {
-        match id_of(&told) {
-            Some(id) => break id,
-            None if more(&mut told)? == 0 => return Err(format!("no start: {told}")),
-            None => {}
-        }
-    };
-    let reply = web.ask("DELETE", &format!("/v1/calls/{id}"), &[], "");
-    while more(&mut told)? > 0 {}
-    match (reply.status, told.contains("CancelledError")) {
-        (202, true) => Ok(()),
-        _ => Err(format!("{reply:?}: {told}")),
     }
 }
 
 /// All clients at once, until so many calls are made.
-fn soaked(web: &Web, calls: usize) -> Vec<String> {
-    let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= calls {
-                        return;
-                    }
-                    let what = TURNS[n % TURNS.len()];
-                    if let Err(why) = call(web, what, n) {
-                        faults.lock().unwrap().push(format!("{what} {n}: {why}"));
-                    }
-                }
-            });
-        }
-    });
-    faults.into_inner().unwrap()
+fn soak(web: &Web, calls: usize) {
+    let next = AtomicUsize::new(0);
+    let client = || {
+        let turns = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+        turns.take_while(|n| *n < calls).for_each(|n| call(web, TURNS[n % TURNS.len()], n));
+    };
+    std::thread::scope(|scope| (0..CLIENTS).for_each(|_| drop(scope.spawn(client))));
 }
 
-fn resident_kib(host: u32) -> u64 {
+/// The memory of a host.
+pub fn resident_kib(host: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{host}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok()).unwrap()
 }
@@ -138,7 +94,7 @@ fn resident_kib(host: u32) -> u64 {
 fn each_launcher(web: &Web) -> usize {
     for at_once in 2..8 {
         let (before, few) = holds_at_rest(web.child.id());
-        std::thread::scope(|scope| (0..at_once).for_each(|n| drop(scope.spawn(move || call(web, "slow", n).unwrap()))));
+        std::thread::scope(|scope| (0..at_once).for_each(|n| drop(scope.spawn(move || call(web, "slow", n)))));
         let (after, more) = holds_at_rest(web.child.id());
         if more > few {
             return (after - before) / (more - few);
@@ -149,64 +105,56 @@ fn each_launcher(web: &Web) -> usize {
 
 /// Files of the state folder, but for the segments of the audit log, which are bounded by themselves.
 fn state(playground: &Playground) -> BTreeSet<String> {
-    let all = walkdir::WalkDir::new(playground.path("state")).into_iter().map(Result::unwrap);
-    all.map(|entry| entry.path().display().to_string()).filter(|path| !path.contains("/audit.jsonl")).collect()
-}
-
-fn playground(who: Who) -> Playground {
-    let playground = crate::lifecycle::playground(who);
-    for (name, script, more, _) in tools() {
-        playground.tool(name, "python", script, more);
-    }
-    fs::create_dir(playground.path("state/tmp")).unwrap();
-    let breaker = "[breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
-    write_callers(&playground, &(caller("*", "role = \"operator\"\n") + breaker));
-    playground
+    let all = walkdir::WalkDir::new(playground.path("state")).into_iter();
+    all.map(|entry| entry.unwrap().path().display().to_string()).filter(|path| !path.contains("/audit.jsonl")).collect()
 }
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a soak"]
 fn after_many_calls_of_all_kinds_nothing_is_left() {
     let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
-    let playground = playground(Who::ours());
+    let playground = crate::lifecycle::playground(Who::ours());
+    for (name, script, more, _) in tools() {
+        playground.tool(name, "python", script, more);
+    }
+    fs::create_dir(playground.path("state/tmp")).unwrap();
+    let breaker = "[breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
+    write_callers(&playground, &(caller("*", "role = \"operator\"\n") + breaker));
     let before = Before::of(&playground);
     let mut host = playground.host();
     host.args(["serve", "--http", "127.0.0.1:0"]).env("TMPDIR", playground.path("state/tmp"));
     let mut web = Web::run(host, playground.who.uid()).unwrap();
     let id = web.child.id();
     // Whatever the server opens once is open after one round.
-    assert_eq!(soaked(&web, TURNS.len()), [""; 0]);
-    let rest = || {
+    soak(&web, TURNS.len());
+    let at_rest = || {
         wait_for("no call runs", || {
             let status = web.get("/v1/status", &[]).json();
             (&status["running"], &status["waiting"]) == (&json!(0), &json!(0))
         });
         holds_at_rest(id)
     };
-    rest();
+    at_rest();
     let each = each_launcher(&web);
-    let ((descriptors, launchers), files, memory) = (rest(), state(&playground), resident_kib(id));
+    let ((descriptors, launchers), files, memory) = (at_rest(), state(&playground), resident_kib(id));
     let began = Instant::now();
-    let faults = soaked(&web, calls.unwrap_or(CALLS));
+    soak(&web, calls.unwrap_or(CALLS));
     let took = began.elapsed();
-    let ((now, kept), after) = (rest(), resident_kib(id));
+    let ((now, _), after) = (at_rest(), resident_kib(id));
     if calls.is_some() {
-        let words = format!(
-            "{calls:?} calls in {took:?}; {memory} KiB became {after} KiB; {descriptors} descriptors with {launchers} \
-             launchers, {now} with {kept}\n"
-        );
+        let words =
+            format!("{calls:?} calls in {took:?}; {memory} KiB became {after}; {descriptors} files became {now}\n");
         let _ = std::io::stderr().write_all(words.as_bytes());
     }
-    assert_eq!(faults, [""; 0]);
     // A launcher that ends is gone before its descriptors are.
     wait_for("no descriptor is left", || {
-        let (now, kept) = rest();
+        let (now, kept) = at_rest();
         now + launchers * each <= descriptors + kept * each
     });
     assert_no_script_runs(&playground);
     assert_eq!(state(&playground), files);
     assert!(after < memory + 64 * 1024, "{memory} KiB became {after} KiB");
-    web.signal(nix::sys::signal::Signal::SIGTERM);
+    web.signal(Signal::SIGTERM);
     web.ended(PATIENCE);
     before.assert_unchanged(&playground, id);
     // One record for each request.

@@ -1,23 +1,29 @@
 //! The tools over HTTP and on the command line: who sees what, and in whose shape.
 
-use super::{Web, adder};
+use super::{adder, served};
 use crate::prelude::*;
 
 #[test]
-fn the_same_tools_in_every_shape() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    playground.tool("hidden", "python", "print(1)\n", json!({"presentation": {"hidden": true}}));
-    playground.tool("needs", "python", "print(1)\n", json!({"requires": {"other:tool": "^1"}}));
-    playground.settle();
-    let web = Web::start(&playground, &[]);
+fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document_is_true() {
+    let (playground, web) = served(|it| {
+        adder(it);
+        for (id, file, script, name) in [
+            ("odd:named", "named/main.py", "print(7)\n", "short"),
+            ("odd:first", "first/main.py", "print(8)\n", "twice"),
+            ("far:second", "second/main.py", "print(9)\n", "twice"),
+        ] {
+            it.tool_at(id, "python", file, script, json!({"presentation": {"modelName": name}}));
+        }
+        it.tool("hidden", "python", "print(1)\n", json!({"presentation": {"hidden": true}}));
+        it.tool("needs", "python", "print(1)\n", json!({"requires": {"other:tool": "^1"}}));
+    });
     let get = |path: &str| web.get(path, &[]);
     let list = get("/v1/tools").json();
-    let ids: Vec<&str> =
-        list["tools"].as_array().unwrap().iter().map(|tool| tool["toolId"].as_str().unwrap()).collect();
+    let tools = list["tools"].as_array().unwrap();
+    let ids: Vec<&str> = tools.iter().map(|tool| tool["toolId"].as_str().unwrap()).collect();
     assert!(ids.contains(&"esc:add") && !ids.contains(&"esc:hidden") && !ids.contains(&"esc:needs"), "{ids:?}");
     let one = get("/v1/tools/esc:add").json();
-    assert_eq!(list["tools"].as_array().unwrap().iter().find(|tool| tool["toolId"] == "esc:add"), Some(&one));
+    assert_eq!(tools.iter().find(|tool| tool["toolId"] == "esc:add"), Some(&one));
     assert!(!list.to_string().contains(&playground.base.display().to_string()), "{list}");
     let schema = one["parameters"].clone();
     let (name, text) = ("esc__add", "Tries esc:add.");
@@ -39,11 +45,8 @@ fn the_same_tools_in_every_shape() {
     }
     let text = get("/v1/tools/esc:add?format=prompt");
     assert!(text.header("content-type").unwrap().starts_with("text/plain"));
-    for part in ["esc:add", "Tries esc:add.", &schema.to_string()] {
-        assert!(text.body.contains(part), "{part}: {}", text.body);
-    }
-    let prompt = playground.cli(&["prompt", "--namespace", "esc"]).text();
-    assert_eq!(prompt.trim(), text.body.trim());
+    assert!(["esc:add", "Tries esc:add.", &schema.to_string()].iter().all(|part| text.body.contains(part)), "{text:?}");
+    assert_eq!(playground.cli(&["prompt", "--namespace", "esc"]).text().trim(), text.body.trim());
     assert_eq!(get("/v1/tools?format=xml").status, 400);
     let written = get("/v1/tools?namespace=%65sc&format=%70rompt");
     assert_eq!(written.body, get("/v1/tools?namespace=esc&format=prompt").body);
@@ -55,57 +58,13 @@ fn the_same_tools_in_every_shape() {
         report.as_object_mut().unwrap().remove("lastDenials");
     }
     assert_eq!(seen, told);
-}
-
-/// What a model answers with leads back to the tool, without a table of names in the program between.
-#[test]
-fn tools_are_called_by_the_names_that_models_were_given() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    let named = |name: &str| json!({"presentation": {"modelName": name}});
-    playground.tool_at("esc:named", "python", "named/main.py", "print(7)\n", named("short"));
-    playground.tool_at("esc:first", "python", "first/main.py", "print(8)\n", named("twice"));
-    playground.tool_at("far:second", "python", "second/main.py", "print(9)\n", named("twice"));
-    playground.tool("hidden", "python", "print(1)\n", json!({"presentation": {"hidden": true}}));
-    playground.settle();
-    let web = Web::start(&playground, &[]);
-    let numbers = json!({"a": 1, "b": 2});
-    for (name, body, id, wanted) in [
-        ("esc__add", &numbers, "esc:add", json!({"sum": 3})),
-        ("esc__add@1", &numbers, "esc:add", json!({"sum": 3})),
-        ("short", &json!({}), "esc:named", json!(7)),
-    ] {
-        assert_eq!(web.get(&format!("/v1/tools/{name}"), &[]).json()["toolId"], id);
-        let told = web.call(name, body, &[]).json();
-        assert_eq!((&told["tool"], &told["outputData"]), (&json!(id), &wanted), "{name}: {told}");
-        assert_eq!(playground.records().pop().unwrap()["tool"], id);
-    }
-    let both = json!({"calls": [{"tool": "esc__add", "arguments": numbers}, {"tool": "short"}]});
-    let told = web.ask("POST", "/v1/calls", &[], &both.to_string()).body;
-    assert!(told.contains("\"sum\":3") && told.contains("\"outputData\":7"), "{told}");
-    // Of two with one name it is nobody's, and who is not offered has none.
-    for name in ["twice", "esc__named", "esc__hidden", "esc__"] {
-        assert_eq!(web.call(name, &json!({}), &[]).status, 404, "{name}");
-    }
-    // A part of the list has the names of the whole.
-    assert_eq!(playground.cli(&["list", "--format", "anthropic", "--namespace", "far"]).out, json!([]));
-}
-
-/// Every path and method of the document answers with a status that it names, and every refusal has its shape.
-#[test]
-fn the_openapi_document_is_true() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    let web = Web::start(&playground, &[]);
-    let document = web.get("/openapi.json", &[]).json();
+    // Every path and method of the document answers with a status that it names, and every refusal has its shape.
+    let document = get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
-    let source = std::fs::read_to_string(crate::harness::repository("src/transport/http/mod.rs")).unwrap();
-    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\""));
-    let mut routes: Vec<&str> = routes.map(|rest| rest.split('"').next().unwrap()).collect();
-    let mut paths: Vec<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-    routes.sort_unstable();
-    paths.sort_unstable();
-    assert_eq!(routes, paths);
+    let source = fs::read_to_string(repository("src/transport/http/mod.rs")).unwrap();
+    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next());
+    let paths: BTreeSet<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(routes.collect::<BTreeSet<_>>(), paths);
     let good = json!({"a": 1, "b": 2});
     for path in paths {
         let there = path.replace("{tool}", "esc:add").replace("{call}", "none");
@@ -130,4 +89,24 @@ fn the_openapi_document_is_true() {
             }
         }
     }
+    // What a model answers with leads back to the tool, without a table of names in the program between.
+    for (name, body, id, wanted) in [
+        ("esc__add", &good, "esc:add", json!({"sum": 3})),
+        ("esc__add@1", &good, "esc:add", json!({"sum": 3})),
+        ("short", &json!({}), "odd:named", json!(7)),
+    ] {
+        assert_eq!(web.get(&format!("/v1/tools/{name}"), &[]).json()["toolId"], id);
+        let told = web.call(name, body, &[]).json();
+        assert_eq!((&told["tool"], &told["outputData"]), (&json!(id), &wanted), "{name}: {told}");
+        assert_eq!(playground.records().pop().unwrap()["tool"], id);
+    }
+    let both = json!({"calls": [{"tool": "esc__add", "arguments": good}, {"tool": "short"}]});
+    let told = web.ask("POST", "/v1/calls", &[], &both.to_string()).body;
+    assert!(told.contains("\"sum\":3") && told.contains("\"outputData\":7"), "{told}");
+    // Of two with one name it is nobody's, and who is not offered has none.
+    for name in ["twice", "odd__named", "esc__hidden", "esc__"] {
+        assert_eq!(web.call(name, &json!({}), &[]).status, 404, "{name}");
+    }
+    // A part of the list has the names of the whole.
+    assert_eq!(playground.cli(&["list", "--format", "anthropic", "--namespace", "far"]).out, json!([]));
 }

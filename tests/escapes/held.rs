@@ -23,11 +23,12 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
         let playground = Playground::new(who, "/var/tmp");
         for (name, mib, _) in UNSEEN {
             for (name, mib) in [(name.to_owned(), mib), (format!("{name}-wide"), 256 << 10)] {
-                let limits = json!({"limits": {"memoryBytes": mib << 20}});
-                playground.tool(&name, "python", include_str!("unseen.py"), limits);
+                let more = json!({"limits": {"memoryBytes": mib << 20}, "execution": {"timeoutMs": 100_000}});
+                playground.tool(&name, "python", include_str!("unseen.py"), more);
             }
         }
-        let wide = "[limits]\nmemory_bytes = 274_877_906_944\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
+        let wide = "[limits]\nmemory_bytes = 274_877_906_944\ntimeout_ms = 100_000\n\
+                    [files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
         playground.policy("wide", "esc:*", wide);
         playground.settle();
         let input = |name: &str| json!({ "do": name }).to_string();

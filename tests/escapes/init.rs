@@ -1,14 +1,6 @@
 //! The init: a tool is an ordinary process, which its own signals end, and cannot harm pid 1 of its call.
 
-use super::Attack;
 use crate::prelude::*;
-
-/// What the tests below try.
-pub const ATTACKS: &[Attack] = &[
-    Attack { name: "a tool is deaf to its own signals", wall: "namespaces", promises: "P23" },
-    Attack { name: "signals to the init", wall: "namespaces", promises: "P14" },
-    Attack { name: "the init takes a place of the tool's", wall: "cgroup", promises: "P16" },
-];
 
 /// Prints good JSON, then sends itself a signal. `kill` is what the language says for that.
 const PYTHON_TOOL: &str = "import json, os, signal, sys\nwho = json.load(sys.stdin)['signal']\n\
@@ -23,27 +15,43 @@ const SHELL_TOOL: &str = "import json, subprocess, sys\nwho = json.load(sys.stdi
     done = subprocess.run(['/bin/sh', '-c', 'kill -%s $$' % who[3:] if who else ':'])\n\
     print(json.dumps(done.returncode))\n";
 
+/// Sends signals to the init, and one to a process of its own.
+const TO_INIT: &str = "import json, os, signal, subprocess, time\n\
+    control = subprocess.Popen(['/bin/sleep', '30'])\n\
+    for number in [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP, signal.SIGSEGV, signal.SIGCHLD, signal.SIGKILL]:\n\
+    \x20   os.kill(1, number)\n\
+    os.kill(control.pid, signal.SIGKILL)\n\
+    time.sleep(0.2)\n\
+    state = open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\n\
+    print(json.dumps([control.wait(), state]))\n";
+const FORKS: &str = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        \
+    if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n        \
+    made += 1\nexcept OSError: pass\nprint(json.dumps(made))\n";
+
 #[test]
-fn signals_of_its_own_end_a_tool() {
+fn signals_end_a_tool_and_not_its_init_which_takes_no_place() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
-        playground.tool("own-signal", "python", PYTHON_TOOL, json!({}));
-        playground.tool("shell", "python", SHELL_TOOL, json!({}));
-        let mut tools = vec!["own-signal"];
-        for (name, language, program) in [("node-signal", "nodejs", "node"), ("bun-signal", "bun", "bun")] {
-            match found(program) {
-                Some(_) => {
-                    playground.tool(name, language, NODE_TOOL, json!({}));
-                    tools.push(name);
-                }
-                None => missing(1, program),
-            }
+        let tools = [
+            ("own-signal", "python", PYTHON_TOOL),
+            ("node-signal", "nodejs", NODE_TOOL),
+            ("bun-signal", "bun", NODE_TOOL),
+        ];
+        let tools: Vec<_> = tools.into_iter().filter(|(_, language, _)| has(language, 1)).collect();
+        let others = [("shell", "python", SHELL_TOOL), ("to-init", "python", TO_INIT)];
+        for (name, language, script) in tools.iter().chain(&others) {
+            playground.tool(name, language, script, json!({}));
         }
+        playground.tool("ten", "python", FORKS, json!({"limits": {"processes": 10}}));
         playground.without_breaker();
         playground.settle();
+        playground.expect("esc:to-init", "{}", "ok [-9, \"S\"]");
+        playground.assert_quiet("signals to the init");
+        // `processes` counts what the tool has: itself and nine more.
+        playground.expect("esc:ten", "{}", "ok 9");
         let mut server = Server::start(&playground);
         let mut call = |tool: &str, signal: &str| server.called(&format!("esc:{tool}"), json!({"signal": signal}));
-        for tool in tools {
+        for (tool, ..) in tools {
             assert_eq!(words(&call(tool, "")), "1", "{tool}, the control");
             let all = ["SIGSEGV", "SIGABRT", "SIGALRM", "SIGTERM", "SIGKILL", "SIGUSR1", "SIGXCPU", "SIGHUP"];
             let few = |signal: &&str| tool == "own-signal" || ["SIGTERM", "SIGKILL"].contains(signal);
@@ -55,53 +63,19 @@ fn signals_of_its_own_end_a_tool() {
         }
         assert_eq!(words(&call("shell", "SIGTERM")), "-15", "{who:?}");
     }
-}
-
-#[test]
-fn signals_to_the_init_end_nothing() {
-    let script = "import json, os, signal, subprocess, sys, time\n\
-        control = subprocess.Popen(['/bin/sleep', '30'])\nheard = {}\n\
-        for number in [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP, signal.SIGSEGV, signal.SIGCHLD, signal.SIGKILL]:\n\
-        \x20   os.kill(1, number)\n\
-        os.kill(control.pid, signal.SIGKILL)\n\
-        time.sleep(0.2)\n\
-        state = open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\n\
-        print(json.dumps([control.wait(), state]))\n";
-    for who in Who::both() {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool("to-init", "python", script, json!({}));
-        playground.settle();
-        let ended = playground.call("esc:to-init", "{}");
-        assert_eq!(ended.out["outputData"], json!([-9, "S"]), "{who:?}: {ended:?}");
-        playground.assert_quiet("signals to the init");
-    }
-}
-
-/// `processes` counts what the tool has: itself and nine more.
-#[test]
-fn the_init_takes_no_place() {
-    let script = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n\
-        \x20       made += 1\nexcept OSError: pass\nprint(json.dumps(made))\n";
-    for who in Who::both() {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool("ten", "python", script, json!({"limits": {"processes": 10}}));
-        playground.settle();
-        let ended = playground.call("esc:ten", "{}");
-        assert_eq!(ended.out["outputData"], json!(9), "{who:?}: {ended:?}");
-    }
-    let bare = std::process::Command::new(PYTHON).args(["-c", script]).output().unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&bare.stdout).unwrap(), json!(50), "the control");
+    let mut bare = Command::new(PYTHON);
+    bare.args(["-c", FORKS]);
+    assert_eq!(finish(bare, b"").out, 50, "the control");
 }
 
 /// Two hosts in pid namespaces of their own see one cgroup hierarchy, and none of the other's processes.
 #[test]
 fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
     let own = groups.lines().find_map(|line| line.split_once(":memory:")).map_or("", |(_, group)| group);
     let memory = Path::new("/sys/fs/cgroup/memory").join(own.trim_start_matches('/')).join("toolhost");
     if !Who::Root.possible() || !memory.is_dir() {
-        crate::harness::skipped(1, "groups of one hierarchy: it needs root, and cgroup v1");
-        return;
+        return skipped(1, "groups of one hierarchy: it needs root, and cgroup v1");
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
     playground.tool("good", "python", "print(1)\n", json!({}));
@@ -110,7 +84,7 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     // The control: what a dead host left.
     let leftover = memory.join(format!("{}-1-1", i32::MAX));
     for round in 0..3 {
-        std::fs::create_dir(&leftover).unwrap();
+        fs::create_dir(&leftover).unwrap();
         let answer = first.called("esc:good", json!({"n": round}));
         assert_eq!(answer["result"]["isError"], json!(false), "round {round}: {answer}");
         let host = playground.host();
@@ -118,7 +92,7 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
         other.args(["--pid", "--fork", "--mount-proc", "--"]).arg(host.get_program()).args(host.get_args());
         other.args(["call", "esc:good", "--json", "--input", "{}"]);
         other.envs(host.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let ended = crate::harness::finish(other, b"");
+        let ended = finish(other, b"");
         assert_eq!(ended.code, Some(0), "{ended:?}");
         assert!(!leftover.exists(), "round {round}: it sweeps");
     }

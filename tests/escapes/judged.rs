@@ -1,21 +1,8 @@
 //! What only the outside can judge: identities, the host's own memory, records, what reaches a terminal,
 //! and what is left when the host dies.
 
-use super::Attack;
+use super::{called_by, unwalled};
 use crate::prelude::*;
-
-/// What the tests below try.
-pub const ATTACKS: &[Attack] = &[
-    Attack { name: "nobody runs as uid 0, and as root no two calls share a uid", wall: "identity", promises: "P10" },
-    Attack { name: "a host that is killed leaves nothing", wall: "namespaces", promises: "P14" },
-    Attack { name: "floods do not make the host grow", wall: "limits", promises: "P17" },
-    Attack { name: "a script cannot forge or suppress its record", wall: "view", promises: "P30" },
-    Attack { name: "nothing raw reaches a terminal, a log line or a record", wall: "session", promises: "P24" },
-    Attack { name: "a missing wall refuses by name", wall: "namespaces", promises: "P29" },
-    Attack { name: "new files belong to the owner of the folder", wall: "identity", promises: "P3" },
-    Attack { name: "arguments widen nothing", wall: "view", promises: "P5" },
-    Attack { name: "descriptors on their way stop no other call", wall: "limits", promises: "P9" },
-];
 
 const SLEEPER: &str = "import os, sys, time, json, signal\n\
     signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
@@ -90,15 +77,11 @@ fn a_host_that_is_killed_leaves_nothing() {
             assert!(sent.success());
             let died = Instant::now();
             child.wait().unwrap();
-            assert!(
-                died.elapsed() < Duration::from_secs(2),
-                "{who:?}: SIG{signal}: the host took {:?}",
-                died.elapsed()
-            );
+            let took = died.elapsed();
+            assert!(took < Duration::from_secs(2), "{who:?}: SIG{signal}: the host took {took:?}");
             playground.assert_quiet(&format!("{who:?}: SIG{signal}"));
             assert_eq!(playground.mounts(), mounts, "{who:?}: SIG{signal}");
-            let next = playground.call("esc:next", "{}");
-            assert_eq!(next.out["outputData"], 1, "{who:?}: after SIG{signal}: {:?}", next.error());
+            playground.expect("esc:next", "{}", "ok 1");
             // What only a kill can leave is gone after the next start.
             assert_eq!(groups_of(host), Vec::<String>::new(), "{who:?}: SIG{signal}");
         }
@@ -111,59 +94,34 @@ fn a_host_that_is_killed_leaves_nothing() {
 #[test]
 fn floods_do_not_make_the_host_grow() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let flood = "import os\nos.set_blocking(1, False)\nfor _ in range(3000):\n    \
-                 for fd in (2, 1):\n        try:\n            os.write(fd, b'x' * 65536)\n        except OSError:\n            pass\n";
-    let logs = "import os\nfor _ in range(1500):\n    os.write(2, b'word ' * 13000 + b'\\n')\nprint(1)\n";
-    let staged = |script: &str| {
-        format!("import json, os\nos.chdir(os.path.dirname(os.path.abspath(__file__)) + '/out')\n{script}\nprint(1)\n")
-    };
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}}});
-    let large =
-        staged("with open('large.csv', 'wb') as f:\n    for _ in range(96):\n        f.write(b'x' * (1 << 20))");
-    let many = staged("for n in range(30000):\n    os.close(os.open('n%0200d' % n, os.O_CREAT | os.O_WRONLY))");
-    for (name, script) in [("large", large), ("many", many)] {
-        let own = playground.tool(name, "python", &script, asks.clone());
-        fs::create_dir_all(own.join("out")).unwrap();
-    }
+    let own = playground.tool("floods", "python", include_str!("floods.py"), asks);
+    fs::create_dir_all(own.join("out")).unwrap();
     playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
-    playground.tool("quiet", "python", "import time\ntime.sleep(0.3)\nprint(1)\n", json!({}));
-    playground.tool("flood", "python", flood, json!({}));
-    playground.tool("logs", "python", logs, json!({}));
-    // An answer within the limit whose values are many times as large as their text.
-    playground.tool("numbers", "python", "print('[' + '1,' * 500000 + '1]')\n", json!({}));
-    playground.tool("objects", "python", "print('[' + '{\"a\":[]},' * 100000 + '1]')\n", json!({}));
-    playground.tool("levels", "python", "print('[' * 120 + '1,' * 500000 + '1' + ']' * 120)\n", json!({}));
     playground.settle();
-    let mut peaks = Vec::new();
-    for tool in ["quiet", "flood", "logs", "large", "many", "numbers", "objects", "levels"] {
-        let mut command = playground.host();
-        command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
-        // Into a file: a pipe that nobody reads while we look would hold the host up.
-        let path = playground.path(&format!("state/{tool}.json"));
-        command.stdout(fs::File::create(&path).unwrap());
-        let peak = peak_kib(command.stdin(Stdio::null()).stderr(Stdio::null()));
-        let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        match tool {
+    let mut quiet = None;
+    for does in ["quiet", "flood", "logs", "large", "many", "numbers", "objects", "levels"] {
+        let (peak, report) = peak_of(&playground, "esc:floods", &json!({ "do": does }).to_string());
+        match does {
             "flood" => assert_eq!(report["error"]["type"], "ResourceLimitError", "{report}"),
-            "numbers" | "objects" | "levels" => assert_eq!(report["success"], true, "{tool}"),
+            "numbers" | "objects" | "levels" => assert_eq!(report["success"], true, "{does}"),
             _ => assert_eq!(report["outputData"], 1, "{report}"),
         }
         // The log limit of the house is 64 KiB, the report adds escapes.
-        assert!(
-            report["logs"].to_string().len() < 256 * 1024,
-            "{tool}: {} bytes of logs",
-            report["logs"].to_string().len()
-        );
-        peaks.push(peak);
-    }
-    for peak in &peaks[1..] {
-        assert!(*peak < peaks[0] + 4 * 1024 + 2 * 1024, "output limit × 4, and some noise: {peaks:?} KiB");
+        let logs = report["logs"].to_string().len();
+        assert!(logs < 256 * 1024, "{does}: {logs} bytes of logs");
+        let quiet = *quiet.get_or_insert(peak);
+        assert!(peak < quiet + 4 * 1024 + 2 * 1024, "{does}: output limit × 4, and some noise: {peak}, {quiet} KiB");
     }
 }
 
-/// The most memory that a program takes until it ends, KiB.
-fn peak_kib(command: &mut Command) -> u64 {
-    let mut child = command.spawn().unwrap();
+/// The most memory that the host of a call takes until it ends, KiB, and the report.
+fn peak_of(playground: &Playground, tool: &str, input: &str) -> (u64, Value) {
+    // Into a file: a pipe that is not read while we look would hold the host up.
+    let path = playground.path("state/report.json");
+    let mut command = playground.host();
+    command.args(["call", tool, "--json", "--input", input]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(fs::File::create(&path).unwrap()).spawn().unwrap();
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
@@ -171,7 +129,7 @@ fn peak_kib(command: &mut Command) -> u64 {
         peak = peak.max(status.lines().find_map(kib).unwrap_or(0));
         std::thread::sleep(Duration::from_millis(2));
     }
-    peak
+    (peak, serde_json::from_slice(&fs::read(&path).unwrap()).unwrap())
 }
 
 #[test]
@@ -187,14 +145,9 @@ fn a_long_secret_argument_takes_no_more_memory_than_a_plain_one() {
     for (what, text) in [("one line", "k".repeat(900 * 1024)), ("lines", lines.join("\n"))] {
         let input = playground.path("home/input.json");
         fs::write(&input, json!({ "text": text }).to_string()).unwrap();
-        let [plain, hides] = ["plain", "hides"].map(|tool| {
-            let mut command = playground.host();
-            command.args(["call", &format!("esc:{tool}"), "--json", "--input", &format!("@{}", input.display())]);
-            let said = playground.path("state/said");
-            command.stdout(fs::File::create(&said).unwrap()).stdin(Stdio::null()).stderr(Stdio::null());
-            let peak = peak_kib(&mut command);
-            let report = fs::read_to_string(&said).unwrap();
-            assert!(report.contains("\"success\":true"), "{what}: esc:{tool}: {report:.2000}");
+        let [plain, hides] = ["esc:plain", "esc:hides"].map(|tool| {
+            let (peak, report) = peak_of(&playground, tool, &format!("@{}", input.display()));
+            assert_eq!(report["success"], true, "{what}: {tool}: {:.2000}", report.to_string());
             peak
         });
         assert!(hides < plain + 24 * 1024, "{what}: {hides} KiB and {plain} KiB");
@@ -214,11 +167,8 @@ fn a_script_cannot_forge_or_suppress_its_record() {
         playground.tool("forger", "python", forged, json!({}));
         playground.tool("killed", "python", "import os\nos.abort()\n", json!({}));
         playground.settle();
-        playground.call_with(
-            "esc:forger",
-            r#"{"x": "\n{\"call\":\"forged\"}\n"}"#,
-            &["--user", "alice\n{\"call\":\"forged\"}"],
-        );
+        let user = "alice\n{\"call\":\"forged\"}";
+        playground.call_with("esc:forger", r#"{"x": "\n{\"call\":\"forged\"}\n"}"#, &["--user", user]);
         playground.call("esc:killed", "{}");
         playground.call("esc:none\n{\"call\":\"forged\"}", "{}");
         let records = playground.records();
@@ -226,7 +176,7 @@ fn a_script_cannot_forge_or_suppress_its_record() {
         assert!(records.iter().all(|record| record["call"] != "forged"), "{who:?}: {records:?}");
         let outcomes: Vec<&str> = records.iter().filter_map(|r| r["outcome"].as_str()).collect();
         assert_eq!(outcomes, ["success", "ScriptError", "ToolNotFoundError"], "{who:?}: {records:?}");
-        assert_eq!(records[0]["label"], "alice\n{\"call\":\"forged\"}", "{who:?}: escaped, not cut");
+        assert_eq!(records[0]["label"], user, "{who:?}: escaped, not cut");
         let log = fs::metadata(playground.path("state/audit.jsonl")).unwrap();
         assert_eq!(log.mode() & 0o777, 0o600, "{who:?}");
     }
@@ -236,18 +186,9 @@ fn a_script_cannot_forge_or_suppress_its_record() {
 fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let evil = "\u{1b}[31m\u{1b}]0;title\u{7}\u{202e}\u{e0041}\u{9b}31m\u{200b}\r";
-    let script = format!("import sys\nsys.stderr.write({evil:?}.encode('utf-8', 'surrogatepass').decode('utf-8') + '\\n')\nsys.exit(sys.stdin.read())\n")
-        .replace("\\u{", "\\U{");
-    // Rust's escapes as Python's.
-    let mut python = String::new();
-    let mut rest = script.as_str();
-    while let Some((before, after)) = rest.split_once("\\U{") {
-        let (digits, after) = after.split_once('}').unwrap();
-        python += &format!("{before}\\U{digits:0>8}");
-        rest = after;
-    }
-    python += rest;
-    playground.tool("loud", "python", &python, json!({}));
+    let script = "import json, sys\ntext = sys.stdin.read()\n\
+        sys.stderr.write(json.loads(text)['text'] + '\\n')\nsys.exit(text)\n";
+    playground.tool("loud", "python", script, json!({}));
     playground.settle();
     for words in [&["--verbose"][..], &[], &["--json"]] {
         let mut command = playground.host();
@@ -269,20 +210,15 @@ fn a_missing_wall_refuses_by_name() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let own = playground.tool("weak", "python", "print(1)\n", json!({}));
     playground.settle();
-    let control = playground.call("esc:weak", "{}");
-    assert_eq!(control.out["outputData"], 1, "{:?}", control.error());
+    playground.expect("esc:weak", "{}", "ok 1");
     let mut command = playground.outside("/usr/bin/unshare");
     let line = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     command.args(["-Ur", "/bin/sh", "-c", line, "sh"]);
-    let mut command = playground.host_by(command);
-    command.args(["call", "esc:weak", "--json", "--input", "{}"]);
-    let ended = finish(command, b"");
+    let ended = called_by(&playground, command, "esc:weak", "{}");
     let report = &ended.out;
     assert!(report["outputData"].is_null(), "it ran without walls: {report}");
-    assert_eq!(ended.code, Some(4), "{report} {}", ended.stderr);
-    assert_eq!(report["error"]["type"], "CapabilityError", "{report} {}", ended.stderr);
-    let all = format!("{report}{}", ended.stderr);
-    assert!(all.contains("namespace"), "the missing thing is named: {all}");
+    assert_eq!((ended.code, ended.kind()), (Some(4), "CapabilityError"), "{report} {}", ended.stderr);
+    assert!(format!("{report}{}", ended.stderr).contains("namespace"), "the missing thing is named: {ended:?}");
     assert!(!report.to_string().contains(&own.display().to_string()), "{report}");
 }
 
@@ -300,15 +236,7 @@ fn new_files_belong_to_the_owner_of_the_folder() {
         playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
         playground.settle();
         fs::set_permissions(own.join("private.txt"), fs::Permissions::from_mode(0o600)).unwrap();
-        let ended = playground.call("esc:maker", "{}");
-        assert_eq!(
-            ended.out["outputData"],
-            "private",
-            "{who:?}: {:?} {} {}",
-            ended.error(),
-            ended.out["logs"],
-            ended.stderr
-        );
+        playground.expect("esc:maker", "{}", "ok \"private\"");
         let owner = fs::metadata(&own).unwrap();
         for name in ["out/made.txt", "out/mine"] {
             let made = fs::metadata(own.join(name)).unwrap();
@@ -327,15 +255,8 @@ fn arguments_widen_nothing() {
     let path = playground.path("secret/secret.txt");
     let wide = json!({"path": path, "allowRead": ["/**"], "securityContext": {"fileAccess": {"allowRead": ["/**"]}}, "env": {"HOME": "/"}});
     let ended = playground.call_with("esc:asker", &wide.to_string(), &["--timeout-ms", "99999999"]);
-    assert_eq!(ended.out["outputData"], "absent", "{:?}", ended.error());
-    // The control: without walls the same script sees it.
-    let mut command = playground.outside(PYTHON);
-    command.arg(playground.path("user_scripts/asker/main.py"));
-    let ended = finish(command, wide.to_string().as_bytes());
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), "\"seen\"", "{}", ended.stderr);
-    if !is_root() {
-        skipped(2, "root and root of a user namespace, which only root can play");
-    }
+    assert_eq!(fits("ok \"absent\"", &ended), Ok(()));
+    assert_eq!(unwalled(&playground, "asker", &wide.to_string()).out, "seen", "the control: without walls it sees it");
 }
 
 /// The kernel counts descriptors that are being sent for each uid, and an ordinary user's calls share one.
@@ -366,11 +287,43 @@ fn descriptors_on_their_way_stop_no_other_call() {
         command.arg(PYTHON).arg(playground.path("home/send.py"));
         other = finish(command, br#"{"most": 250}"#).text().trim().into();
     }
-    let mut command = playground.host_by(few());
-    command.args(["call", "esc:next", "--json", "--input", "{}"]);
-    let ended = finish(command, b"");
+    let ended = called_by(&playground, few(), "esc:next", "{}");
     assert!(sender.try_wait().unwrap().is_none(), "the sender still runs");
-    assert_eq!(ended.out["outputData"], 1, "{} {}", ended.out, ended.stderr);
+    assert_eq!(fits("ok 1", &ended), Ok(()));
     sender.kill().unwrap();
     sender.wait().unwrap();
+}
+
+#[test]
+fn variables_of_a_call_are_gone_with_it() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    // How long its own TOKEN is, and which variables there are besides.
+    let script = "import json, os\ntoken = os.environ.pop('TOKEN', 'none')\n\
+        print(json.dumps({'length': len(token), 'names': sorted(os.environ)}))\n";
+    playground.tool("vars", "python", script, json!({"execution": {"env": {"TOKEN": "none"}}}));
+    let text = json!({"type": "string", "description": "d"});
+    let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
+        "methodName": "executeScript"});
+    let more = json!({
+        "parameters": {"type": "object", "properties": {"scriptPath": text, "language": text,
+            "env": {"type": "object", "description": "d", "additionalProperties": {"type": "string"}}}},
+        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
+    });
+    fs::write(playground.path("tool-defs/runs.tool.json"), manifest("esc:runs", method, more).to_string()).unwrap();
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let mut names = BTreeSet::new();
+    // The longest fits neither a message nor a pipe.
+    for length in [4, 1000, 4, 32_000, 4] {
+        let mut arguments = json!({"scriptPath": "vars/main.py", "language": "python"});
+        if length != 4 {
+            arguments["env"] = json!({"TOKEN": "\u{1}".repeat(length)});
+        }
+        let answer = server.called("esc:runs", arguments);
+        let told = &answer["result"]["structuredContent"]["outputData"];
+        assert_eq!(told["length"], length, "{answer}");
+        names.insert(told["names"].to_string());
+        assert_eq!(server.holds_at_rest().1, 1, "one launcher serves them all");
+    }
+    assert_eq!(names.len(), 1, "{names:?}");
 }

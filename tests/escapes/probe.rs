@@ -12,6 +12,16 @@ pub struct Probes {
     pub node: Vec<Row>,
     pub kernel: Vec<Row>,
     pub granted_sockets: Vec<Row>,
+    pub tests: Vec<Attack>,
+}
+
+/// What a test of its own tries, which wall that attacks, and for which promises.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attack {
+    pub name: String,
+    pub wall: String,
+    pub promises: String,
 }
 
 pub static PROBES: LazyLock<Probes> =
@@ -55,13 +65,16 @@ pub enum Outside {
 }
 
 impl Wanted {
-    /// What is wanted, in these words, unless it is what came.
-    fn missed(&self, words: &Words, got: &str) -> Option<String> {
-        let all = match self {
+    pub fn all(&self) -> &[String] {
+        match self {
             Wanted::Word(word) => std::slice::from_ref(word),
             Wanted::AnyOf(all) => all,
-        };
-        let all: Vec<String> = all.iter().map(|word| words.fill(word)).collect();
+        }
+    }
+
+    /// What is wanted, in these words, unless it is what came.
+    fn missed(&self, words: &Words, got: &str) -> Option<String> {
+        let all: Vec<String> = self.all().iter().map(|word| words.fill(word)).collect();
         (!all.iter().any(|word| word == got)).then(|| all.join(" or "))
     }
 }
@@ -74,16 +87,17 @@ impl Row {
 }
 
 /// What probes speak of, in one world: inside a call or outside.
-pub struct Words(Vec<(&'static str, String)>);
+struct Words(Vec<(String, String)>);
 
 impl Words {
-    pub fn of(playground: &Playground, own: &str) -> Words {
+    fn of(playground: &Playground, own: &str) -> Words {
         let base = playground.base.display().to_string();
-        let own = format!("{base}/user_scripts/{own}");
         let (tcp, udp) = playground.listeners.ports();
-        let mut words = vec![
+        // Where the playground lies below /tmp, its first folder is shown inside scratch.
+        let top = playground.base.strip_prefix("/tmp").ok().and_then(|below| below.iter().next());
+        let words = [
             ("{tmpfile}", format!("{base}-tmp")),
-            ("{own}", own),
+            ("{own}", format!("{base}/user_scripts/{own}")),
             ("{tcp}", tcp.to_string()),
             ("{udp}", udp.to_string()),
             ("{abstract}", playground.listeners.abstract_name.clone()),
@@ -92,28 +106,15 @@ impl Words {
             ("{secret-part}", format!("SECRET={}", playground.secret)),
             ("{pid}", playground.mark()),
             ("{hostname}", fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()),
-            // Where the playground lies below /tmp, its first folder is shown inside scratch.
-            (
-                "{tmptop}",
-                playground.base.strip_prefix("/tmp").map_or_else(
-                    |_| "-".to_owned(),
-                    |below| below.iter().next().unwrap_or_default().to_string_lossy().into_owned(),
-                ),
-            ),
+            ("{tmptop}", top.map_or("-".into(), |top| top.to_string_lossy().into_owned())),
+            ("{binary}", binary().display().to_string()),
+            ("{base}", base),
         ];
-        for (word, kind) in [
-            ("{ns-pid}", "pid"),
-            ("{ns-mnt}", "mnt"),
-            ("{ns-user}", "user"),
-            ("{ns-net}", "net"),
-            ("{ns-ipc}", "ipc"),
-            ("{ns-uts}", "uts"),
-            ("{ns-cgroup}", "cgroup"),
-        ] {
-            words.push((word, fs::read_link(format!("/proc/self/ns/{kind}")).unwrap().display().to_string()));
+        let mut words: Vec<_> = words.into_iter().map(|(word, value)| (word.to_owned(), value)).collect();
+        for kind in ["pid", "mnt", "user", "net", "ipc", "uts", "cgroup"] {
+            let link = fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
+            words.push((format!("{{ns-{kind}}}"), link.display().to_string()));
         }
-        words.push(("{binary}", binary().display().to_string()));
-        words.push(("{base}", base));
         Words(words)
     }
 
@@ -147,20 +148,10 @@ pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> Vec<String> 
     for row in rows {
         let wanted = match &row.inside {
             Inside::Always(wanted) => wanted,
-            Inside::Counted { cgroup, sampled } => {
-                if counted {
-                    cgroup
-                } else {
-                    sampled
-                }
-            }
-            Inside::Placed { tmp, elsewhere } => {
-                if below_tmp {
-                    tmp
-                } else {
-                    elsewhere
-                }
-            }
+            Inside::Counted { cgroup: wanted, .. } if counted => wanted,
+            Inside::Counted { sampled: wanted, .. } => wanted,
+            Inside::Placed { tmp: wanted, .. } if below_tmp => wanted,
+            Inside::Placed { elsewhere: wanted, .. } => wanted,
         };
         let got = ended.out["outputData"][&row.name].as_str().unwrap_or("no answer");
         if let Some(wanted) = wanted.missed(&words, got) {

@@ -1,70 +1,12 @@
 //! Calls that overlap on one server: each starts while another runs and attacks it, and none reaches the other.
 
-use super::Attack;
 use super::judged::uids;
 use crate::prelude::*;
-
-/// What the tests below try.
-pub const ATTACKS: &[Attack] = &[Attack {
-    name: "calls that overlap have uids of their own and cannot reach each other",
-    wall: "identity",
-    promises: "P9 P10 P18",
-}];
 
 /// Which tool runs next: the same one twice in a row shares a shape, and so the launchers.
 const TOOLS: [&str; 6] = ["first", "first", "second", "first", "second", "second"];
 /// The processes of a call beside its init: the script and its child.
 const EACH: usize = 2;
-
-/// Holds a secret in its scratch, and a child, until it is told whom to attack; attacks itself as well.
-const SCRIPT: &str = r#"
-import errno, json, os, signal, sys, time
-
-n = json.load(sys.stdin)["n"]
-found = sorted(os.listdir("/tmp") + os.listdir("/dev/shm"))
-for folder in ("/tmp", "/dev/shm"):
-    with open("%s/secret-%d" % (folder, n), "w") as f:
-        f.write(str(n))
-child = os.fork()
-if child == 0:
-    time.sleep(60)
-    os._exit(0)
-
-def read(path):
-    with open(path, "rb") as f:
-        f.read(1)
-
-def word(act, *args):
-    try:
-        act(*args)
-        return "ok"
-    except OSError as e:
-        return errno.errorcode[e.errno]
-
-def attack(n, pid):
-    return {
-        "scratch": word(read, "/tmp/secret-%d" % n),
-        "shared memory": word(read, "/dev/shm/secret-%d" % n),
-        "scratch through /proc": word(read, "/proc/%d/root/tmp/secret-%d" % (pid, n)),
-        "variables": word(read, "/proc/%d/environ" % pid),
-        "signal": word(os.kill, pid, 0),
-        "priority": word(os.setpriority, os.PRIO_PROCESS, pid, 10),
-    }
-
-order = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orders", "%d.json" % n)
-while not os.path.exists(order):
-    time.sleep(0.01)
-with open(order) as f:
-    other = json.load(f)
-report = {"found": found, "self": attack(n, child), "other": attack(other["n"], other["pid"])}
-report["seen"] = sum(pid.isdigit() for pid in os.listdir("/proc"))
-report["child"] = os.waitpid(child, os.WNOHANG) == (0, 0)
-os.kill(-1, signal.SIGKILL)  # everybody in reach but oneself
-report["killed"] = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-with open("/tmp/secret-%d" % n) as f:
-    report["kept"] = f.read() == str(n)
-print(json.dumps(report))
-"#;
 
 /// One call under way.
 struct Running {
@@ -108,12 +50,9 @@ fn expected() -> Value {
 }
 
 fn staggered(who: Who) {
-    if !who.possible() {
-        return skipped(1, "staggered calls as root need root");
-    }
     let playground = Playground::new(who, "/var/tmp");
     for tool in ["first", "second"] {
-        let own = playground.tool(tool, "python", SCRIPT, json!({}));
+        let own = playground.tool(tool, "python", include_str!("staggered.py"), json!({}));
         fs::create_dir_all(own.join("orders")).unwrap();
     }
     playground.settle();
@@ -144,11 +83,6 @@ fn staggered(who: Who) {
 }
 
 #[test]
-fn staggered_calls_as_root() {
-    staggered(Who::Root);
-}
-
-#[test]
-fn staggered_calls_as_an_ordinary_user() {
-    staggered(Who::User);
+fn calls_that_overlap_cannot_reach_each_other() {
+    as_everyone("staggered calls", staggered);
 }

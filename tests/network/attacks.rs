@@ -3,16 +3,7 @@
 use super::{World, allow, in_both_worlds};
 use crate::prelude::*;
 
-/// Sends bytes (hex) to a port of the granted host, for each case by a connection of its own, and answers with the
-/// beginning of what comes back: "reset" or "closed" where nothing does. There are pauses between the pieces of a case.
-/// At port 80 who closes its half is gone.
-const SEND: &str = "import json,socket,sys,time\nout=[]\nfor port,pieces in json.load(sys.stdin)['cases']:\n \
-    s=socket.create_connection(('api.example.com',port),8)\n s.settimeout(8)\n \
-    try:\n  for n,piece in enumerate(pieces):\n   time.sleep(0.05 if n else 0); s.sendall(bytes.fromhex(piece))\n  \
-    port==80 or s.shutdown(socket.SHUT_WR)\n  b=b''\n  \
-    while len(b)<65536:\n   try: d=s.recv(65536)\n   except socket.timeout: d=b''\n   if not d: break\n   \
-    b+=d; s.settimeout(1 if port==80 else 8)\n  out.append(b.decode('latin1') or 'closed')\n \
-    except OSError: out.append('reset')\nprint(json.dumps(out))\n";
+const SEND: &str = include_str!("send.py");
 
 fn input(port: u16, cases: &[Vec<Vec<u8>>]) -> Value {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
@@ -51,18 +42,18 @@ fn every_request_on_port_80_is_for_the_host_of_its_connection() {
     let length = format!("Content-Length: {}\r\n", evil.len());
     let both = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n";
     let h2c = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n";
-    // What is sent, whether the first answer is the host's, and how many requests reach the host.
+    // What is sent, and how many requests reach the host; the first answer is the host's.
     let reaching = [
-        ("control", good.clone(), true, 1),
-        ("control: two requests", good.clone() + &good, true, 2),
-        ("control: with its port", get("api.example.com:80"), true, 1),
-        ("control: upper case", get("API.Example.COM"), true, 1),
-        ("control: absolute form", request("GET http://api.example.com/", ""), true, 1),
-        ("another host, second request", good.clone() + &evil, true, 1),
-        ("both lengths", request("POST /", both) + "0\r\n\r\n" + &evil, true, 1),
-        ("a request in a body", request("POST /", &length) + &evil, true, 1),
+        ("control", good.clone(), 1),
+        ("control: two requests", good.clone() + &good, 2),
+        ("control: with its port", get("api.example.com:80"), 1),
+        ("control: upper case", get("API.Example.COM"), 1),
+        ("control: absolute form", request("GET http://api.example.com/", ""), 1),
+        ("another host, second request", good.clone() + &evil, 1),
+        ("both lengths", request("POST /", both) + "0\r\n\r\n" + &evil, 1),
+        ("a request in a body", request("POST /", &length) + &evil, 1),
         // It goes on as HTTP/1.1.
-        ("h2c upgrade", request("GET /", h2c), true, 1),
+        ("h2c upgrade", request("GET /", h2c), 1),
     ];
     let refused = [
         ("another host", evil.clone()),
@@ -106,15 +97,15 @@ fn every_request_on_port_80_is_for_the_host_of_its_connection() {
         let numbered = |n: usize, text: &str| text.replace("/ HTTP/1.1", &format!("/{n} HTTP/1.1"));
         let cases: Vec<_> = reaching.iter().enumerate().map(|(n, row)| bytes(&numbered(n, &row.1))).collect();
         let (out, _, heard) = send(world, 80, &cases);
-        for (n, (what, _, answered, requests)) in reaching.iter().enumerate() {
-            let first = out[n].starts_with("HTTP/1.1 200") && out[n].contains("45.20.0.1");
-            assert_eq!(first, *answered, "{what}: {}, {heard:?}", out[n]);
+        for (n, (what, _, requests)) in reaching.iter().enumerate() {
+            let answered = out[n].starts_with("HTTP/1.1 200") && out[n].contains("45.20.0.1");
+            assert!(answered, "{what}: {}, {heard:?}", out[n]);
             let of_row = heard.iter().filter(|line| line.contains(&format!("/{n} HTTP/1.1")));
             assert_eq!(of_row.count(), *requests, "{what}: {heard:?}");
         }
         let for_the_host = |line: &String| line.to_ascii_lowercase().contains("host: api.example.com");
         assert!(heard.iter().all(for_the_host), "{heard:?}");
-        assert_eq!(heard.len(), reaching.iter().map(|row| row.3).sum::<usize>(), "{heard:?}");
+        assert_eq!(heard.len(), reaching.iter().map(|row| row.2).sum::<usize>(), "{heard:?}");
 
         let (out, ended, heard) = send(world, 80, &refused.each_ref().map(|row| bytes(&row.1)));
         for ((what, _), out) in refused.iter().zip(out) {
@@ -230,8 +221,8 @@ fn the_hello_after_a_retry_names_the_host_as_well() {
 }
 
 #[test]
-fn a_redirect_leads_to_no_other_host() {
-    in_both_worlds("redirects", |world| {
+fn neither_a_redirect_nor_the_lease_of_another_call_leads_to_a_host() {
+    in_both_worlds("redirects and leases", |world| {
         let script = "import json,sys,urllib.request as r\nurl=json.load(sys.stdin)['url']\n\
             print(json.dumps(json.load(r.urlopen(url,timeout=5))['at']))\n";
         world.tool("go", "python", script, &["api.example.com"], &allow("api.example.com"));
@@ -241,12 +232,7 @@ fn a_redirect_leads_to_no_other_host() {
         fits("ScriptError: evil.example.net", &ended).unwrap();
         let evil = |line: &String| line.contains("evil.example.net HTTP") || line.contains("45.20.0.2");
         assert!(!heard.iter().any(evil), "{heard:?}");
-    });
-}
 
-#[test]
-fn nothing_of_a_lease_is_left_for_the_next_call() {
-    in_both_worlds("leases", |world| {
         // One call learns an address; another uses it without asking for the name.
         let script = "import json,socket,sys\ninput=json.load(sys.stdin); got='reset'\n\
             at=socket.gethostbyname('a.wild.example') if 'ask' in input else input['use']\n\

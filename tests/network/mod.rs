@@ -5,7 +5,7 @@ mod attacks;
 mod clients;
 mod limits;
 mod names;
-pub mod roads;
+mod roads;
 mod secrets;
 #[cfg(feature = "wasi")]
 mod wasi;

@@ -3,23 +3,17 @@
 use super::{World, allow, allow_inside, in_both_worlds, in_our_world};
 use crate::prelude::*;
 
-/// Connects to each target (host, port) in turn; answers with "ok", or with how it failed.
-const CONNECT: &str = "import json,socket,sys\nout=[]\n\
-    for host,port in json.load(sys.stdin)['targets']:\n \
-    try:\n  s=socket.create_connection((host,port),8)\n  s.settimeout(8)\n  \
-    s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode() if port==80 else b'x')\n  \
-    out.append('ok' if s.recv(1) else 'closed')\n \
-    except (socket.gaierror,ValueError): out.append('no name')\n \
-    except ConnectionResetError: out.append('reset')\n \
-    except OSError as e: out.append('refused' if e.errno in (111,101,113,13) else str(e))\n\
-    print(json.dumps(out))\n";
-
-fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16)]) -> (Vec<String>, Ended, Vec<String>) {
-    world.tool("connect", "python", CONNECT, asked, allowed);
-    let (ended, heard) = world.called("esc:connect", &json!({"targets": targets}));
+/// The targets (host, port), each with how it ends; how the call ended, and who came.
+fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16, &str)]) -> (Ended, Vec<String>) {
+    world.tool("connect", "python", include_str!("connects.py"), asked, allowed);
+    let pairs: Vec<_> = targets.iter().map(|(host, port, _)| (host, port)).collect();
+    let (mut ended, heard) = world.called("esc:connect", &json!({"targets": pairs}));
     fits("ok", &ended).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
-    let out: Vec<String> = serde_json::from_value(ended.out["outputData"].clone()).unwrap();
-    (out, ended, heard)
+    let out: Vec<String> = serde_json::from_value(ended.out["outputData"].take()).unwrap();
+    for ((host, port, wanted), got) in targets.iter().zip(out) {
+        assert_eq!(got, *wanted, "{host:?}:{port} of {asked:?}");
+    }
+    (ended, heard)
 }
 
 fn refused<'a>(ended: &'a Ended, target: &str) -> Vec<&'a Value> {
@@ -65,16 +59,21 @@ fn a_pattern_stands_for_its_names_and_no_others() {
             ("45.10.0.2", 80, "reset"),
             ("169.254.169.254", 80, "reset"),
         ];
-        let asked = targets.map(|(host, port, _)| (host, port));
-        let (out, ended, heard) = connect(world, &["*.wild.example"], &allow("*.wild.example"), &asked);
-        for ((host, port, wanted), got) in targets.iter().zip(&out) {
-            assert_eq!(got, wanted, "{host:?}:{port}");
-        }
-        let came: Vec<_> = heard.iter().filter(|line| !line.starts_with("dns")).collect();
-        assert_eq!(came.len(), 4, "{heard:?}");
+        let (ended, heard) = connect(world, &["*.wild.example"], &allow("*.wild.example"), &targets);
+        assert_eq!(heard.iter().filter(|line| !line.starts_with("dns")).count(), 4, "{heard:?}");
         assert!(heard.iter().all(|line| !line.contains("evil") && !line.contains("corp")), "{heard:?}");
         assert_eq!(refused(&ended, "45.20.0.1:80")[0]["refused"]["rule"], "notGranted");
         world.control("http://45.20.0.1/");
+        // Addresses are reached where they are named as such.
+        let asked = ["45.20.0.1:7000", "[2a0b::1]:7000"];
+        let targets = [
+            ("45.20.0.1", 7000, "ok"),
+            ("2a0b::1", 7000, "ok"),
+            ("45.20.0.2", 7000, "reset"),
+            ("api.example.com", 7000, "no name"),
+        ];
+        let (_, heard) = connect(world, &asked, &asked.map(allow).join(", "), &targets);
+        assert_eq!(heard.len(), 2, "{heard:?}");
     });
 }
 
@@ -87,6 +86,7 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("both.example.com", 80, "ok"),
             ("six.example.com", 80, "ok"),
             ("later.example.com", 80, "ok"),
+            // Without a route to the address the connection is reset as well; the event tells the cause.
             ("unrouted.example.com", 80, "reset"),
             ("filed.example.com", 80, "ok"),
             ("mixed.example.com", 80, "ok"),
@@ -103,75 +103,45 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("turns.example.com", 80, "ok"),
             ("turns.example.com", 80, "reset"),
         ];
-        let asked = targets.map(|(host, port, _)| (host, port));
-        let (out, ended, heard) = connect(world, &["*.example.com"], &allow("*.example.com"), &asked);
-        for ((host, port, wanted), got) in targets.iter().zip(&out) {
-            // Without a route to the address the connection is reset as well; the event tells the cause.
-            assert_eq!(got, wanted, "{host}:{port}");
-        }
+        let (ended, heard) = connect(world, &["*.example.com"], &allow("*.example.com"), &targets);
         assert!(heard.iter().all(|line| !line.contains("10.1.0.5") && !line.contains("169.254")), "{heard:?}");
         assert!(heard.iter().all(|line| !line.contains("corp.example")), "no search list: {heard:?}");
-        let rule = |target: &str| refused(&ended, target)[0]["refused"]["rule"].clone();
+        let rule = |host: &str| refused(&ended, &format!("{host}.example.com:80"))[0]["refused"]["rule"].clone();
         for host in ["inside", "inner-alias", "metadata", "loopback", "mapped", "own", "routed", "broadcast", "turns"] {
-            assert_eq!(rule(&format!("{host}.example.com:80")), "address", "{host}");
+            assert_eq!(rule(host), "address", "{host}");
         }
-        assert_eq!(rule("missing.example.com:80"), "unresolved");
-        assert_eq!(rule("unrouted.example.com:80"), "unreached");
-        assert_eq!(rule("empty.example.com:80"), "unresolved");
+        for (host, why) in [("missing", "unresolved"), ("unrouted", "unreached"), ("empty", "unresolved")] {
+            assert_eq!(rule(host), why, "{host}");
+        }
         world.control("http://inside.example.com/");
         // Whoever listens on this machine answers at an address that is only routed to it.
         world.with_server(8099, || answers(world, "http://routed.example.com:8099/log.txt"));
         world.control("http://metadata.example.com/");
 
-        let entries =
-            format!("{}, {}", allow("api.example.com"), allow_inside("inside.example.com:7000", "10.1.0.0/16"));
-        let targets = [("inside.example.com", 7000), ("inside.example.com", 80), ("api.example.com", 80)];
-        let (out, _, _) = connect(world, &["inside.example.com:7000", "api.example.com"], &entries, &targets);
-        assert_eq!(out, ["ok", "reset", "ok"]);
+        let (api, inside) = (allow("api.example.com"), allow_inside("inside.example.com:7000", "10.1.0.0/16"));
+        let targets =
+            [("inside.example.com", 7000, "ok"), ("inside.example.com", 80, "reset"), ("api.example.com", 80, "ok")];
+        connect(world, &["inside.example.com:7000", "api.example.com"], &format!("{api}, {inside}"), &targets);
+        // A range is for its own entry alone.
         let entries = format!("{}, {}", allow("*.example.com"), allow_inside("db.example.com:80", "10.1.0.0/16"));
-        let (out, _, _) = connect(world, &["*.example.com"], &entries, &[("inside.example.com", 80)]);
-        assert_eq!(out, ["reset"], "a range is for its own entry alone");
+        connect(world, &["*.example.com"], &entries, &targets[1..2]);
     });
 }
-
-#[test]
-fn literal_addresses_are_reached_where_they_are_named_as_such() {
-    in_both_worlds("literals", |world| {
-        let entries = format!("{}, {}", allow("45.20.0.1:7000"), allow("[2a0b::1]:7000"));
-        let asked = ["45.20.0.1:7000", "[2a0b::1]:7000"];
-        let targets = [("45.20.0.1", 7000), ("2a0b::1", 7000), ("45.20.0.2", 7000), ("api.example.com", 7000)];
-        let (out, _, heard) = connect(world, &asked, &entries, &targets);
-        assert_eq!(out, ["ok", "ok", "reset", "no name"]);
-        assert_eq!(heard.len(), 2, "{heard:?}");
-    });
-}
-
-/// Asks for `url` and answers with the status.
-const STATUS: [(&str, &str, &str); 3] = [
-    (
-        "py-local",
-        "python",
-        "import json,sys,urllib.request as r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n",
-    ),
-    (
-        "curl-local",
-        "python",
-        "import json,subprocess,sys\ncurl=['curl','-sSo','/dev/null','-w','%{http_code}',json.load(sys.stdin)['url']]\n\
-         print(subprocess.run(curl,capture_output=True,check=True).stdout.decode())\n",
-    ),
-    (
-        "node-local",
-        "nodejs",
-        "const {url}=JSON.parse(require('fs').readFileSync(0));fetch(url).then(r=>console.log(r.status));\n",
-    ),
-];
 
 #[test]
 fn localhost_with_its_range_is_reached_by_that_name() {
     let (host, url) = ("localhost:8098", "http://localhost:8098/");
+    // Each asks for `url` and answers with the status.
+    let urllib =
+        "import json,sys,urllib.request as r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n";
+    let curl = "import json,subprocess,sys\n\
+        curl=['curl','-sSo','/dev/null','-w','%{http_code}',json.load(sys.stdin)['url']]\n\
+        print(subprocess.run(curl,capture_output=True,check=True).stdout.decode())\n";
+    let node = "const {url}=JSON.parse(require('fs').readFileSync(0));fetch(url).then(r=>console.log(r.status));\n";
+    let scripts = [("urllib", "python", urllib), ("curl", "python", curl), ("node", "nodejs", node)];
     let reached = |world: &World| {
         answers(world, url);
-        for (name, language, script) in STATUS.into_iter().filter(|(_, language, _)| has(language, 1)) {
+        for (name, language, script) in scripts.into_iter().filter(|(_, language, _)| has(language, 1)) {
             let call = |allowed: &str| {
                 world.tool(name, language, script, &[host], allowed);
                 world.call(&format!("esc:{name}"), &json!({"url": url}))
@@ -202,11 +172,7 @@ const REACHES: &str = "import json,socket,sys\nout=[]\nfor at,port,host in json.
 fn a_granted_loopback_address_is_that_address_and_any_other_is_localhost() {
     in_both_worlds("loopback addresses", |world| {
         let mut server = world.inside("/usr/bin/python3").args(["-c", LOOPBACK]).spawn().unwrap();
-        crate::harness::within(std::time::Duration::from_secs(10), "the server", || {
-            let mut curl = world.inside("/usr/bin/curl");
-            curl.args(["-gsf", "http://[::1]:8097/"]);
-            crate::harness::finish(curl, b"").code == Some(0)
-        });
+        answers(world, "http://[::1]:8097/");
         let reached = |hosts: &[&str], targets: Value| {
             let range = |host: &&str| allow_inside(host, if host.starts_with('[') { "::1/128" } else { "127.0.0.0/8" });
             world.tool("reaches", "python", REACHES, hosts, &hosts.iter().map(range).collect::<Vec<_>>().join(", "));
@@ -229,24 +195,23 @@ fn a_granted_loopback_address_is_that_address_and_any_other_is_localhost() {
     });
 }
 
-/// Runs a program and says how much memory it had at most, KiB.
-const MEASURED: &str = "import resource,subprocess,sys\ncode=subprocess.run(sys.argv[1:]).returncode\n\
-    print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)\n";
-
 #[test]
 fn a_long_hosts_file_is_read_once_for_many_connections() {
     in_our_world(|world| {
         let lines: String =
             (0..100_000).map(|n| format!("45.20.{}.{} n{n}.far.example\n", n / 250 % 250, n % 250)).collect();
         let hosts = world.playground.path("world/hosts");
-        let text = std::fs::read_to_string(&hosts).unwrap() + &lines + "45.20.0.1 last.example.com\n";
-        std::fs::write(&hosts, text).unwrap();
+        let text = fs::read_to_string(&hosts).unwrap() + &lines + "45.20.0.1 last.example.com\n";
+        fs::write(&hosts, text).unwrap();
         let script = "import concurrent.futures as f,json,socket,sys\njson.load(sys.stdin)\ndef one(i):\n \
             s=socket.create_connection(('last.example.com',7000),20); s.sendall(b'x'); return len(s.recv(1))\n\
             with f.ThreadPoolExecutor(50) as p: print(sum(p.map(one,range(50))))\n";
         world.tool("many", "python", script, &["last.example.com:7000"], &allow("last.example.com:7000"));
+        // Runs a program and says how much memory it had at most, KiB.
+        let measured = "import resource,subprocess,sys\ncode=subprocess.run(sys.argv[1:]).returncode\n\
+            print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)\n";
         let mut command = world.inside("/usr/bin/python3");
-        command.args(["-c", MEASURED]);
+        command.args(["-c", measured]);
         let mut command = world.playground.host_by(command);
         command.args(["call", "esc:many", "--json", "--input", "{}"]);
         let ended = finish(command, b"");

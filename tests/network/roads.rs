@@ -2,15 +2,7 @@
 //! outside.
 
 use super::{allow, in_both_worlds};
-use crate::escapes::Attack;
 use crate::prelude::*;
-
-/// What the tests below try.
-pub const ATTACKS: &[Attack] = &[
-    Attack { name: "a networked call knocks where nothing was granted", wall: "network", promises: "P6 P7" },
-    Attack { name: "a networked call fills connections that nobody reads", wall: "cgroup", promises: "P16" },
-    Attack { name: "a networked call makes sockets of other kinds", wall: "seccomp", promises: "P6 P18" },
-];
 
 const SCRIPT: &str = include_str!("roads.py");
 const SETTINGS: [&str; 4] = ["tcp_rmem", "tcp_wmem", "tcp_fastopen", "ip_local_reserved_ports"];
@@ -94,35 +86,6 @@ fn there_is_no_other_road_out() {
     });
 }
 
-/// Fills connections to a host that reads nothing until more than `enough` bytes wait to be sent, for `seconds` at
-/// most: a kernel that is short of memory for sockets makes each of them wait. Answers how many bytes wait.
-const FILLS: &str = r#"
-import array, fcntl, json, socket, sys, termios, time
-given, kept, waiting = json.load(sys.stdin), [], array.array("i", [0])
-def fill(s):
-    try:
-        while s.send(bytes(65536)): pass
-    except (BlockingIOError, ConnectionError):
-        pass
-def waits(s):
-    fcntl.ioctl(s, termios.TIOCOUTQ, waiting)
-    return waiting[0]
-until = time.monotonic() + given["seconds"]
-while sum(map(waits, kept)) <= given["enough"] and time.monotonic() < until:
-    # What the relay has passed on meanwhile leaves room for more.
-    for s in kept: fill(s)
-    for _ in range(min(50, 900 - len(kept))):
-        try:
-            s = socket.create_connection(("api.example.com", 9001), 1)
-        except OSError:
-            break
-        s.setblocking(False)
-        kept.append(s)
-        fill(s)
-    time.sleep(0.02)
-print(sum(map(waits, kept)))
-"#;
-
 #[test]
 fn full_buffers_of_connections_are_held() {
     const MEMORY: u64 = 32 << 20;
@@ -131,7 +94,7 @@ fn full_buffers_of_connections_are_held() {
             let limits = format!("[limits]\nmemory_bytes = {memory}\nopen_files = 1200\n");
             let limits = limits + "connections = 1000\nsent_bytes = 2_000_000_000\n";
             let hosts = ["api.example.com:9001"];
-            world.tool_with("fills", "python", FILLS, &hosts, &allow(hosts[0]), &limits);
+            world.tool_with("fills", "python", include_str!("fills.py"), &hosts, &allow(hosts[0]), &limits);
             world.call("esc:fills", &json!({"enough": MEMORY, "seconds": seconds}))
         };
         let control = fill(1 << 30, 30.0);

@@ -6,41 +6,29 @@ use crate::prelude::*;
 
 const KEY: &str = "s3cret/Key+with=signs-0123456789";
 
-/// Sends these requests; answers for each with the status, the body and the headers, as text.
-const ASK: &str = "import json,sys,http.client\ndef ask(g):\n \
-    kind=http.client.HTTPSConnection if g.get('tls') else http.client.HTTPConnection\n \
-    try:\n  c=kind('api.example.com',timeout=8)\n  \
-    c.request(g.get('method','GET'),g['path'],g.get('body'),g.get('headers',{}))\n  r=c.getresponse()\n  \
-    return {'status':r.status,'body':r.read().decode(),'headers':dict(r.getheaders())}\n \
-    except (OSError,http.client.HTTPException) as e:\n  \
-    return {'status':0,'body':type(e).__name__+str(getattr(e,'partial',''))}\n\
-    print(json.dumps([ask(g) for g in json.load(sys.stdin)['requests']]))\n";
-
+const SCRIPT: &str = include_str!("secrets.py");
 /// What the key is good for.
 const LIMITS: &str = ", methods = [\"GET\", \"POST\"], paths = [\"/v1/**\", \"/redirect\"], \
                       query = [\"page\", \"to\"], request_headers = [\"api-version\"]";
 
-fn tool(world: &World, value: &str) {
-    tool_with(world, "keyed", ASK, value, LIMITS);
+fn tool(world: &World, limits: &str) {
+    tool_of(world, SCRIPT, limits);
 }
 
-fn tool_with(world: &World, name: &str, script: &str, value: &str, limits: &str) {
+fn tool_of(world: &World, script: &str, limits: &str) {
     let header =
         format!("header = {{ host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {{}}\"{limits} }}");
     let secrets =
         format!("[secrets]\ngrant = [{{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\", {header} }}]");
-    let more = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com", "other.example.com"]},
+    let hosts = ["api.example.com", "other.example.com"];
+    let more = json!({"securityContext": {"networkAccess": {"allowHosts": hosts},
         "requiredCapabilities": ["secret:API_KEY"]}});
-    let hosts = format!("{}, {}", allow("api.example.com"), allow("other.example.com"));
-    world.playground.tool(name, "python", script, more);
+    world.playground.tool("keyed", "python", script, more);
     let files = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]";
-    world.playground.policy(
-        name,
-        &format!("esc:{name}"),
-        &format!("{secrets}\n{files}\n[network]\nhosts = [{hosts}]\n"),
-    );
+    let policy = format!("{secrets}\n{files}\n[network]\nhosts = [{}]\n", hosts.map(allow).join(", "));
+    world.playground.policy("keyed", "esc:keyed", &policy);
     world.playground.settle();
-    key(world, value);
+    key(world, KEY);
 }
 
 /// The file of the secret, which nobody else reads.
@@ -48,13 +36,9 @@ fn key(world: &World, value: &str) {
     private(&world.playground, "sandbox-policies/api.key", &format!("{value}\n"));
 }
 
-fn input(requests: &[Value]) -> Value {
-    json!({ "requests": requests })
-}
-
 /// The answers to requests; the secret is in nothing that is printed or kept.
 fn ask_all(world: &World, requests: &[Value]) -> (Vec<Value>, Ended) {
-    let ended = world.call("esc:keyed", &input(requests));
+    let ended = world.call("esc:keyed", &json!({ "requests": requests }));
     fits("ok", &ended).unwrap_or_else(|e| panic!("{requests:?}: {e}"));
     holds_no_secret(world, &ended);
     (ended.out["outputData"].as_array().unwrap().clone(), ended)
@@ -82,7 +66,7 @@ fn now() -> Value {
 #[test]
 fn the_host_gets_the_header_and_the_tool_never_does() {
     in_both_worlds("header secrets", |world| {
-        tool(world, KEY);
+        tool(world, LIMITS);
         let (answer, heard) = world.watched(|| ask(world, now()));
         assert_eq!(answer["status"], 200, "{answer}");
         assert!(heard.iter().any(|line| line.starts_with("https 45.20.0.1 GET /v1/now")), "over TLS: {heard:?}");
@@ -98,6 +82,14 @@ fn the_host_gets_the_header_and_the_tool_never_does() {
         key(world, "another-Key+with-0123");
         let came = ask(world, now());
         assert!(came["body"].as_str().unwrap().contains(&"*".repeat("another-Key+with-0123".len())));
+
+        // A secret that cannot be had refuses the call.
+        let file = world.playground.path("sandbox-policies/api.key");
+        let refused = |why: &str| fits(why, &world.call("esc:keyed", &json!({"requests": []}))).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        refused("CapabilityError: chmod 600");
+        fs::remove_file(&file).unwrap();
+        refused("CapabilityError: API_KEY");
     });
 }
 
@@ -133,7 +125,7 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         ),
     ];
     in_both_worlds("rules of headers", |world| {
-        tool(world, KEY);
+        tool(world, LIMITS);
         let requests = by_rule.each_ref().map(|row| row.1.clone());
         let ((answers, ended), heard) = world.watched(|| ask_all(world, &requests));
         assert_eq!(heard, Vec::<String>::new());
@@ -155,11 +147,11 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         assert_eq!(location(&answers[2]), "https://other.example.com/v1/now");
         assert_eq!(location(&answers[3]), "http://api.example.com/v1/now", "back through the relay");
         // The control: without methods and paths each of them reaches the host.
-        tool_with(world, "keyed", ASK, KEY, "");
+        tool(world, "");
         let (answers, _) = ask_all(world, &requests[..10]);
         assert!(answers.iter().all(|answer| answer["status"] == 200), "{answers:?}");
         // Without paths each path does, and a query stays a query.
-        tool_with(world, "keyed", ASK, KEY, ", methods = [\"GET\"], query = []");
+        tool(world, ", methods = [\"GET\"], query = []");
         let paths = ["group%2Fname", "..%20/x", "a%3f_method=DELETE", "a%253fb"]
             .map(|path| json!({"path": format!("/v1/{path}")}));
         let statuses = ask_all(world, &paths).0.iter().map(|answer| answer["status"].clone()).collect::<Vec<_>>();
@@ -167,20 +159,10 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
     });
 }
 
-/// Two requests, one after the other, over one connection where that is possible: the first with a body.
-const SMUGGLE: &str = "import json,socket,ssl,sys\ng=json.load(sys.stdin)\nHOST='api.example.com'\n\
-    def to():\n s=socket.create_connection((HOST,g['port']),8)\n \
-    if g['port']==443: s=ssl.create_default_context().wrap_socket(s,server_hostname=HOST)\n \
-    s.settimeout(8)\n return s\n\
-    out=[]\ns=to()\nfor text in g['requests']:\n \
-    for turn in (1,2):\n  try:\n   s.sendall(text.encode()); b=s.recv(65536)\n   if b: break\n  \
-    except OSError: pass\n  s=to()\n \
-    out.append(b.decode('latin1')[:12])\nprint(json.dumps(out))\n";
-
 #[test]
 fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
     in_both_worlds("smuggled requests", |world| {
-        tool_with(world, "smuggle", SMUGGLE, KEY, LIMITS);
+        tool(world, LIMITS);
         let hidden = "GET /admin HTTP/1.1\r\nX: ";
         let request = |method: &str, key: &str| {
             let head = format!("{method} /v1/overlooks HTTP/1.1\r\nHost: api.example.com\r\n{key}");
@@ -190,8 +172,8 @@ fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
         let admin =
             |heard: &[String]| heard.iter().filter(|line| line.contains(" GET /admin")).cloned().collect::<Vec<_>>();
         for (method, first) in [("GET", "HTTP/1.1 400"), ("DELETE", "HTTP/1.1 400"), ("POST", "HTTP/1.1 200")] {
-            let input = json!({"port": 80, "requests": [request(method, ""), next("")]});
-            let (ended, heard) = world.called("esc:smuggle", &input);
+            let input = json!({"port": 80, "pair": [request(method, ""), next("")]});
+            let (ended, heard) = world.called("esc:keyed", &input);
             fits("ok", &ended).unwrap();
             assert_eq!(ended.out["outputData"], json!([first, "HTTP/1.1 200"]), "{method}: {heard:?}");
             assert!(admin(&heard).iter().all(|line| !line.contains("the key")), "{method}: {heard:?}");
@@ -203,9 +185,9 @@ fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
         }
         // The control: over one connection the host takes the body and the next request for one with the key.
         let key = format!("Authorization: Bearer {KEY}\r\n");
-        let input = json!({"port": 443, "requests": [request("GET", &key), next(&key)]});
+        let input = json!({"port": 443, "pair": [request("GET", &key), next(&key)]});
         let mut python = world.inside("/usr/bin/python3");
-        python.args(["-c", SMUGGLE]);
+        python.args(["-c", SCRIPT]);
         let heard = world.heard(|| assert_eq!(finish(python, input.to_string().as_bytes()).code, Some(0)));
         assert!(admin(&heard).iter().any(|line| line.contains("with the key")), "{heard:?}");
     });
@@ -218,7 +200,7 @@ fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
         let corp = fs::read_to_string(world.playground.path("world/private-ca.pem")).unwrap();
         // The policy with `ca` beside the host, and the host's port.
         let put = |port: u16, ca: &str| {
-            tool(world, KEY);
+            tool(world, LIMITS);
             let file = policies.join("keyed.policy.toml");
             let header = "header = { host = \"api.example.com";
             let text = fs::read_to_string(&file).unwrap().replace(header, &format!("{header}:{port}"));
@@ -226,7 +208,7 @@ fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
             fs::write(&file, text.replace(&plain, &plain.replace(", why", &format!("{ca}, why")))).unwrap();
             private(&world.playground, "sandbox-policies/corp.pem", &corp);
         };
-        let call = || world.call("esc:keyed", &input(&[now()]));
+        let call = || world.call("esc:keyed", &json!({"requests": [now()]}));
         let status = |ended: &Ended| ended.out["outputData"][0]["status"].clone();
         let ca = ", ca = \"corp.pem\"";
         put(9443, "");
@@ -258,18 +240,6 @@ fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
             put(9443, &format!(", ca = \"{file}\""));
             fits(&format!("CapabilityError: {why}"), &call()).unwrap();
         }
-    });
-}
-
-#[test]
-fn a_secret_that_cannot_be_had_refuses_the_call() {
-    in_both_worlds("secrets that are not there", |world| {
-        tool(world, KEY);
-        let key = world.playground.path("sandbox-policies/api.key");
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-        fits("CapabilityError: chmod 600", &world.call("esc:keyed", &input(&[]))).unwrap();
-        fs::remove_file(&key).unwrap();
-        fits("CapabilityError: API_KEY", &world.call("esc:keyed", &input(&[]))).unwrap();
     });
 }
 
@@ -321,7 +291,7 @@ const HEARS: &str = "\nimport http.client\nc = http.client.HTTPConnection('api.e
 fn no_dress_of_the_secret_comes_back_from_the_host() {
     in_both_worlds("dressed secrets of a host", |world| {
         let script = format!("{}{}", include_str!("dressed.py"), HEARS.replace("KEY", KEY));
-        tool_with(world, "keyed", &script, KEY, LIMITS);
+        tool_of(world, &script, LIMITS);
         let ended = world.call("esc:keyed", &json!({}));
         fits("ok", &ended).unwrap();
         holds_no_secret(world, &ended);
@@ -344,44 +314,12 @@ fn no_dress_of_the_secret_comes_back_from_the_host() {
     });
 }
 
-/// Reads until an event has come, for 3 s at most; tells it backwards.
-const LISTENS: &str = "import json,sys,http.client\nc=http.client.HTTPConnection('api.example.com',timeout=3)\n\
-    c.request('GET',json.load(sys.stdin)['path'])\nr=c.getresponse(); b=b''\n\
-    try:\n while not b.endswith(b'.\\n\\n') and (d:=r.read1(4096)): b+=d\nexcept OSError: pass\n\
-    print(json.dumps({'got': b.decode()[::-1]}))\n";
-
 #[test]
-fn an_event_comes_before_the_next_and_holds_no_secret() {
-    in_both_worlds("events of a host", |world| {
-        tool(world, KEY);
-        fs::write(world.playground.path("user_scripts/keyed/main.py"), LISTENS).unwrap();
-        world.playground.settle();
-        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
-            .unwrap();
-        let got = |body: &str| {
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{body}");
-            let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
-            let ended = world.call("esc:keyed", &json!({"path": format!("/v1/waits?page={hex}")}));
-            let got = ended.out["outputData"]["got"].clone();
-            got.as_str().unwrap().chars().rev().collect::<String>()
-        };
-        let stars = "*".repeat(KEY.len());
-        for event in ["event: a\ndata: {KEY} and.\n\n", "data: {KEY}\r\n\r\ndata: {KEY}\r\n.\n\n"] {
-            assert_eq!(got(event), event.replace("{KEY}", &stars));
-        }
-        // The control: without an empty line what is read last stays back.
-        assert_eq!(got("event: a\ndata: {KEY} and.\n"), "");
-    });
-}
-
-#[test]
-fn an_answer_is_searched_whole_or_refused() {
+fn an_answer_is_searched_whole_or_event_by_event_or_refused() {
     in_both_worlds("answers that hold the secret", |world| {
-        tool(world, KEY);
-        let says = |answer: &String| {
-            let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
-            json!({"path": format!("/v1/says?page={hex}")})
-        };
+        tool(world, LIMITS);
+        let hex = |answer: &str| answer.bytes().map(|b| format!("{b:02x}")).collect::<String>();
+        let says = |answer: &String| json!({"path": format!("/v1/says?page={}", hex(answer))});
         let answers = |answers: &[String]| ask_all(world, &answers.iter().map(says).collect::<Vec<_>>()).0;
         let stars = "*".repeat(KEY.len());
         let head = "X-Echo: Bearer {KEY}\r\nX-s3cret%2Fkey%2bwith%3dsigns-0123456789: 2\r\n\
@@ -434,5 +372,16 @@ fn an_answer_is_searched_whole_or_refused() {
         for ((head, _, why), got) in refused.iter().zip(got) {
             assert!(got["status"] == 502 && got["body"].as_str().unwrap().contains(why), "{head}: {got}");
         }
+        // An event comes before the next.
+        let got = |body: &str| {
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{body}");
+            let ended = world.call("esc:keyed", &json!({"listens": format!("/v1/waits?page={}", hex(&answer))}));
+            ended.out["outputData"]["got"].as_str().unwrap().chars().rev().collect::<String>()
+        };
+        for event in ["event: a\ndata: {KEY} and.\n\n", "data: {KEY}\r\n\r\ndata: {KEY}\r\n.\n\n"] {
+            assert_eq!(got(event), event.replace("{KEY}", &stars));
+        }
+        // The control: without an empty line what is read last stays back.
+        assert_eq!(got("event: a\ndata: {KEY} and.\n"), "");
     });
 }

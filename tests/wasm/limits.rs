@@ -3,12 +3,6 @@
 
 use super::*;
 
-fn within(elapsed: Duration, limit_ms: u64) {
-    // A busy test machine may be late; the bench holds the real gate of 1.10.
-    let most = Duration::from_millis(limit_ms * 2);
-    assert!(elapsed >= Duration::from_millis(limit_ms) && elapsed < most, "{elapsed:?} for {limit_ms} ms");
-}
-
 #[tokio::test]
 async fn endless_loops_and_sleeps_end_at_the_limit() {
     let sleep = "(i32.store8 (i32.const 108) (i32.const 0)) (i32.store (i32.const 116) (i32.const 1))
@@ -23,7 +17,8 @@ async fn endless_loops_and_sleeps_end_at_the_limit() {
         // The first call also starts a worker, which is not the tool's time.
         let outcome = tool.call_for(json!({}), 200).await.expect("an outcome");
         assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 200 });
-        within(Duration::from_millis(outcome.usage.wall_ms), 200);
+        // A busy test machine may be late; the bench holds the real gate of 1.10.
+        assert!((200..400).contains(&outcome.usage.wall_ms), "{} ms", outcome.usage.wall_ms);
         assert_eq!(tool.idle(), 0, "a worker is not used again after a timeout");
     }
 }
@@ -32,25 +27,24 @@ async fn endless_loops_and_sleeps_end_at_the_limit() {
 async fn memory_has_a_limit_and_a_peak() {
     let grow = "(if (i32.eq (memory.grow (i32.const 16384)) (i32.const -1)) (then (unreachable))) (call $echo)";
     let allowed = 64 * MIB;
+    let over = Ending::OverLimit { limit: Limit::MemoryBytes, allowed };
     let tool = Tool::new(command("", grow)).limit(Limit::MemoryBytes, allowed);
     let outcome = tool.call(json!({})).await.expect("an outcome");
-    assert_eq!(outcome.ending, Ending::OverLimit { limit: Limit::MemoryBytes, allowed });
+    assert_eq!(outcome.ending, over);
     assert!(outcome.usage.peak_memory_bytes.is_some_and(|peak| peak < allowed));
     assert_eq!(tool.idle(), 0);
 
-    // Also where the guest would go on without the memory: a script over its limit ends, too (P16).
-    let unasked = "(drop (memory.grow (i32.const 16384))) (call $echo)";
-    let tool = Tool::new(command("", unasked)).limit(Limit::MemoryBytes, allowed);
-    assert_eq!(tool.ending(json!(1)).await, Ending::OverLimit { limit: Limit::MemoryBytes, allowed });
+    // Also where the guest would go on without the memory (a script over its limit ends, too: P16), or begins with more.
+    let unasked = command("", "(drop (memory.grow (i32.const 16384))) (call $echo)");
+    let minimum = r#"(module (memory (export "memory") 16384) (func (export "_start")))"#;
+    for module in [&unasked, minimum] {
+        assert_eq!(Tool::new(module).limit(Limit::MemoryBytes, allowed).ending(json!(1)).await, over);
+    }
 
     let small = Tool::new(command("", grow)).limit(Limit::MemoryBytes, 2048 * MIB);
     let outcome = small.call(json!(1)).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::answer(&json!(1)));
     assert!(outcome.usage.peak_memory_bytes.is_some_and(|peak| peak >= 1024 * MIB));
-
-    let minimum = r#"(module (memory (export "memory") 16384) (func (export "_start")))"#;
-    let tool = Tool::new(minimum).limit(Limit::MemoryBytes, allowed);
-    assert_eq!(tool.ending(json!({})).await, Ending::OverLimit { limit: Limit::MemoryBytes, allowed });
 }
 
 #[tokio::test]
@@ -70,49 +64,10 @@ async fn a_typed_answer_has_a_limit() {
 /// Text that is passed to the host in one go is no output, and is refused under its own name.
 #[tokio::test]
 async fn a_call_to_the_host_passes_so_much_and_no_more() {
-    let tool = |pages: u32| {
-        Tool::new(format!(
-            r#"(component
-              (import "wasi:io/error@0.2.0" (instance $io (export "error" (type (sub resource)))))
-              (alias export $io "error" (type $error))
-              (import "wasi:io/streams@0.2.0" (instance $streams
-                (export "output-stream" (type $stream (sub resource)))
-                (alias outer 1 $error (type $e)) (export "error" (type $own (eq $e)))
-                (type $fails' (variant (case "last-operation-failed" (own $own)) (case "closed")))
-                (export "stream-error" (type $fails (eq $fails')))
-                (export "[method]output-stream.write" (func (param "self" (borrow $stream))
-                  (param "contents" (list u8)) (result (result (error $fails)))))))
-              (alias export $streams "output-stream" (type $stream))
-              (import "wasi:cli/stderr@0.2.0" (instance $stderr
-                (alias outer 1 $stream (type $s)) (export "output-stream" (type $own (eq $s)))
-                (export "get-stderr" (func (result (own $own))))))
-              (core module $memory (memory (export "memory") {pages})
-                (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096)))
-              (core instance $memory (instantiate $memory))
-              (alias core export $memory "memory" (core memory $at))
-              (core func $get (canon lower (func $stderr "get-stderr")))
-              (core func $write (canon lower (func $streams "[method]output-stream.write") (memory $at)))
-              (core module $m
-                (import "h" "get" (func $get (result i32)))
-                (import "h" "write" (func $write (param i32 i32 i32 i32)))
-                (import "h" "memory" (memory 1))
-                (func (export "run") (param i32 i32) (result i32)
-                  (call $write (call $get) (i32.const 65536) (i32.sub (i32.mul (i32.const 65536) (memory.size))
-                    (i32.const 131072)) (i32.const 64))
-                  (i32.store8 (i32.const 100) (i32.const 49))
-                  (i32.store8 (i32.const 0) (i32.const 0))
-                  (i32.store (i32.const 4) (i32.const 100))
-                  (i32.store (i32.const 8) (i32.const 1))
-                  (i32.const 0)))
-              (core instance $h (export "get" (func $get)) (export "write" (func $write)) (export "memory" (memory $at)))
-              (core instance $i (instantiate $m (with "h" (instance $h))))
-              (func (export "run") (param "input" string) (result (result string (error string)))
-                (canon lift (core func $i "run") (memory $at) (realloc (core func $memory "realloc")))))"#
-        ))
-    };
-    assert_eq!(tool(3).ending(json!({})).await, Ending::answer(&json!(1)), "control");
+    let tool = |pages: &str| Tool::new(include_str!("passes.wat").replace("PAGES", pages));
+    assert_eq!(tool("3").ending(json!({})).await, Ending::answer(&json!(1)), "control");
     let message = "the module trapped: one call to the host passes more than 1114112 bytes; pass them in several calls";
-    assert_eq!(tool(40).ending(json!({})).await, Ending::Trapped { message: message.to_owned() });
+    assert_eq!(tool("40").ending(json!({})).await, Ending::Trapped { message: message.to_owned() });
 }
 
 #[tokio::test]
@@ -137,7 +92,7 @@ async fn what_a_call_adds_to_a_live_folder_is_counted_for_it_alone() {
     let enough = tool(MIB);
     for n in 0..3 {
         assert_eq!(enough.ending(json!(n)).await, Ending::answer(&json!(n)));
-        std::fs::rename(out.path().join("f"), out.path().join(n.to_string())).expect("it was written");
+        fs::rename(out.path().join("f"), out.path().join(n.to_string())).expect("it was written");
     }
     assert_eq!(enough.idle(), 1, "one worker wrote 1.8 MB");
     let allowed = MIB / 2;

@@ -29,9 +29,9 @@ impl Tool {
     fn new(module: impl AsRef<[u8]>) -> Tool {
         let base = tempfile::tempdir_in("/var/tmp").expect("tempdir");
         let folder = base.path().join("tool");
-        std::fs::create_dir(&folder).expect("folder");
+        fs::create_dir(&folder).expect("folder");
         let script = folder.join("tool.wat");
-        std::fs::write(&script, module).expect("module");
+        fs::write(&script, module).expect("module");
         let wasm = wasm(base.path());
         let shape = shape(folder, script);
         Tool { base, wasm, shape }
@@ -39,8 +39,7 @@ impl Tool {
 
     /// What the cache holds; an entry that was made again has another number.
     fn entries(&self) -> Vec<(PathBuf, u64)> {
-        use std::os::unix::fs::MetadataExt;
-        let all = std::fs::read_dir(self.base.path().join("cache")).expect("cache").map(|entry| entry.expect("entry"));
+        let all = fs::read_dir(self.base.path().join("cache")).expect("cache").map(|entry| entry.expect("entry"));
         let all = all.filter(|entry| !entry.file_name().to_string_lossy().ends_with(".lock"));
         all.map(|entry| (entry.path(), entry.metadata().expect("entry").ino())).collect()
     }
@@ -107,7 +106,7 @@ impl Tool {
 }
 
 fn wasm(base: &Path) -> Wasm {
-    let binary = std::fs::File::open(env!("CARGO_BIN_EXE_toolhost")).expect("the binary");
+    let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).expect("the binary");
     let cache = Cache::open(&base.join("cache")).expect("cache");
     Wasm::new(Arc::new(Launchers::new(binary.into(), identity::POOL)), cache)
 }
@@ -125,29 +124,7 @@ fn shape(folder: PathBuf, script: PathBuf) -> Shape {
 
 /// A typed component; `body` is `run(ptr, len) -> pointer to {discriminant, ptr, len}`.
 fn typed(body: &str) -> String {
-    format!(
-        r#"(component
-  (core module $m
-    (memory (export "memory") 2)
-    (global $next (mut i32) (i32.const 4096))
-    (func (export "realloc") (param i32 i32 i32 i32) (result i32)
-      (local $at i32)
-      (local.set $at (global.get $next))
-      (global.set $next (i32.add (global.get $next) (local.get 3)))
-      (local.get $at))
-    (func $answer (param $tag i32) (param $ptr i32) (param $len i32) (result i32)
-      (i32.store8 (i32.const 0) (local.get $tag))
-      (i32.store (i32.const 4) (local.get $ptr))
-      (i32.store (i32.const 8) (local.get $len))
-      (i32.const 0))
-    (data (i32.const 1024) "no such row")
-    (func (export "run") (param $ptr i32) (param $len i32) (result i32) {body}))
-  (core instance $i (instantiate $m))
-  (func $run (param "input" string) (result (result string (error string)))
-    (canon lift (core func $i "run") (memory (core memory $i "memory")) (realloc (core func $i "realloc"))))
-  (export "run" (func $run))
-  (export "again" (func $run)))"#
-    )
+    include_str!("typed.wat").replace("BODY", body)
 }
 
 fn typed_echo() -> String {
@@ -156,42 +133,7 @@ fn typed_echo() -> String {
 
 /// A preview 1 command with small helpers; `data` are data segments, `body` is `_start`.
 fn command(data: &str, body: &str) -> String {
-    format!(
-        r#"(module
-  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "path_open"
-    (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
-  (import "wasi_snapshot_preview1" "environ_sizes_get" (func $environ (param i32 i32) (result i32)))
-  (memory (export "memory") 4)
-  {data}
-  (func $write (param $fd i32) (param $ptr i32) (param $len i32)
-    (i32.store (i32.const 0) (local.get $ptr))
-    (i32.store (i32.const 4) (local.get $len))
-    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
-  (func $echo
-    (local $n i32)
-    (loop $more
-      (i32.store (i32.const 0) (i32.const 4096))
-      (i32.store (i32.const 4) (i32.const 60000))
-      (if (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
-      (local.set $n (i32.load (i32.const 8)))
-      (if (local.get $n) (then
-        (call $write (i32.const 1) (i32.const 4096) (local.get $n))
-        (br $more)))))
-  (func $number (param $n i32)
-    (i32.store8 (i32.const 512) (i32.add (i32.const 48) (i32.div_u (local.get $n) (i32.const 10))))
-    (i32.store8 (i32.const 513) (i32.add (i32.const 48) (i32.rem_u (local.get $n) (i32.const 10))))
-    (if (i32.ge_u (local.get $n) (i32.const 10))
-      (then (call $write (i32.const 1) (i32.const 512) (i32.const 2)))
-      (else (call $write (i32.const 1) (i32.const 513) (i32.const 1)))))
-  (func $open (param $dir i32) (param $ptr i32) (param $len i32) (param $oflags i32) (param $rights i64) (result i32)
-    (call $path_open (local.get $dir) (i32.const 1) (local.get $ptr) (local.get $len) (local.get $oflags)
-      (local.get $rights) (i64.const 0) (i32.const 0) (i32.const 600)))
-  (func $main (export "_start") (local $i i32) {body}))"#
-    )
+    include_str!("command.wat").replace("DATA", data).replace("BODY", body)
 }
 
 fn command_echo() -> String {

@@ -1,0 +1,22 @@
+;; A typed component; its body is `run(ptr, len) -> pointer to {discriminant, ptr, len}`.
+(component
+  (core module $m
+    (memory (export "memory") 2)
+    (global $next (mut i32) (i32.const 4096))
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+      (local $at i32)
+      (local.set $at (global.get $next))
+      (global.set $next (i32.add (global.get $next) (local.get 3)))
+      (local.get $at))
+    (func $answer (param $tag i32) (param $ptr i32) (param $len i32) (result i32)
+      (i32.store8 (i32.const 0) (local.get $tag))
+      (i32.store (i32.const 4) (local.get $ptr))
+      (i32.store (i32.const 8) (local.get $len))
+      (i32.const 0))
+    (data (i32.const 1024) "no such row")
+    (func (export "run") (param $ptr i32) (param $len i32) (result i32) BODY))
+  (core instance $i (instantiate $m))
+  (func $run (param "input" string) (result (result string (error string)))
+    (canon lift (core func $i "run") (memory (core memory $i "memory")) (realloc (core func $i "realloc"))))
+  (export "run" (func $run))
+  (export "again" (func $run)))

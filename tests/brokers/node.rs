@@ -23,13 +23,7 @@ pub fn free_port() -> u16 {
 impl Node {
     /// One for all tests that run now; none where RabbitMQ is not installed.
     pub fn shared() -> Option<Arc<Node>> {
-        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(node) = shared.upgrade() {
-            return Some(node);
-        }
-        let node = Arc::new(Node::start()?);
-        *shared = Arc::downgrade(&node);
-        Some(node)
+        super::shared(&SHARED, Node::start)
     }
 
     /// One of the test's own.

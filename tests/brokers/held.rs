@@ -147,7 +147,8 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
     let way = Way::to(node.port);
     let socket = format!("unix:{}", playground.path("state/socket").display());
     let url = format!("amqp://127.0.0.1:{}", way.port);
-    let host = Served::with(&playground, "one", &url, &service, &["--http", &socket]);
+    let host = Served::begin(&playground, "one", &url, &service, &["--http", &socket]);
+    host.says("is connected", 1);
     let mut raw = Raw::to(&node.url(), &service).await;
     assert!(status(&playground, &socket).1, "{}", host.said());
     // It may change something, and runs once all the same: this host knows that it has it.

@@ -57,9 +57,8 @@ async fn each_request_has_one_answer_of_its_own_whole_or_in_parts_and_its_trace(
         raw.ask(tool, &asked(tool, true), &arguments).await;
         for (n, part) in parts.iter().enumerate() {
             let (id, body) = raw.reply().await;
-            let ends = n + 1 == parts.len();
             let told = (id.as_slice(), text(&body), body["end_of_stream"] == true);
-            assert_eq!(told, (tool.as_bytes(), *part, ends), "{tool}: {body}");
+            assert_eq!(told, (tool.as_bytes(), *part, n + 1 == parts.len()), "{tool}: {body}");
         }
     }
     // The control: who wants no parts gets the whole.

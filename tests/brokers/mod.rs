@@ -57,8 +57,7 @@ pub fn writer(playground: &Playground, name: &str, more: Value) {
     let mut manifest = json!({"parameters": {"type": "object", "additionalProperties": true}});
     manifest["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
     manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let folder = playground.tool(name, "python", ECHO, manifest);
-    fs::create_dir(folder.join("out")).unwrap();
+    fs::create_dir(playground.tool(name, "python", ECHO, manifest).join("out")).unwrap();
     playground.allow(name, &format!("esc:{name}"), &["./**"], &["./out/**"]);
 }
 
@@ -68,11 +67,7 @@ pub type Served = Hosted;
 impl Served {
     /// `name`: of its config file.
     pub fn serve(playground: &Playground, name: &str, url: &str, service: &str) -> Served {
-        Served::with(playground, name, url, service, &[])
-    }
-
-    pub fn with(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
-        let served = Served::begin(playground, name, url, service, more);
+        let served = Served::begin(playground, name, url, service, &[]);
         served.says("is connected", 1);
         served
     }

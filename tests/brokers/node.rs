@@ -104,8 +104,7 @@ fn run(folder: &Path, port: u16, names: u16) -> Child {
     }
     command.env("RABBITMQ_CONF_ENV_FILE", "/dev/null").env("RABBITMQ_DIST_PORT", free_port().to_string());
     command.env("ERL_EPMD_PORT", names.to_string()).env("ERL_EPMD_ADDRESS", "127.0.0.1");
-    let loopback = "-kernel inet_dist_use_interface {127,0,0,1}";
-    command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", loopback);
+    command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

@@ -215,11 +215,7 @@ fn token(key: &[u8]) -> String {
 fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let [authority, certificate, key] = certificates();
-    let at = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
+    let at = |name: &str, text: &str| private(folder.path(), Who::ours(), name, text);
     let (secret, port) = ([7; 32], free_port());
     let good = token(&secret);
     let plugin = |name: &str| format!("org.apache.pulsar.{name}");

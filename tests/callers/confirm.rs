@@ -110,8 +110,7 @@ fn a_person_at_the_terminal_is_asked() {
         assert_eq!(record["rule"], json!(format!("confirm: denied by {by}")), "{early:?} {typed:?}");
     }
     // What changes while the person thinks is read again; the control is above.
-    let script = playground.path("user_scripts/pay/main.py");
-    let more = || fs::write(&script, "print('{\"paid\": 2}')\n").unwrap();
+    let more = || fs::write(playground.path("user_scripts/pay/main.py"), "print('{\"paid\": 2}')\n").unwrap();
     let wider = || playground.policy("pay", "esc:pay", &format!("confirm = \"for another reason\"\n{FILES}"));
     let callers = playground.path("sandbox-policies/callers.policy.toml");
     let fewer = || {

@@ -18,8 +18,7 @@ fn playground(who: Who) -> Playground {
         "securityContext": {"fileAccess": {"allowWrite": ["out/"]}},
     });
     for name in ["pay", "other"] {
-        let folder = playground.tool(name, "python", script, more.clone());
-        fs::create_dir_all(folder.join("out")).unwrap();
+        fs::create_dir_all(playground.tool(name, "python", script, more.clone()).join("out")).unwrap();
         policy(&playground, name, "confirm_by_client = \"its person sits beside ours\"\n");
     }
     playground.settle();
@@ -80,8 +79,7 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "alice", "{\"to\":\"Eve\"}"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
-    let root = playground.path("");
-    assert!(!shown.contains(root.to_str().unwrap()), "no path of this host: {shown}");
+    assert!(!shown.contains(playground.path("").to_str().unwrap()), "no path of this host: {shown}");
     assert_eq!(params["requestedSchema"]["required"], json!(["approve"]));
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: asked")));
@@ -160,8 +158,7 @@ fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_t
         let mut reply = json!({"jsonrpc": "2.0", "id": question["id"]});
         reply.as_object_mut().unwrap().extend(given.as_object().cloned().unwrap());
         // Another session's answer to a question of that id is none.
-        let stranger = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
-        assert_eq!(stranger.post(&reply).status, 202);
+        assert_eq!(Client::that_can(&web, false, &[], &json!({ FORM: {} })).post(&reply).status, 202);
         assert_eq!(client.post(&reply).status, 202);
         let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
         assert!(rest.contains(words), "{rest}");
@@ -227,8 +224,7 @@ fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
         assert!(result["inputRequests"][key].is_object() && result["requestState"].is_string(), "{key}: {asked}");
         newer.call("esc__asks", "", json!({"requestState": result["requestState"], "inputResponses": {key: answer}}))
     };
-    let first = newer.call("esc__asks", "", json!({}));
-    let asks = back(&first, KEY, yes());
+    let asks = back(&newer.call("esc__asks", "", json!({})), KEY, yes());
     let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
     assert_eq!(words(&back(&second, KEY, answer("cancel", &json!({})))).matches("closed the question").count(), 1);
     let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));

@@ -13,8 +13,7 @@ mod waits;
 /// The name by which the command line's user authenticates.
 fn me(who: Who) -> String {
     let uid = who.uid().map_or_else(nix::unistd::getuid, nix::unistd::Uid::from_raw);
-    let known = nix::unistd::User::from_uid(uid).ok().flatten();
-    known.map_or_else(|| uid.to_string(), |user| user.name)
+    nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// A host with tools of two namespaces; `ME` in the text is the command line's user.

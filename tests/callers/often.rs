@@ -95,8 +95,7 @@ fn what_cannot_be_read_counts_too() {
     let (web, headers) = Web::for_callers(&playground, names);
     for ((path, body), header) in paths.into_iter().zip(bodies).zip(&headers) {
         let before = playground.records().len();
-        let told = [0; 3].map(|_| web.ask("POST", path, &[header], body).status);
-        assert_eq!(told, [400, 400, 429], "{path}");
+        assert_eq!([0; 3].map(|_| web.ask("POST", path, &[header], body).status), [400, 400, 429], "{path}");
         let records = playground.records();
         let outcomes: Vec<_> = records[before..].iter().map(|record| record["outcome"].as_str().unwrap()).collect();
         let unread = "ParameterValidationError";
@@ -136,8 +135,7 @@ fn waiters(limit: &str) -> Playground {
     let waits = "import os, time\ndef wait():\n  while not os.path.exists(os.path.dirname(__file__) + '/go'):\n    \
                  time.sleep(0.01)\ndef go():\n  yield 1\n  wait()\n  yield 2\n\
                  if __name__ == '__main__':\n  wait()\n  print('{}')\n";
-    let generator = json!({"handler": {"entryPoint": "go"}});
-    playground.tool_at("b:gen", "python", "bob/gen/main.py", waits, generator);
+    playground.tool_at("b:gen", "python", "bob/gen/main.py", waits, json!({"handler": {"entryPoint": "go"}}));
     playground.tool_at("b:slow", "python", "bob/slow/main.py", waits, json!({}));
     playground.settle();
     playground

@@ -15,8 +15,7 @@ const KEYS: [(&str, &str); 4] =
 
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
-    playground.tool("tells", "python", TELLS, asks);
+    playground.tool("tells", "python", TELLS, json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
     playground.policy("tells", "esc:tells", &format!("{FILES}]\n{SECRET}"));
     put(&playground, &(entry("ME", "\"*\"", "act_as = [\"*\"]\n") + &entry("*", "\"*\"", "")));
     let folder = playground.path("sandbox-policies/secrets");
@@ -33,8 +32,7 @@ fn key(playground: &Playground, name: &str, value: &str, mode: u32) {
     let path = playground.path(&format!("sandbox-policies/secrets/{name}.key"));
     fs::write(&path, value).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-    let uid = playground.who.uid().map(nix::unistd::Uid::from_raw);
-    chown(&path, uid, None).unwrap();
+    chown(&path, playground.who.uid().map(nix::unistd::Uid::from_raw), None).unwrap();
 }
 
 /// As `Playground::settle`, with keys that nobody else reads.

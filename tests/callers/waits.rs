@@ -63,8 +63,7 @@ fn a_call_that_waited_for_its_turn_runs_under_the_rights_of_now() {
 fn a_call_that_waited_for_a_person_is_charged_once() {
     let limit = "[[limit]]\ntools = [\"a:one\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
     let playground = playground(Who::ours(), &(entry("ME", "\"*\"", "role = \"operator\"\n") + limit));
-    let confirm = "confirm = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-    playground.policy("one", "a:one", confirm);
+    playground.policy("one", "a:one", "confirm = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n");
     playground.settle();
     let web = Web::start(&playground, &[]);
     let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();

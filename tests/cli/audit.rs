@@ -14,26 +14,17 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
     symlink(root.join("user_scripts"), root.join("link")).unwrap();
     let whole = "if the script that it runs lies in a folder above it";
     let part = "a part of it, if the script that it runs lies there or below";
-    for (question, how) in [
-        ("write:user_scripts", Some(part)),
-        ("write:user_scripts/demo", Some(part)),
-        ("write:user_scripts/demo/not-there-yet", None),
-        ("write:user_scripts/demo/.cache", Some(whole)),
-        ("write:user_scripts/demo/.cache/deep/x", Some(whole)),
-        ("write:user_scripts/.cache/x", Some(whole)),
-        ("write:link/demo", Some(part)),
-        ("write:", Some(part)),
-        ("write:user_scripts/demo/s.py", None),
-        ("write:elsewhere", None),
-        ("write:state", None),
-        ("read:user_scripts/demo", Some(whole)),
-        ("read:link", Some(whole)),
-    ] {
-        let asked = question.replace(':', &format!(":{}/", root.display()));
-        let said = host.json(&["audit", "--who-can", &asked]);
-        let answers = said["answers"].as_array().unwrap();
-        let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
-        assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {said}");
+    let a_part = "write:user_scripts write:user_scripts/demo write:link/demo write:";
+    let wholly = "write:user_scripts/demo/.cache write:user_scripts/demo/.cache/deep/x write:user_scripts/.cache/x \
+                  read:user_scripts/demo read:link";
+    let none = "write:user_scripts/demo/not-there-yet write:user_scripts/demo/s.py write:elsewhere write:state";
+    for (questions, how) in [(a_part, Some(part)), (wholly, Some(whole)), (none, None)] {
+        for question in questions.split_whitespace() {
+            let said = host.json(&["audit", "--who-can", &question.replace(':', &format!(":{}/", root.display()))]);
+            let answers = said["answers"].as_array().unwrap();
+            let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
+            assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {said}");
+        }
     }
     // The same where the folder of scripts is named through a link.
     let asked = format!("write:{}/user_scripts/demo", root.display());

@@ -140,8 +140,7 @@ fn an_interrupt_while_input_is_awaited_is_an_outcome() {
         let caught = caught.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
         (u64::from_str_radix(caught, 16).unwrap() >> (nix::libc::SIGTERM - 1)) & 1 == 1
     });
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
     let (started, _open) = (Instant::now(), child.stdin.take());
     let output = child.wait_with_output().unwrap();
     assert!(started.elapsed() < Duration::from_secs(5), "it does not wait for its input");

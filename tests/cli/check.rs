@@ -137,8 +137,7 @@ fn what_no_call_could_do_is_reported_by_check_list_and_audit() {
     let (listed, audited, problems_of) = (host.json(&["list"]), host.json(&["audit", "--all"]), host.problems());
     let (table, audit) = (host.run(&["list"]).1, host.run(&["audit", "--all"]).1);
     let one = |all: &Value, key: &str, id: &str| {
-        let found = all.as_array().unwrap().iter().find(|tool| tool[key] == id);
-        found.unwrap_or_else(|| panic!("{id}: {all}")).clone()
+        all.as_array().unwrap().iter().find(|tool| tool[key] == id).unwrap_or_else(|| panic!("{id}: {all}")).clone()
     };
     let listed = |id: &str| one(&listed, "toolId", id);
     let refusal = |id: &str| one(&audited["tools"], "tool", &format!("{id}@1.0.0"))["refused"].clone();

@@ -39,8 +39,7 @@ fn toml(text: &str) -> String {
 
 /// Tools that load with hostile words in them, and files that do not load for theirs.
 fn tools(host: &Host) {
-    let evil = json!(EVIL).to_string();
-    let manifests = include_str!("hostile.json").replace("EVIL", evil.trim_matches('"'));
+    let manifests = include_str!("hostile.json").replace("EVIL", json!(EVIL).to_string().trim_matches('"'));
     for (name, more) in serde_json::from_str::<BTreeMap<String, Value>>(&manifests).unwrap() {
         host.tool(&format!("t:{name}"), more);
     }
@@ -133,8 +132,7 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         ),
     ] {
         watched.0.put("sandbox-policies/z.policy.toml", broken);
-        let commands = "check; call t:plain --log debug; audit t:plain; doctor; diff POLICIES t:plain";
-        watched.run_all(commands, &words);
+        watched.run_all("check; call t:plain --log debug; audit t:plain; doctor; diff POLICIES t:plain", &words);
     }
     assert!(watched.1.is_empty(), "{}", watched.1.join("\n"));
 }

@@ -65,8 +65,7 @@ fn machine() -> Machine {
 
 /// A machine whose environment has this `TOKEN`.
 fn offering(token: &str) -> Machine {
-    let variable = policy::Variable::Host(token.into());
-    Machine { environment: BTreeMap::from([("TOKEN".to_owned(), variable)]), ..machine() }
+    Machine { environment: BTreeMap::from([("TOKEN".to_owned(), policy::Variable::Host(token.into()))]), ..machine() }
 }
 
 /// A pattern as a manifest would write it: `self`, `dir/**`, `dir/*.csv`, `file`.

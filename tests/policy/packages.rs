@@ -79,8 +79,7 @@ const OVERLAPS: &[(&str, &str, Result<Left, Narrower>)] = &[
 #[test]
 fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
     for (table, most, left) in OVERLAPS {
-        let most = (*most != "-").then(|| cap(most));
-        let decision = decided(with(table), most, wanted(&[("six", "1.16")]));
+        let decision = decided(with(table), (*most != "-").then(|| cap(most)), wanted(&[("six", "1.16")]));
         match left {
             Ok((index, lock, builds, denied, age)) => {
                 let grant = decision.packages.as_ref().unwrap_or_else(|| panic!("{table}: {:?}", decision.verdicts));
@@ -174,8 +173,7 @@ fn a_diff_lists_every_way_to_allow_more() {
 #[test]
 fn what_is_denied_is_never_installed() {
     let rules = |deny: &str, age: &str| -> PackageRules {
-        let table = format!("{PLAIN}\ndeny = [{deny}]\n{age}");
-        let decision = decided(with(&table), None, wanted(&[("other", "1")]));
+        let decision = decided(with(&format!("{PLAIN}\ndeny = [{deny}]\n{age}")), None, wanted(&[("other", "1")]));
         decision.packages.expect("granted").rules
     };
     for (deny, ecosystem, name, version, denied) in [

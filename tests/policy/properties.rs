@@ -7,8 +7,7 @@ const PLACES: [&str; 6] = ["/data", "/data/pub", "/data/public", "/data/pub/x", 
 
 fn path() -> impl Strategy<Value = String> {
     let place = prop::sample::select(PLACES.to_vec());
-    let end = prop::sample::select(vec!["/**", "/a.csv", "/out/**", "/out/b.csv"]);
-    (place, end).prop_map(|(p, e)| format!("{p}{e}"))
+    (place, prop::sample::select(vec!["/**", "/a.csv", "/out/**", "/out/b.csv"])).prop_map(|(p, e)| format!("{p}{e}"))
 }
 
 fn ask() -> impl Strategy<Value = String> {

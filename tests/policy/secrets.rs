@@ -265,8 +265,7 @@ fn a_script_run_by_core_uses_what_all_who_name_it_may() {
     assert_eq!((verdict.allowed, verdict.narrower), (false, Some(Narrower::Owner)));
     assert!(met.notes.told.iter().any(|n| n.starts_with("narrowed: secret:B: demo:one@1.0.0 names this script")));
     // Source text reaches no host, so no header is added for it.
-    let code = run_code(core.clone(), &under(vec![ours(&["A", "B+"])], None));
-    assert_eq!(granted(&code), ["A"]);
+    assert_eq!(granted(&run_code(core.clone(), &under(vec![ours(&["A", "B+"])], None))), ["A"]);
 }
 
 fn names() -> impl Strategy<Value = Vec<String>> {

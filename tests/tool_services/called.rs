@@ -62,8 +62,7 @@ fn a_service_gets_the_arguments_its_config_and_the_trace_and_nothing_else_where_
     let person = format!("covers {name} at request:tg:{name}");
     assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
     fs::remove_file(host.path(POLICY)).unwrap();
-    let refused = call(&host, tool, &json!({"what": "echo"}), &[]);
-    assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
+    assert_eq!((call(&host, tool, &json!({"what": "echo"}), &[]).kind(), peer.calls()), ("SecurityError", before));
 }
 
 #[test]

@@ -66,8 +66,7 @@ fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
 #[test]
 fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
     let host = host();
-    let both = json!({"tool-service/rag": service(), "tool/any": tool()});
-    host.put(SERVICE, both.to_string());
+    host.put(SERVICE, json!({"tool-service/rag": service(), "tool/any": tool()}).to_string());
     let listed = || {
         let all = host.json(&["list"]);
         all.as_array().unwrap().iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded")["parameters"].clone()

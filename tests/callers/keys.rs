@@ -82,22 +82,26 @@ async fn who_comes_while_the_first_runs_waits_for_it() {
 #[tokio::test]
 async fn who_waits_for_the_first_counts_among_those_that_wait() {
     let world = world_of(Settings { running: 2, waiting: 3, ..Settings::default() }, |_, _| {});
-    let asked = || begin(&world, CallRequest { idempotency_key: Some("k".into()), ..slow() });
+    // A report has a place until it is dropped.
+    let asked = || {
+        let call = begin(&world, CallRequest { idempotency_key: Some("k".into()), ..slow() });
+        tokio::spawn(async move { call.await.map(|report| (report.id.clone(), report.error.clone())).unwrap() })
+    };
     let first = asked();
     until("it runs", || world.runs() == 1).await;
     let others = [asked(), asked(), asked()];
     tokio::time::sleep(Duration::from_millis(300)).await;
     // Of five places one tool has at most four.
     let more = tokio::time::timeout(Duration::from_secs(15), asked()).await.expect("at once").unwrap();
-    assert_eq!(more.error.expect("refused").kind, Kind::RateLimitError);
+    assert_eq!(more.1.expect("refused").kind, Kind::RateLimitError);
     let echo = call(&world, request("fake:echo", json!({"message": 1}))).await;
     assert!(echo.success, "control: they hold no place to run: {echo:?}");
     let alice = Caller::named("alice");
     let running = world.service.calls(&alice).into_iter().find(|state| state.phase == Phase::Running).unwrap();
     assert!(world.service.cancel(&alice, &running.id));
-    let id = first.await.unwrap().id;
+    let id = first.await.unwrap().0;
     for other in others {
-        assert_eq!(other.await.unwrap().id, id);
+        assert_eq!(other.await.unwrap().0, id);
     }
 }
 

@@ -6,8 +6,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{chown, mkfifo};
 
 const TELLS: &str = "import json, os\nprint(json.dumps({'key': os.environ['KEY'][::-1]}))\n";
-const SECRET: &str =
-    "[secrets]\ngrant = [{ name = \"KEY\", from = \"file:secrets/{caller}.key\", why = \"each its own\" }]\n";
+const SECRET: &str = "[secrets]\ngrant = [{ name = \"KEY\", from = \"file:secrets/{caller}.key\", why = \"w\" }]\n";
 const FILES: &str = "[files]\nread = [{ path = \"./**\", why = \"w\" }";
 
 const KEYS: [(&str, &str); 4] =

@@ -157,8 +157,8 @@ fn abandoned(host: &Host, both_ends: bool, greeted: bool) {
     let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut to = server.stdin.take().unwrap();
     let mut from = server.stdout.take().unwrap();
-    let hello =
-        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let client = json!({"name": "t", "version": "1"});
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
     writeln!(to, "{}", json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})).unwrap();
     from.read_exact(&mut [0; 10]).unwrap();
     if greeted {

@@ -43,27 +43,14 @@ fn bad_policies_are_refused_at_their_place_and_by_the_published_schema_and_plain
     assert!(not_json <= 3, "{not_json}");
 }
 
+/// Line, place and a word of what is wrong, and the whole text, of a policy or of a cap.
 #[test]
 fn bad_heads_are_refused_and_a_cap_is_for_all_tools() {
-    for (host, text, line, pointer, word) in [
-        (false, "why = \"w\"\ntools = [\"a:b\"]\n", 1, "", "`name` is missing"),
-        (false, "name = \"p\"\ntools = [\"a:b\"]\n", 1, "", "`why` is missing"),
-        (false, "name = \"p\"\nwhy = \"\"\ntools = [\"a:b\"]\n", 2, "/why", "blank"),
-        (false, "name = \"p\"\nwhy = \"w\"\n", 1, "/tools", "is missing"),
-        (false, "name = \"p\"\nwhy = \"w\"\ntools = []\n", 3, "/tools", "is empty"),
-        (false, "name = \"p\"\nwhy = \"w\"\ntools = [\"rep*\"]\n", 3, "/tools/0", "not written as it must be"),
-        (false, "name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\", \"a:b\"]\n", 3, "/tools", ""),
-        (false, "name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\nname = \"q\"\n", 4, "", "duplicate key"),
-        (false, "name = \"p\nwhy", 1, "", "not TOML"),
-        (false, "= = =", 1, "", "not TOML"),
-        (true, "name = \"h\"\nwhy = \"w\"\ntools = [\"a:b\"]\n", 3, "/tools", ""),
-        (true, "name = \"h\"\nwhy = \"w\"\nfolders = [\"x\"]\n", 3, "/folders", ""),
-        (true, "name = \"h\"\nwhy = \"w\"\nmode = \"narrow\"\n", 3, "/mode", ""),
-        (true, "name = \"h\"\nwhy = \"w\"\n[runtimes]\npython = { path = \"/x\", why = \"w\" }\n", 3, "/runtimes", ""),
-    ] {
-        let problems = parse(text, host).expect_err(text);
+    for row in include_str!("heads.txt").lines() {
+        let [kind, line, pointer, word, text] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let problems = parse(&text.replace(" ; ", "\n"), kind == "cap").expect_err(row);
         let found = problems.iter().find(|p| p.pointer == pointer && p.message.contains(word));
-        assert_eq!(found.map(|p| p.line), Some(line), "{text}: {problems:?}");
+        assert_eq!(found.map(|p| p.line.to_string()).as_deref(), Some(line), "{row}: {problems:?}");
     }
     assert!(parse("name = \"h\"\nwhy = \"w\"\n", true).is_ok());
 }

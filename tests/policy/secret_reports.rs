@@ -73,7 +73,7 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
     saved.as_object_mut().expect("an object").shift_remove("secrets");
     assert_eq!(Powers::from_json(saved).expect("an audit").secrets, []);
     // A cap that takes a secret away takes it from every tool.
-    let capped =
-        |names: &[&str]| powers(&asks(&["A"], &[]), &under(vec![allowing(&["A"], "narrow")], Some(capping(names))));
+    let tool = asks(&["A"], &[]);
+    let capped = |names: &[&str]| powers(&tool, &under(vec![allowing(&["A"], "narrow")], Some(capping(names))));
     assert_eq!(lines(capped(&[]), capped(&["A"]))[0], variable("file:/t/p/keys/A"));
 }

@@ -21,7 +21,7 @@ const HEAD: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\",
 const TWO_A_MINUTE: &str = "[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
 
 #[test]
-fn the_sixth_of_five_a_minute_is_told_when_and_who_acts_as_others_has_a_limit_too() {
+fn the_sixth_of_five_a_minute_is_refused_with_its_wait_and_who_acts_as_others_has_a_limit_too() {
     let playground = playground(Who::ours(), &format!("{HEAD}calls_per_minute = 5\n{TWO_A_MINUTE}"));
     let mut alice = serve(&playground, "alice");
     let told: Vec<String> = (0..6).map(|_| words(&alice.called("a:one", json!({"n": 1})))).collect();

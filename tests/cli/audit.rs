@@ -47,8 +47,7 @@ fn a_report_of_every_tool_is_not_held_in_memory() {
         let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", python]).args([printed.as_os_str(), host.process().get_program()]);
         command.args(host.process().get_args()).args(arguments).env("XDG_STATE_HOME", host.path("state"));
-        let output = command.output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {arguments:?}"))
+        finish(command, b"").out.as_u64().unwrap_or_else(|| panic!("{arguments:?}"))
     };
     let (list, audit) = (peak(&["list"]), peak(&["audit", "--all", "--json"]));
     assert!(audit < list + 15 * 1024, "KiB: list {list}, audit {audit}");
@@ -151,9 +150,10 @@ fn wrong(playground: &Playground, (name, _, home, _): Case) -> Vec<Value> {
     if !home.is_empty() {
         command.env("HOME", home.replace("$ROOT", &playground.base.display().to_string()));
     }
-    let output = command.args(["audit", &format!("esc:{name}"), "--probe", "--json"]).output().unwrap();
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {output:?}"));
-    found["tried"].as_array().unwrap().iter().filter(|t| t["asSaid"] == false).cloned().collect()
+    command.args(["audit", &format!("esc:{name}"), "--probe", "--json"]);
+    let ended = finish(command, b"");
+    let tried = ended.out["tried"].as_array().unwrap_or_else(|| panic!("{name}: {ended:?}"));
+    tried.iter().filter(|t| t["asSaid"] == false).cloned().collect()
 }
 
 /// A playground with a tool for each case.

@@ -172,7 +172,7 @@ fn entries_are_read_with_their_sources_and_rules() {
     assert_eq!((header.query, header.request_headers), (vec!["a[]".to_owned()], vec!["x-api".to_owned()]));
 }
 
-/// The place that is complained of, and what is wrong in an entry, where each of the values that follow stands for `VALUE`
+/// The place that is complained of, and what is wrong in an entry, in which `VALUE` is each of the values that follow
 /// (`∅` is nothing, `·` a space).
 const BAD: &str = include_str!("bad_secrets.txt");
 

@@ -240,7 +240,9 @@ fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
         format!("url = \"pulsar+ssl://127.0.0.1:{port}\"\ncredentials = \"file:{token}\"\nca = \"{ca}\"\n")
     };
     let service = unique("secured");
-    let host = Served::of(&playground, "one", &entry(&good_token, &ca), &service, &[]);
+    // One tool, so that a call need not name it.
+    let rest = format!("service = \"{service}\"\ntools = [\"esc:echo\"]\ncaller = \"a\"\n");
+    let host = Served::by(&playground, "one", &format!("[[broker]]\n{}{rest}", entry(&good_token, &ca)), &[]);
     within(START, "it is connected", || {
         assert!(!host.said().contains("is away: "), "{}", host.said());
         host.said().contains("is connected")

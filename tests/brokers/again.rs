@@ -1,16 +1,13 @@
 //! Requests that come again because a host was lost: which are known, and which run once more.
 
 use super::held::running;
-use super::{Node, Raw, Served, unique, world, writer};
+use super::{Node, Raw, Served, serving, unique, world, writer};
 use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
-async fn what_was_answered_is_known_by_its_id_and_its_body() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("known"));
-    let host = Served::serve(&playground, "one", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
+async fn what_was_answered_is_known_by_its_id_and_its_body_and_a_queue_that_is_deleted_is_made_again() {
+    let Some((_node, playground, _, host, mut raw)) = serving("known", |_| ()).await else { return };
     raw.call("same", "echo", json!({"n": 1})).await;
     assert_eq!(raw.answer("same").await["response"], "{\"n\":1}");
     // Another request under its id, which another host was lost with.
@@ -27,6 +24,10 @@ async fn what_was_answered_is_known_by_its_id_and_its_body() {
     assert!(!host.said().contains("it was answered"), "{}", host.said());
     raw.lost("same", "echo", json!({"n": 2})).await;
     host.says("request same comes again; it was answered", 1);
+    raw.is_quiet().await;
+    // A queue that is deleted is made again.
+    raw.delete_queue().await;
+    host.says("is connected", 2);
     raw.is_quiet().await;
 }
 

@@ -1,7 +1,7 @@
 //! What is lost on the way: hosts that are killed, connections and queues that go. Each request is answered once, by
 //! its own answer, or said to be lost.
 
-use super::{Node, Raw, Served, unique, world};
+use super::{Node, Raw, Served, serving, unique, world};
 use crate::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -17,11 +17,8 @@ pub fn running(playground: &Playground, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("killed"));
+    let Some((node, playground, service, host, mut raw)) = serving("killed", |_| ()).await else { return };
     let start = || Served::serve(&playground, "one", &node.url(), &service);
-    let host = start();
-    let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("w", "write", json!({"seconds": 20})).await;
     running(&playground, "write");
     kill(host);
@@ -54,11 +51,8 @@ async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("shared"));
-    let one = Served::serve(&playground, "one", &node.url(), &service);
+    let Some((node, playground, service, one, mut raw)) = serving("shared", |_| ()).await else { return };
     let two = Served::serve(&playground, "two", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
     for n in 0..24 {
         raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
     }
@@ -70,27 +64,13 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     for _ in 0..24 {
         let (id, body) = raw.reply().await;
         let id = String::from_utf8(id).unwrap();
-        let answer: Value =
-            serde_json::from_str(body["response"].as_str().unwrap()).unwrap_or_else(|_| panic!("{body}"));
+        let answer: Value = serde_json::from_str(body["response"].as_str().unwrap()).expect("an answer");
         assert_eq!(format!("n{}", answer["n"]), id, "somebody else's answer");
         assert!(answered.insert(id), "two answers");
     }
     raw.is_quiet().await;
     let by = |said: &str| said.matches("result=\"success\"").count();
     assert!(by(&said) >= 4 && by(&two.said()) >= 4, "{} and {}", by(&said), by(&two.said()));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "second stage (.ci/full): needs a message broker"]
-async fn a_queue_that_is_deleted_is_made_again() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("deleted"));
-    let host = Served::serve(&playground, "one", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
-    raw.is_quiet().await;
-    raw.delete_queue().await;
-    host.says("is connected", 2);
-    raw.is_quiet().await;
 }
 
 /// A way to the broker that can be cut.
@@ -154,12 +134,9 @@ impl Way {
 /// The state of a server as `toolhost status` shows it, and whether it is ready.
 pub fn status(playground: &Playground, socket: &str) -> (Value, bool) {
     let ended = playground.cli(&["status", "--http", socket, "--json"]);
-    let ready = playground
-        .outside("/usr/bin/curl")
-        .args(["-s", "--unix-socket", &socket[5..], "http://localhost/readyz"])
-        .output();
-    let ready = String::from_utf8(ready.unwrap().stdout).unwrap();
-    (ended.out["brokers"][0].clone(), ready.contains("\"ready\""))
+    let mut curl = playground.outside("/usr/bin/curl");
+    curl.args(["-s", "--unix-socket", &socket[5..], "http://localhost/readyz"]);
+    (ended.out["brokers"][0].clone(), finish(curl, b"").text().contains("\"ready\""))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +147,8 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
     let way = Way::to(node.port);
     let socket = format!("unix:{}", playground.path("state/socket").display());
     let url = format!("amqp://127.0.0.1:{}", way.port);
-    let host = Served::with(&playground, "one", &url, &service, &["--http", &socket]);
+    let host = Served::begin(&playground, "one", &url, &service, &["--http", &socket]);
+    host.says("is connected", 1);
     let mut raw = Raw::to(&node.url(), &service).await;
     assert!(status(&playground, &socket).1, "{}", host.said());
     // It may change something, and runs once all the same: this host knows that it has it.
@@ -187,15 +165,10 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
     raw.is_quiet().await;
     let told = status(&playground, &socket).0;
     assert!(told["connected"] == true && told["open"] == 0 && told["unanswered"] == 0, "{told}");
-    let runs = playground
-        .records()
-        .iter()
-        .filter(|record| record["tool"].as_str().is_some_and(|it| it.contains("write")))
-        .count();
-    assert_eq!(runs, 1);
+    let wrote = |record: &&Value| record["tool"].as_str().is_some_and(|it| it.contains("write"));
+    assert_eq!(playground.records().iter().filter(wrote).count(), 1);
 }
 
-/// A broker that has much to do, or is far away: what was too short once is not tried for ever.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn a_broker_that_answers_slowly_is_served() {

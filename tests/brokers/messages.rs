@@ -1,8 +1,11 @@
 //! What comes in a message, and what goes back: each request has one answer of its own, whatever it holds.
 
-use super::{Node, Raw, Served, unique, world};
+use super::{Node, Raw, Served, serving, unique, world};
+use crate::http::write_callers;
 use crate::prelude::*;
 use lapin::types::AMQPValue;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 fn text(body: &Value) -> &str {
     assert_eq!(body["error"], Value::Null, "{body}");
@@ -16,11 +19,8 @@ fn refusal(body: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
-async fn each_request_has_one_answer_of_its_own() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("messages"));
-    let host = Served::serve(&playground, "one", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
+async fn each_request_has_one_answer_of_its_own_whole_or_in_parts_and_its_trace() {
+    let Some((_node, playground, _, host, mut raw)) = serving("messages", |_| ()).await else { return };
     // The control.
     raw.call("größe", "echo", json!({"text": "größer 😀"})).await;
     assert_eq!(text(&raw.answer("größe").await), "{\"text\":\"größer 😀\"}");
@@ -48,19 +48,7 @@ async fn each_request_has_one_answer_of_its_own() {
     }
     raw.ask("s", &json!({"tool": "esc:echo", "stream": true}), &json!({"a": 1})).await;
     assert_eq!(text(&raw.answer("s").await), "{\"a\":1}", "a tool without parts");
-    raw.is_quiet().await;
-    drop(host);
-}
-
-/// The end of a stream is empty, or what the tool answers beside its parts.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "second stage (.ci/full): needs a message broker"]
-async fn nothing_of_a_stream_is_left_out_or_said_twice() {
-    let Some(node) = Node::shared() else { return };
-    let who = Who::ours();
-    let (playground, service) = (world(who), unique("streams"));
-    let _host = Served::serve(&playground, "one", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
+    // The end of a stream is empty, or what the tool answers beside its parts.
     let asked = |tool: &str, stream: bool| json!({"tool": format!("esc:{tool}"), "stream": stream});
     for (tool, arguments, parts) in [
         ("both", json!({}), &["one ", "two", "{\"rows\":3}"][..]),
@@ -69,9 +57,8 @@ async fn nothing_of_a_stream_is_left_out_or_said_twice() {
         raw.ask(tool, &asked(tool, true), &arguments).await;
         for (n, part) in parts.iter().enumerate() {
             let (id, body) = raw.reply().await;
-            let ends = n + 1 == parts.len();
             let told = (id.as_slice(), text(&body), body["end_of_stream"] == true);
-            assert_eq!(told, (tool.as_bytes(), *part, ends), "{tool}: {body}");
+            assert_eq!(told, (tool.as_bytes(), *part, n + 1 == parts.len()), "{tool}: {body}");
         }
     }
     // The control: who wants no parts gets the whole.
@@ -79,17 +66,33 @@ async fn nothing_of_a_stream_is_left_out_or_said_twice() {
         raw.ask(tool, &asked(tool, false), &arguments).await;
         assert_eq!(text(&raw.answer(tool).await), whole);
     }
+    let body = json!({"config": "{\"tool\": \"esc:echo\"}"}).to_string();
+    let long = |text: &str| AMQPValue::LongString(text.into());
+    // The trace that a message is part of becomes that of its call.
+    for (id, parent) in [
+        ("told", Some(format!("00-{TRACE}-b7ad6b7169203331-01"))),
+        ("untold", None),
+        ("wrong", Some(format!("00-{TRACE}-0000000000000000-01"))),
+    ] {
+        let headers = parent.iter().map(|parent| ("traceparent", long(parent))).chain([("id", long(id))]);
+        raw.send_with(headers, body.as_bytes()).await;
+        assert_eq!(raw.answer(id).await["response"], "{}");
+    }
+    // A number is no context either, and its message is a request all the same.
+    raw.send_with([("id", long("number")), ("traceparent", AMQPValue::LongInt(5))], body.as_bytes()).await;
+    assert_eq!(raw.answer("number").await["response"], "{}");
     raw.is_quiet().await;
+    drop(host);
+    let records = playground.records();
+    let trace = |id: &str| records.iter().find(|record| record["transaction"] == id).unwrap()["trace"].as_str();
+    assert_eq!([trace("told"), trace("untold"), trace("wrong"), trace("number")], [Some(TRACE), None, None, None]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_cannot_be_run_is_answered_and_recorded() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("refused"));
-    playground.tool("other", "python", "print(1)\n", json!({}));
-    let host = Served::serve(&playground, "one", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
+    let other = |playground: &Playground| _ = playground.tool("other", "python", "print(1)\n", json!({}));
+    let Some((_node, playground, _, host, mut raw)) = serving("refused", other).await else { return };
     let inside = |arguments: &str| json!({"config": "{\"tool\": \"esc:echo\"}", "arguments": arguments}).to_string();
     let config = |config: Value| json!({"config": config.to_string()}).to_string();
     let asked = json!({"tool": "esc:echo"});
@@ -133,19 +136,14 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
     assert_eq!(unasked.filter(|record| record["decision"] == "refused").count(), 2);
 }
 
-/// Whose call it is stands in the entry, never in the message.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn the_caller_is_the_entrys() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("callers"));
-    let entry =
-        |name: &str, tools: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"a test\"\ntools = [\"{tools}\"]\n");
-    let callers = entry("trustgraph", "esc:echo") + &entry("alice", "esc:write");
-    std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
-    let host = Served::serve(&playground, "one", &node.url(), &service);
+    let callers = "[[caller]]\nname = \"trustgraph\"\nwhy = \"a test\"\ntools = [\"esc:echo\"]\n\
+                   [[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:write\"]\n";
+    let write = |playground: &Playground| write_callers(playground, callers);
+    let Some((_node, playground, _, host, mut raw)) = serving("callers", write).await else { return };
     assert!(host.said().contains("esc:write cannot be called now by trustgraph"), "{}", host.said());
-    let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("1", "echo", json!({"a": 1})).await;
     assert_eq!(text(&raw.answer("1").await), "{\"a\":1}");
     let body = json!({"user": "alice", "config": "{\"tool\": \"esc:write\"}", "arguments": "{}"}).to_string();
@@ -196,34 +194,4 @@ async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
         let told = refusal(&raw.answer("1").await);
         assert!(told.contains(wanted), "{wanted}: {told}");
     }
-}
-
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-
-/// The trace that a message is part of becomes that of its call.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "second stage (.ci/full): needs a message broker"]
-async fn a_message_says_the_trace_of_its_call() {
-    let Some(node) = Node::shared() else { return };
-    let (playground, service) = (world(Who::ours()), unique("traced"));
-    let host = Served::serve(&playground, "one", &node.url(), &service);
-    let mut raw = Raw::to(&node.url(), &service).await;
-    let body = json!({"config": "{\"tool\": \"esc:echo\"}"}).to_string();
-    let text = |text: &str| AMQPValue::LongString(text.into());
-    for (id, parent) in [
-        ("told", Some(format!("00-{TRACE}-b7ad6b7169203331-01"))),
-        ("untold", None),
-        ("wrong", Some(format!("00-{TRACE}-0000000000000000-01"))),
-    ] {
-        let headers = parent.iter().map(|parent| ("traceparent", text(parent))).chain([("id", text(id))]);
-        raw.send_with(headers, body.as_bytes()).await;
-        assert_eq!(raw.answer(id).await["response"], "{}");
-    }
-    // A number is no context either, and its message is a request all the same.
-    raw.send_with([("id", text("number")), ("traceparent", AMQPValue::LongInt(5))], body.as_bytes()).await;
-    assert_eq!(raw.answer("number").await["response"], "{}");
-    drop(host);
-    let records = playground.records();
-    let trace = |id: &str| records.iter().find(|record| record["transaction"] == id).unwrap()["trace"].as_str();
-    assert_eq!([trace("told"), trace("untold"), trace("wrong"), trace("number")], [Some(TRACE), None, None, None]);
 }

@@ -1,6 +1,8 @@
 //! Tools over real brokers: TrustGraph's own clients, and messages as anybody could send them.
 
 use crate::prelude::*;
+use std::sync::Weak;
+
 mod again;
 mod clients;
 mod configured;
@@ -45,11 +47,7 @@ pub fn world(who: Who) -> Playground {
     let count = json!({"handler": {"entryPoint": "go"}, "parameters": upto, "output": {"type": "string"}});
     playground.tool("count", "python", COUNT, count);
     playground.allow("count", "esc:count", &["./**"], &[]);
-    playground.policy(
-        "echo",
-        "esc:echo",
-        "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 8_000_000\n",
-    );
+    playground.policy("echo", "esc:echo", "[limits]\noutput_bytes = 8_000_000\n");
     playground.settle();
     playground
 }
@@ -59,8 +57,7 @@ pub fn writer(playground: &Playground, name: &str, more: Value) {
     let mut manifest = json!({"parameters": {"type": "object", "additionalProperties": true}});
     manifest["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
     manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let folder = playground.tool(name, "python", ECHO, manifest);
-    fs::create_dir(folder.join("out")).unwrap();
+    fs::create_dir(playground.tool(name, "python", ECHO, manifest).join("out")).unwrap();
     playground.allow(name, &format!("esc:{name}"), &["./**"], &["./out/**"]);
 }
 
@@ -70,11 +67,7 @@ pub type Served = Hosted;
 impl Served {
     /// `name`: of its config file.
     pub fn serve(playground: &Playground, name: &str, url: &str, service: &str) -> Served {
-        Served::with(playground, name, url, service, &[])
-    }
-
-    pub fn with(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
-        let served = Served::begin(playground, name, url, service, more);
+        let served = Served::begin(playground, name, url, service, &[]);
         served.says("is connected", 1);
         served
     }
@@ -99,17 +92,36 @@ impl Served {
         fs::write(&config, text).unwrap();
         playground.settle();
         let mut command = playground.host();
-        command.arg("--config").arg(config);
-        command.args(["--log", "info", "serve"]).args(more);
+        command.arg("--config").arg(config).args(["--log", "info", "serve"]).args(more);
         Hosted::start(command)
     }
 
     /// Told to stop; what it does until it has ended.
     pub fn stop(mut self) -> String {
-        self.signal(nix::sys::signal::Signal::SIGTERM);
+        self.signal(Signal::SIGTERM);
         self.ended(PATIENCE);
         self.said()
     }
+}
+
+/// A host that serves the world over the broker that is shared, once `more` is done to it, and a client of it.
+pub async fn serving(
+    what: &str,
+    more: impl FnOnce(&Playground),
+) -> Option<(Arc<Node>, Playground, String, Served, Raw)> {
+    let (node, playground, service) = (Node::shared()?, world(Who::ours()), unique(what));
+    more(&playground);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
+    let raw = Raw::to(&node.url(), &service).await;
+    Some((node, playground, service, host, raw))
+}
+
+/// One of these for all tests that run now.
+pub fn shared<T>(place: &Mutex<Weak<T>>, start: impl FnOnce() -> Option<T>) -> Option<Arc<T>> {
+    let mut shared = place.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let found = shared.upgrade().or_else(|| start().map(Arc::new))?;
+    *shared = Arc::downgrade(&found);
+    Some(found)
 }
 
 /// A name that no other test has.

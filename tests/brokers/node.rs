@@ -23,13 +23,7 @@ pub fn free_port() -> u16 {
 impl Node {
     /// One for all tests that run now; none where RabbitMQ is not installed.
     pub fn shared() -> Option<Arc<Node>> {
-        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(node) = shared.upgrade() {
-            return Some(node);
-        }
-        let node = Arc::new(Node::start()?);
-        *shared = Arc::downgrade(&node);
-        Some(node)
+        super::shared(&SHARED, Node::start)
     }
 
     /// One of the test's own.
@@ -110,8 +104,7 @@ fn run(folder: &Path, port: u16, names: u16) -> Child {
     }
     command.env("RABBITMQ_CONF_ENV_FILE", "/dev/null").env("RABBITMQ_DIST_PORT", free_port().to_string());
     command.env("ERL_EPMD_PORT", names.to_string()).env("ERL_EPMD_ADDRESS", "127.0.0.1");
-    let loopback = "-kernel inet_dist_use_interface {127,0,0,1}";
-    command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", loopback);
+    command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

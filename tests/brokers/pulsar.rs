@@ -31,14 +31,7 @@ static SHARED: Mutex<Weak<Pulsar>> = Mutex::new(Weak::new());
 impl Pulsar {
     /// One for all tests that run now, with TrustGraph's namespaces.
     pub fn shared() -> Option<Arc<Pulsar>> {
-        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(pulsar) = shared.upgrade() {
-            return Some(pulsar);
-        }
-        let pulsar = Arc::new(Pulsar::start()?);
-        pulsar.namespaces();
-        *shared = Arc::downgrade(&pulsar);
-        Some(pulsar)
+        super::shared(&SHARED, || Pulsar::start().inspect(Pulsar::namespaces))
     }
 
     /// One of the test's own, in which there is nothing. None where there is no Pulsar: no distribution has it.
@@ -92,12 +85,9 @@ impl Pulsar {
         let (path, more) = words.split_last().unwrap();
         let url = format!("http://127.0.0.1:{}{path}", self.admin);
         let token = format!("Authorization: Bearer {}", self.token.as_deref().unwrap_or("none"));
-        let asked = Command::new("curl")
-            .args(["-s", "-m", "20", "-H", "Content-Type: application/json", "-H", &token])
-            .args(more)
-            .arg(url)
-            .output();
-        String::from_utf8_lossy(&asked.unwrap().stdout).into_owned()
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-m", "20", "-H", "Content-Type: application/json", "-H", &token]).args(more).arg(url);
+        finish(curl, b"").text()
     }
 
     /// Those that TrustGraph's own start makes.
@@ -107,8 +97,7 @@ impl Pulsar {
             for name in ["flow", "notify", "request", "response"] {
                 self.asked(&["-X", "PUT", "-d", "{}", &format!("/admin/v2/namespaces/tg/{name}")]);
             }
-            let there = self.asked(&["/admin/v2/namespaces/tg"]);
-            there.matches("tg/").count() == 4
+            self.asked(&["/admin/v2/namespaces/tg"]).matches("tg/").count() == 4
         });
     }
 
@@ -165,10 +154,8 @@ fn clients_of_trustgraph_call_tools_over_pulsar() {
     let calls = json!((0..60).map(|n| echo(json!({"n": n, "seconds": 0.1}))).collect::<Vec<_>>());
     for release in ["2.7.13", "2.11.1"] {
         // Both spellings are one topic.
-        let uri = format!("uri:{service}");
-        let Some(told) = called(&playground, release, &broker, &uri, "client", &json!([echo(json!({"n": 1}))])) else {
-            return;
-        };
+        let (uri, one) = (format!("uri:{service}"), json!([echo(json!({"n": 1}))]));
+        let Some(told) = called(&playground, release, &broker, &uri, "client", &one) else { return };
         assert_eq!(told[0]["answer"], "{\"n\":1}", "{release}: {}", told[0]);
         // More than may run at once, each of which takes a while: none is dropped or mixed up.
         let Some(told) = called(&playground, release, &broker, &service, "client", &calls) else { return };
@@ -228,11 +215,7 @@ fn token(key: &[u8]) -> String {
 fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let [authority, certificate, key] = certificates();
-    let at = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
+    let at = |name: &str, text: &str| private(folder.path(), Who::ours(), name, text);
     let (secret, port) = ([7; 32], free_port());
     let good = token(&secret);
     let plugin = |name: &str| format!("org.apache.pulsar.{name}");
@@ -257,11 +240,9 @@ fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
         format!("url = \"pulsar+ssl://127.0.0.1:{port}\"\ncredentials = \"file:{token}\"\nca = \"{ca}\"\n")
     };
     let service = unique("secured");
-    let text = format!(
-        "[[broker]]\n{}service = \"{service}\"\ntools = [\"esc:echo\"]\ncaller = \"a\"\n",
-        entry(&good_token, &ca)
-    );
-    let host = Served::by(&playground, "one", &text, &[]);
+    // One tool, so that a call need not name it.
+    let rest = format!("service = \"{service}\"\ntools = [\"esc:echo\"]\ncaller = \"a\"\n");
+    let host = Served::by(&playground, "one", &format!("[[broker]]\n{}{rest}", entry(&good_token, &ca)), &[]);
     within(START, "it is connected", || {
         assert!(!host.said().contains("is away: "), "{}", host.said());
         host.said().contains("is connected")

@@ -43,18 +43,15 @@ pub fn called(who: Who, name: &str, answer: &str, entries: &[(String, Option<&st
 async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let [authority, certificate, key] = certificates();
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    fs::write(at("certificate.pem"), certificate).unwrap();
-    fs::write(at("key.pem"), key).unwrap();
-    fs::write(at("ca.pem"), &authority).unwrap();
+    let at = |name: &str, text: &str| private(folder.path(), Who::ours(), name, text);
     let port = free_port();
     let settings = format!(
         "listeners.ssl.local = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
          ssl_options.keyfile = {}\nssl_options.verify = verify_none\n\
          default_vhost = of/agents\ndefault_user = agent\ndefault_pass = {PASSWORD}\n",
-        at("ca.pem"),
-        at("certificate.pem"),
-        at("key.pem")
+        at("ca.pem", &authority),
+        at("certificate.pem", &certificate),
+        at("key.pem", &key)
     );
     let Some(node) = Node::with(&settings) else { return };
     wait_for("it speaks TLS", || TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -74,10 +71,8 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
     };
     let service = unique("secured");
     let host = Served::of(&playground, "one", &entry(port, "of%2fagents", password, ca), &service, &[]);
-    within(PATIENCE, "it is connected", || {
-        assert!(!host.said().contains("is away: "), "{}", host.said());
-        host.said().contains("is connected")
-    });
+    host.says("is connected", 1);
+    assert!(!host.said().contains("is away: "), "{}", host.said());
     let url = format!("amqp://agent:se%3Asa%2Fme%40@127.0.0.1:{}/of%2Fagents", node.port);
     let mut raw = Raw::to(&url, &service).await;
     raw.call("1", "echo", json!({"a": 1})).await;

@@ -1,10 +1,10 @@
 //! `confirm` in a policy, on the command line: who is asked, and what is refused where nobody can be.
 
-use super::me;
+use super::{entry, me, put};
 use crate::harness::fake::{request, world_of};
 use crate::prelude::*;
 use nix::pty::openpty;
-use std::fs::{self, File};
+use std::fs::File;
 use toolhost::fault::Kind;
 use toolhost::service::{Answer, Approver, Ask, CallRequest, Caller, Question, Settings, Sink};
 
@@ -23,23 +23,20 @@ fn playground(who: Who) -> Playground {
 
 #[test]
 fn where_nobody_can_be_asked_nothing_runs() {
-    let who = Who::ours();
-    let playground = playground(who);
-    let refused = playground.call("esc:pay", "{}");
-    assert_eq!((refused.kind(), refused.code), ("AuthorizationError", Some(3)), "{refused:?}");
+    let playground = playground(Who::ours());
+    let refused = playground.expect("esc:pay", "{}", "AuthorizationError: it spends money");
     let words = refused.error().1;
     assert!(words.contains("only once a person has agreed") && !words.contains("money"), "{words}");
-    assert!(refused.stderr.contains("it spends money") && refused.stderr.contains("toolhost call"), "{refused:?}");
+    assert!(refused.code == Some(3) && refused.stderr.contains("toolhost call"), "{refused:?}");
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: nobody to ask")));
-    assert_eq!(playground.call("esc:free", "{}").out["outputData"], json!({"free": 1}), "control");
-
+    playground.expect("esc:free", "{}", "ok {\"free\": 1}");
     // Nor by the builtin tool that runs scripts, for a script that belongs to that tool.
-    let script = |path: &str| json!({"scriptPath": path}).to_string();
-    let refused = playground.call("core:execute-python-script", &script("pay/main.py"));
-    assert_eq!(refused.kind(), "AuthorizationError", "{refused:?}");
-    let free = playground.call("core:execute-python-script", &script("free/main.py"));
-    assert_eq!(free.out["success"], true, "control: {free:?}");
+    let script = |path: &str, wanted: &str| {
+        playground.expect("core:execute-python-script", &json!({"scriptPath": path}).to_string(), wanted);
+    };
+    script("pay/main.py", "AuthorizationError");
+    script("free/main.py", "ok");
 
     // The reports say so; what the cap of the host says no policy takes back.
     let audit = playground.cli(&["audit", "esc:pay"]).text();
@@ -47,17 +44,12 @@ fn where_nobody_can_be_asked_nothing_runs() {
     let who_can = playground.cli(&["audit", "--who-can", "call:esc:pay"]).text();
     assert!(who_can.contains("a person agrees to each call"), "{who_can}");
     fs::remove_file(playground.path("sandbox-policies/pay.policy.toml")).unwrap();
-    assert_eq!(playground.call("esc:pay", "{}").out["outputData"], json!({"paid": 1}), "control: without it");
+    playground.expect("esc:pay", "{}", "ok {\"paid\": 1}");
     let cap = format!("name = \"cap\"\nwhy = \"w\"\nconfirm = \"this host is watched\"\n{FILES}");
     fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
     playground.settle();
-    let refused = playground.call("esc:free", "{}");
-    assert!(refused.kind() == "AuthorizationError" && refused.stderr.contains("this host is watched"), "{refused:?}");
-    fs::write(
-        playground.path("sandbox-policies/x.policy.toml"),
-        "name = \"x\"\nwhy = \"w\"\ntools = [\"esc:x\"]\nconfirm = \" \"\n",
-    )
-    .unwrap();
+    playground.expect("esc:free", "{}", "AuthorizationError: this host is watched");
+    playground.policy("x", "esc:x", "confirm = \" \"\n");
     playground.settle();
     let check = playground.cli(&["check"]);
     assert!(check.code != Some(0) && check.text().contains("`confirm` is blank"), "{check:?}");
@@ -80,7 +72,7 @@ fn at_a_terminal(mut call: Command, early: &str, meanwhile: impl FnOnce(), typed
             heard.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..length]));
         }
     });
-    crate::harness::wait_for("the question", || seen.lock().unwrap().contains("anything else does not"));
+    wait_for("the question", || seen.lock().unwrap().contains("anything else does not"));
     meanwhile();
     // The terminal is read from a moment later.
     std::thread::sleep(Duration::from_millis(100));
@@ -96,36 +88,33 @@ fn at_a_terminal(mut call: Command, early: &str, meanwhile: impl FnOnce(), typed
 
 #[test]
 fn a_person_at_the_terminal_is_asked() {
-    let who = Who::ours();
-    let playground = playground(who);
-    let call = |early: &str, typed: &str| {
+    let playground = playground(Who::ours());
+    let me = me(playground.who);
+    let call = |early: &str, meanwhile: &dyn Fn(), typed: &str| {
         let mut command = playground.host();
         command.args(["call", "esc:pay", "s=a\u{1b}[2Jb", "--json"]);
-        at_a_terminal(command, early, || (), typed)
+        at_a_terminal(command, early, meanwhile, typed)
     };
-    let (seen, outcome) = call("", "y\n");
+    let (seen, outcome) = call("", &|| (), "y\n");
     assert_eq!(outcome["outputData"], json!({"paid": 1}), "{seen} {outcome}");
-    for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "\\u001b[2Jb", &me(who), "read "]
-    {
+    for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "\\u001b[2Jb", &me, "read "] {
         assert!(seen.contains(word), "{word}: {seen}");
     }
     assert!(!seen.contains('\u{1b}'), "{seen:?}");
-    let by = format!("{} (terminal)", me(who));
+    let by = format!("{me} (terminal)");
     assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
     for (early, typed) in [("", "n\n"), ("", "\n"), ("", "yesterday\n"), ("y\n", "n\n")] {
-        let (seen, outcome) = call(early, typed);
+        let (seen, outcome) = call(early, &|| (), typed);
         assert_eq!(outcome["error"]["type"], "AuthorizationError", "{early:?} {typed:?}: {seen} {outcome}");
         let record = playground.records().pop().unwrap();
         assert_eq!(record["rule"], json!(format!("confirm: denied by {by}")), "{early:?} {typed:?}");
     }
     // What changes while the person thinks is read again; the control is above.
-    let pay = |path: &str| playground.path(&format!("user_scripts/pay/{path}"));
-    let rights = |tools: &str| format!("[[caller]]\nname = \"{}\"\nwhy = \"w\"\ntools = [\"{tools}\"]\n", me(who));
-    let callers = playground.path("sandbox-policies/callers.policy.toml");
-    let more = || fs::write(pay("main.py"), "print('{\"paid\": 2}')\n").unwrap();
+    let more = || fs::write(playground.path("user_scripts/pay/main.py"), "print('{\"paid\": 2}')\n").unwrap();
     let wider = || playground.policy("pay", "esc:pay", &format!("confirm = \"for another reason\"\n{FILES}"));
+    let callers = playground.path("sandbox-policies/callers.policy.toml");
     let fewer = || {
-        fs::write(&callers, rights("esc:free")).unwrap();
+        put(&playground, &entry("ME", "\"esc:free\"", ""));
         playground.settle();
     };
     let broken = || fs::write(playground.path("sandbox-policies/pay.policy.toml"), "name = ").unwrap();
@@ -136,19 +125,13 @@ fn a_person_at_the_terminal_is_asked() {
         (&broken, "SecurityError", "policies cannot be read"),
     ];
     for (change, kind, words) in cases {
-        let mut command = playground.host();
-        command.args(["call", "esc:pay", "--json"]);
-        let (seen, outcome) = at_a_terminal(command, "", change, "y\n");
+        let (seen, outcome) = call("", change, "y\n");
         assert_eq!(outcome["error"]["type"], kind, "{seen} {outcome}");
         assert!(outcome["error"]["message"].as_str().unwrap().contains(words), "{outcome}");
         let _ = fs::remove_file(&callers);
         playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
         playground.settle();
     }
-    // An input that takes standard input leaves nobody to ask.
-    let mut command = playground.host();
-    command.args(["call", "esc:pay", "--input", "-", "--json"]);
-    assert_eq!(finish(command, b"{}").kind(), "AuthorizationError");
 }
 
 /// Agrees to everything, and keeps what it was asked.
@@ -166,21 +149,21 @@ fn settings() -> Settings {
     Settings { running: 1, patience: Duration::from_millis(400), ..Settings::default() }
 }
 
-fn asks(root: &std::path::Path) {
+fn asks(root: &Path) {
     let text = format!("name = \"asks\"\nwhy = \"w\"\ntools = [\"fake:echo\"]\nconfirm = \"w\"\n{FILES}");
     fs::write(root.join("sandbox-policies/asks.policy.toml"), text).unwrap();
 }
 
 #[tokio::test]
 async fn a_question_ends_unanswered_and_holds_up_nobody() {
-    let world = Arc::new(world_of(settings(), |root, _| asks(root)));
-    let operators = || Approver::Operators { but: None };
-    let call = |approver: Approver| {
-        let world = world.clone();
+    let world = world_of(settings(), |root, _| asks(root));
+    let call = || {
+        let approver = Approver::Operators { but: None };
         let asked = CallRequest { approver, ..request("fake:echo", json!({"message": 1})) };
-        tokio::spawn(async move { world.service.call(asked, Sink::none()).await })
+        let service = world.service.clone();
+        tokio::spawn(async move { service.call(asked, Sink::none()).await })
     };
-    let waiting = call(operators());
+    let waiting = call();
     until("somebody is asked", || world.service.approvals().len() == 1).await;
     // One call runs at once here, and one that waits for a person is none.
     assert!(world.call("fake:user", json!({"n": 1})).await.success);
@@ -192,7 +175,7 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
     assert_eq!((&told["decision"], &told["outcome"]), (&json!("refused"), &json!("AuthorizationError")));
 
     // Only so many wait, and of one caller fewer.
-    let many: Vec<_> = (0..40).map(|_| call(operators())).collect();
+    let many = [0; 40].map(|_| call());
     until("as many as may", || world.service.approvals().len() == 32).await;
     assert!(world.service.approve(&Caller::operator("ops"), "none", true).is_none());
     let mut kinds = Vec::new();

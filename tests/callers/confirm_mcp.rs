@@ -1,13 +1,12 @@
 //! `confirm` over MCP: the person at the client that calls, asked by a form, where policy says so.
 
-use super::me;
+use super::{entry, me, put};
 use crate::http::mcp::{Client, messages};
-use crate::http::{Web, bearer, private, request, token};
+use crate::http::{Web, exchanged, heard};
 use crate::prelude::*;
 use std::process::{ChildStdin, ChildStdout};
 
-const FILES: &str =
-    "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+const FILES: &str = "[files]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
 const FORM: &str = "elicitation";
 const KEY: &str = "toolhost.confirm";
 
@@ -19,8 +18,7 @@ fn playground(who: Who) -> Playground {
         "securityContext": {"fileAccess": {"allowWrite": ["out/"]}},
     });
     for name in ["pay", "other"] {
-        let folder = playground.tool(name, "python", script, more.clone());
-        fs::create_dir_all(folder.join("out")).unwrap();
+        fs::create_dir_all(playground.tool(name, "python", script, more.clone()).join("out")).unwrap();
         policy(&playground, name, "confirm_by_client = \"its person sits beside ours\"\n");
     }
     playground.settle();
@@ -44,11 +42,11 @@ fn yes() -> Value {
 }
 
 /// A client of the newer era: what it is answered, and what it is sent away with.
-struct Newer<'w>(&'w Web, String);
+struct Newer<'w>(&'w Web, &'w str);
 
 impl Newer<'_> {
     fn call(&self, name: &str, to: &str, back: Value) -> Value {
-        let mut client = Client::that_can(self.0, true, &[&self.1], &json!({ FORM: {} }));
+        let mut client = Client::that_can(self.0, true, &[self.1], &json!({ FORM: {} }));
         let mut params = json!({"name": name, "arguments": {"to": to}});
         params.as_object_mut().unwrap().extend(back.as_object().cloned().unwrap());
         messages(&client.ask("tools/call", params)).pop().unwrap()
@@ -72,21 +70,16 @@ fn words(answer: &Value) -> String {
 
 #[test]
 fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
-    let who = Who::ours();
-    let playground = playground(who);
-    let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
-    let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let [alice, bob] = made.each_ref().map(|(token, _)| Newer(&web, bearer(token)));
-
+    let playground = playground(Who::ours());
+    let (web, headers) = Web::for_callers(&playground, ["alice", "bob"]);
+    let [alice, bob] = headers.each_ref().map(|header| Newer(&web, header));
     let asked = alice.asked("Eve");
     let params = &asked["inputRequests"][KEY]["params"];
     let shown = params["message"].as_str().unwrap();
     for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "alice", "{\"to\":\"Eve\"}"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
-    let root = playground.path("");
-    assert!(!shown.contains(root.to_str().unwrap()), "no path of this host: {shown}");
+    assert!(!shown.contains(playground.path("").to_str().unwrap()), "no path of this host: {shown}");
     assert_eq!(params["requestedSchema"]["required"], json!(["approve"]));
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: asked")));
@@ -104,21 +97,22 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     let twice = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
     assert!(twice.contains("counts once"), "{twice}");
 
+    let (denied, dismissed) = (format!("confirm: denied by {by}"), format!("confirm: dismissed by {by}"));
     for (given, told, rule) in [
-        (answer("decline", &json!({})), "did not agree", format!("confirm: denied by {by}")),
-        (answer("accept", &json!({})), "did not agree", format!("confirm: denied by {by}")),
-        (answer("accept", &json!({"approve": "true"})), "did not agree", format!("confirm: denied by {by}")),
-        (answer("cancel", &json!({})), "closed the question without an answer", format!("confirm: dismissed by {by}")),
-        (json!({}), "and did not", "confirm: no answer that counts".to_owned()),
+        (answer("decline", &json!({})), "did not agree", &denied[..]),
+        (answer("accept", &json!({})), "did not agree", &denied),
+        (answer("accept", &json!({"approve": "true"})), "did not agree", &denied),
+        (answer("cancel", &json!({})), "closed the question without an answer", &dismissed),
+        (json!({}), "and did not", "confirm: no answer that counts"),
     ] {
         let refused = words(&alice.again("esc__pay", "Eve", &alice.asked("Eve"), &given));
         assert!(refused.contains(told), "{given}: {refused}");
-        assert_eq!(playground.records().pop().unwrap()["rule"], json!(rule), "{given}");
+        assert_eq!(playground.records().pop().unwrap()["rule"], rule, "{given}");
     }
     // Policy says something else meanwhile.
     let asked = alice.asked("Eve");
     policy(&playground, "pay", "confirm_by_client = \"another reason\"\n");
-    web.signal(nix::sys::signal::Signal::SIGHUP);
+    web.signal(Signal::SIGHUP);
     wait_for("the policy", || playground.cli(&["audit", "esc:pay"]).text().contains("another reason"));
     wait_for("the server's, too", || {
         let now = alice.again("esc__pay", "Eve", &alice.asked("Eve"), &answer("cancel", &json!({})));
@@ -134,33 +128,54 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
 #[test]
 fn the_file_of_callers_says_who_is_an_operator() {
     let playground = playground(Who::ours());
-    let made =
-        ["alice", "ops"].map(|name| token(&playground, name, if name == "alice" { &["--operator"][..] } else { &[] }));
-    let entry = |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
-    let callers = entry("alice", "") + &entry("ops", "role = \"operator\"\n");
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+    put(&playground, &(entry("alice", "\"*\"", "") + &entry("ops", "\"*\"", "role = \"operator\"\n")));
     playground.settle();
-    let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
-    let web = Web::start(&playground, &["--token-file", &file]);
-    let shown = made.each_ref().map(|(token, _)| {
-        let asked = Newer(&web, bearer(token)).asked("Eve");
+    let (web, headers) = Web::for_callers(&playground, ["alice!", "ops"]);
+    let shown = headers.each_ref().map(|header| {
+        let asked = Newer(&web, header).asked("Eve");
         asked["inputRequests"][KEY]["params"]["message"].as_str().unwrap().contains("user_scripts/pay/out")
     });
     assert_eq!(shown, [false, true], "alice's token says operator and the file does not; the control: ops");
 }
 
 #[test]
-fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
+fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_the_client_does_not_allow_it() {
     let playground = playground(Who::ours());
     let web = Web::start(&playground, &[]);
+    for (given, words) in [
+        (json!({"result": yes()}), "paid"),
+        (json!({"result": answer("decline", &json!({}))}), "did not agree"),
+        (json!({"error": {"code": -32603, "message": "no window"}}), "and did not"),
+    ] {
+        let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
+        let mut stream = client.begin("esc__pay");
+        let all = heard(&mut stream, "elicitation/create");
+        let all = if all.ends_with('\n') { all } else { all + &heard(&mut stream, "\n") };
+        let mut data = all.lines().filter_map(|line| line.strip_prefix("data: "));
+        let question = data.find(|line| line.contains("elicitation/create")).unwrap();
+        let question: Value = serde_json::from_str(question).unwrap();
+        assert!(question["params"]["message"].as_str().unwrap().contains("it spends money"), "{question}");
+        let mut reply = json!({"jsonrpc": "2.0", "id": question["id"]});
+        reply.as_object_mut().unwrap().extend(given.as_object().cloned().unwrap());
+        // Another session's answer to a question of that id is none.
+        assert_eq!(Client::that_can(&web, false, &[], &json!({ FORM: {} })).post(&reply).status, 202);
+        assert_eq!(client.post(&reply).status, 202);
+        let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+        assert!(rest.contains(words), "{rest}");
+    }
+    assert_eq!(ran(&playground), 1);
+
     let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
+    let reply = |question: &Value, yes: bool| {
+        let path = format!("/v1/approvals/{}", question["call"].as_str().unwrap());
+        web.ask("POST", &path, &[], &json!({"approve": yes}).to_string()).status
+    };
     let by_operator = |modern: bool, can: Value| {
         let before = ran(&playground);
         std::thread::scope(|scope| {
             let call = scope.spawn(|| Client::that_can(&web, modern, &[], &can).call("esc__pay", json!({})).0);
             wait_for("an operator is asked", || open().len() == 1);
-            let path = format!("/v1/approvals/{}", open()[0]["call"].as_str().unwrap());
-            assert_eq!(web.ask("POST", &path, &[], "{\"approve\": true}").status, 200);
+            assert_eq!(reply(&open()[0], true), 200);
             assert_eq!(call.join().unwrap()["result"]["structuredContent"], json!({"paid": 1}));
         });
         assert_eq!(ran(&playground), before + 1);
@@ -173,17 +188,14 @@ fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
     let cap = format!("name = \"cap\"\nwhy = \"w\"\nconfirm = \"this host is watched\"\n{FILES}");
     fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
     playground.settle();
-    web.signal(nix::sys::signal::Signal::SIGHUP);
+    web.signal(Signal::SIGHUP);
     wait_for("the cap", || playground.cli(&["audit", "esc:pay"]).text().contains("this host is watched"));
-    let newer = Newer(&web, "X-Nothing: 1".to_owned());
+    let newer = Newer(&web, "X-Nothing: 1");
     wait_for("the server's, too", || {
         std::thread::scope(|scope| {
             let call = scope.spawn(|| newer.call("esc__pay", "Eve", json!({})));
             wait_for("an answer, or a question", || call.is_finished() || !open().is_empty());
-            for question in open() {
-                let path = format!("/v1/approvals/{}", question["call"].as_str().unwrap());
-                web.ask("POST", &path, &[], "{\"approve\": false}");
-            }
+            open().iter().for_each(|question| _ = reply(question, false));
             call.join().unwrap().to_string().contains("did not agree")
         })
     });
@@ -191,17 +203,14 @@ fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
     assert!(audit.contains("the MCP client that calls may ask its person: its person sits beside ours"), "{audit}");
 }
 
-/// Each run of a tool that asks for itself is a call, to which a person agrees.
 #[test]
 fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
     let playground = playground(Who::ours());
     let script = "import toolhost\ndef run(to=None):\n    if 'who' not in toolhost.answers:\n        \
                   return toolhost.ask({'n': 7}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
                   return [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
-    let handler =
-        json!({"type": "external-script", "scriptPath": "asks/main.py", "language": "python", "entryPoint": "run"});
     let requires = json!({"requiredCapabilities": ["ask:elicitation"]});
-    playground.tool("asks", "python", script, json!({"handler": handler, "securityContext": requires}));
+    playground.tool("asks", "python", script, json!({"handler": {"entryPoint": "run"}, "securityContext": requires}));
     let grant = "[capabilities]\ngrant = [{ name = \"ask:elicitation\", why = \"a test\" }]\n";
     let text = format!("confirm = \"w\"\nconfirm_by_client = \"w\"\n{FILES}{grant}");
     playground.policy("asks", "esc:asks", &text);
@@ -209,14 +218,13 @@ fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
     policy(&playground, "slow", "confirm_by_client = \"w\"\n");
     playground.settle();
     let web = Web::start(&playground, &[]);
-    let newer = Newer(&web, "X-Nothing: 1".to_owned());
+    let newer = Newer(&web, "X-Nothing: 1");
     let back = |asked: &Value, key: &str, answer: Value| {
         let result = &asked["result"];
         assert!(result["inputRequests"][key].is_object() && result["requestState"].is_string(), "{key}: {asked}");
         newer.call("esc__asks", "", json!({"requestState": result["requestState"], "inputResponses": {key: answer}}))
     };
-    let first = newer.call("esc__asks", "", json!({}));
-    let asks = back(&first, KEY, yes());
+    let asks = back(&newer.call("esc__asks", "", json!({})), KEY, yes());
     let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
     assert_eq!(words(&back(&second, KEY, answer("cancel", &json!({})))).matches("closed the question").count(), 1);
     let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
@@ -239,120 +247,74 @@ fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
     }
 }
 
-/// An older client over HTTP is asked on the stream of its call.
-#[test]
-fn an_older_client_is_asked_while_its_call_waits() {
-    let playground = playground(Who::ours());
-    let web = Web::start(&playground, &[]);
-    for (given, words) in [
-        (json!({"result": yes()}), "paid"),
-        (json!({"result": answer("decline", &json!({}))}), "did not agree"),
-        (json!({"error": {"code": -32603, "message": "no window"}}), "and did not"),
-    ] {
-        let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
-        let (headers, message) = client.message("tools/call", json!({"name": "esc__pay", "arguments": {}}));
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        let mut stream = web.connect();
-        let text = request("POST", "/mcp", &web.address, &headers, &message.to_string());
-        stream.write_all(text.as_bytes()).unwrap();
-        let (mut all, mut piece) = (String::new(), [0; 4096]);
-        let question = loop {
-            let length = stream.read(&mut piece).unwrap();
-            assert!(length > 0, "{all}");
-            all += &String::from_utf8_lossy(&piece[..length]);
-            let lines = all.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            let mut data = lines.filter_map(|line| line.trim_end().strip_prefix("data: {"));
-            if let Some(line) = data.find(|line| line.contains("elicitation/create")) {
-                break serde_json::from_str::<Value>(&format!("{{{line}")).unwrap();
-            }
-        };
-        assert!(question["params"]["message"].as_str().unwrap().contains("it spends money"), "{question}");
-        let mut reply = json!({"jsonrpc": "2.0", "id": question["id"]});
-        reply.as_object_mut().unwrap().extend(given.as_object().cloned().unwrap());
-        // Another session's answer to a question of that id is none.
-        let stranger = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
-        assert_eq!(stranger.post(&reply).status, 202);
-        assert_eq!(client.post(&reply).status, 202);
-        stream.read_to_string(&mut all).unwrap();
-        assert!(all.contains(words), "{all}");
-    }
-    assert_eq!(ran(&playground), 1);
-}
-
-/// One server over standard input and output.
-struct Line(ChildStdin, BufReader<ChildStdout>);
+/// One server over standard input and output, and what a client of it can.
+struct Line(Child, ChildStdin, BufReader<ChildStdout>);
 
 impl Line {
-    fn send(&mut self, message: &Value) {
-        writeln!(self.0, "{message}").unwrap();
+    fn to(playground: &Playground, can: Value) -> Line {
+        let mut command = playground.host();
+        command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = command.spawn().unwrap();
+        let (to, from) = (server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()));
+        let mut line = Line(server, to, from);
+        let client = json!({"name": "t", "version": "1"});
+        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": client});
+        line.send(json!({"id": 1, "method": "initialize", "params": hello}));
+        assert_eq!(line.next()["result"]["protocolVersion"], "2025-11-25");
+        line.send(json!({"method": "notifications/initialized"}));
+        line
+    }
+
+    fn send(&mut self, mut message: Value) {
+        message["jsonrpc"] = json!("2.0");
+        writeln!(self.1, "{message}").unwrap();
+    }
+
+    fn pay(&mut self, id: u64) -> Value {
+        self.send(json!({"id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}}));
+        self.next()
+    }
+
+    fn read(&mut self) -> Value {
+        let mut line = String::new();
+        assert!(self.2.read_line(&mut line).unwrap() > 0, "it left");
+        serde_json::from_str(&line).unwrap()
     }
 
     /// The next message that is an answer or a question.
     fn next(&mut self) -> Value {
-        loop {
-            let mut line = String::new();
-            assert!(self.1.read_line(&mut line).unwrap() > 0, "it left");
-            let message: Value = serde_json::from_str(&line).unwrap();
-            if message.get("id").is_some() {
-                return message;
-            }
-        }
+        std::iter::repeat_with(|| self.read()).find(|message| message.get("id").is_some()).unwrap()
     }
-}
 
-fn stdio(playground: &Playground) -> (Child, Line) {
-    let mut command = playground.host();
-    let mut server = command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let line = Line(server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()));
-    (server, line)
+    fn end(mut self) {
+        drop(self.1);
+        self.0.wait().unwrap();
+    }
 }
 
 #[test]
 fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
-    let who = Who::ours();
-    let playground = playground(who);
-    let (mut server, mut line) = stdio(&playground);
-    let pay = json!({"name": "esc__pay", "arguments": {}});
-    let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": pay});
-    let hello = |can: Value| {
-        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
-        {"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}}})
-    };
-    line.send(&hello(json!({ FORM: {} })));
-    assert_eq!(line.next()["result"]["protocolVersion"], "2025-11-25");
-    line.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    line.send(&call(2));
-    let question = line.next();
+    let playground = playground(Who::ours());
+    let mut line = Line::to(&playground, json!({ FORM: {} }));
+    let question = line.pay(2);
     assert_eq!(question["method"], "elicitation/create", "{question}");
     let shown = question["params"]["message"].as_str().unwrap();
     assert!(shown.contains("it spends money") && shown.contains("read "), "an operator sees all of it: {shown}");
-    line.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes()}));
+    line.send(json!({"id": question["id"], "result": yes()}));
     let paid = line.next();
     assert_eq!((&paid["id"], &paid["result"]["structuredContent"]), (&json!(2), &json!({"paid": 1})), "{paid}");
-    let by = format!("{} (as the MCP client says)", me(who));
+    let by = format!("{} (as the MCP client says)", me(playground.who));
     assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
     // A call that its client cancels takes its question back.
-    line.send(&call(3));
-    let question = line.next();
-    line.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}));
-    let taken = |text: &str| {
-        let told: Value = serde_json::from_str(text).unwrap();
-        told["method"] == "notifications/cancelled" && told["params"]["requestId"] == question["id"]
-    };
-    let mut told = String::new();
-    while line.1.read_line(&mut told).unwrap() > 0 && !taken(&told) {
-        told.clear();
-    }
-    assert!(!told.is_empty(), "it left");
-    drop(line);
-    server.wait().unwrap();
+    let question = line.pay(3);
+    line.send(json!({"method": "notifications/cancelled", "params": {"requestId": 3}}));
+    let cancelled = json!(["notifications/cancelled", question["id"]]);
+    let back = |told: &Value| json!([told["method"], told["params"]["requestId"]]) == cancelled;
+    std::iter::repeat_with(|| line.read()).find(back).unwrap();
+    line.end();
 
-    let (mut server, mut line) = stdio(&playground);
-    line.send(&hello(json!({})));
-    line.next();
-    line.send(&call(2));
-    assert!(words(&line.next()).contains("no person can be asked"));
-    drop(line);
-    server.wait().unwrap();
+    let mut line = Line::to(&playground, json!({}));
+    assert!(words(&line.pay(2)).contains("no person can be asked"));
+    line.end();
     assert_eq!(ran(&playground), 1);
 }

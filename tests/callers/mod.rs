@@ -13,8 +13,7 @@ mod waits;
 /// The name by which the command line's user authenticates.
 fn me(who: Who) -> String {
     let uid = who.uid().map_or_else(nix::unistd::getuid, nix::unistd::Uid::from_raw);
-    let known = nix::unistd::User::from_uid(uid).ok().flatten();
-    known.map_or_else(|| uid.to_string(), |user| user.name)
+    nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// A host with tools of two namespaces; `ME` in the text is the command line's user.
@@ -26,8 +25,7 @@ fn playground(who: Who, callers: &str) -> Playground {
     for (id, file) in [("a:one", "alice/one/main.py"), ("a:two", "alice/two/main.py"), ("b:one", "bob/one/main.py")] {
         playground.tool_at(id, "python", file, echo, any.clone());
     }
-    let core = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
-    playground.policy("core", "core:execute-python-script", core);
+    playground.allow("core", BY_PATH, &["./**"], &[]);
     put(&playground, callers);
     playground.settle();
     playground
@@ -36,6 +34,19 @@ fn playground(who: Who, callers: &str) -> Playground {
 /// An entry of a caller who may call these tools.
 fn entry(name: &str, tools: &str, more: &str) -> String {
     format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [{tools}]\n{more}")
+}
+
+const BY_PATH: &str = "core:execute-python-script";
+
+/// What that tool is given to run this script.
+fn script(path: &str) -> Value {
+    json!({"scriptPath": path, "inputData": {}})
+}
+
+/// A call that says for whom it is made.
+fn labelled(server: &mut Server, label: &str, tool: &str, arguments: Value) -> Value {
+    let meta = json!({"dev.toolhost/user": label});
+    server.asked("tools/call", json!({"name": tool.replace(':', "__"), "arguments": arguments, "_meta": meta}))
 }
 
 fn put(playground: &Playground, callers: &str) {

@@ -1,6 +1,6 @@
 //! A call that waited is decided about again: under the rights, tools and policies of the moment when it goes on.
 
-use super::{me, playground, put};
+use super::{entry, me, playground, put};
 use crate::http::Web;
 use crate::prelude::*;
 
@@ -24,7 +24,7 @@ fn waited(playground: &Playground, server: &mut Server, what: &str, meanwhile: i
     let next = ask(server, "a__one");
     // What is asked later is answered, so this request was read; it is decided about within moments.
     server.names();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     meanwhile();
     read_again(playground, server, what);
     fs::write(&go, "").unwrap();
@@ -42,46 +42,40 @@ fn read_again(playground: &Playground, server: &mut Server, what: &str) {
 
 #[test]
 fn a_call_that_waited_for_its_turn_runs_under_the_rights_of_now() {
-    as_everyone("waiting for a turn", |who| {
-        let playground = playground(who, BOTH);
-        playground.tool("slow", "python", SLOW, json!({}));
-        playground.settle();
-        let mut server = Server::start(&playground);
-        assert_eq!(waited(&playground, &mut server, "nothing", || ()), "{}", "control: nothing changed");
-        let fewer = BOTH.replacen("act_as = [\"alice\"]\n", "", 1);
-        let refused = waited(&playground, &mut server, "rights", || put(&playground, &fewer));
-        assert!(refused.contains("AuthorizationError") && refused.contains("may no longer be used"), "{refused}");
-        let record = playground.records().into_iter().find(|record| record["outcome"] == "AuthorizationError").unwrap();
-        assert_eq!((&record["user"], &record["through"]), (&json!("alice"), &json!(me(who))), "{record}");
-        put(&playground, BOTH);
-        read_again(&playground, &mut server, "restored");
-        let script = playground.path("user_scripts/alice/one/main.py");
-        let ran = waited(&playground, &mut server, "script", || fs::write(&script, "print('\"new\"')\n").unwrap());
-        assert_eq!(ran, "new");
-    });
+    let playground = playground(Who::ours(), BOTH);
+    playground.tool("slow", "python", SLOW, json!({}));
+    playground.settle();
+    let mut server = Server::start(&playground);
+    assert_eq!(waited(&playground, &mut server, "nothing", || ()), "{}", "control: nothing changed");
+    let fewer = BOTH.replacen("act_as = [\"alice\"]\n", "", 1);
+    let refused = waited(&playground, &mut server, "rights", || put(&playground, &fewer));
+    assert!(refused.contains("AuthorizationError") && refused.contains("may no longer be used"), "{refused}");
+    let record = playground.records().into_iter().find(|record| record["outcome"] == "AuthorizationError").unwrap();
+    assert_eq!((&record["user"], &record["through"]), (&json!("alice"), &json!(me(playground.who))), "{record}");
+    put(&playground, BOTH);
+    read_again(&playground, &mut server, "restored");
+    let script = playground.path("user_scripts/alice/one/main.py");
+    let ran = waited(&playground, &mut server, "script", || fs::write(&script, "print('\"new\"')\n").unwrap());
+    assert_eq!(ran, "new");
 }
 
 #[test]
 fn a_call_that_waited_for_a_person_is_charged_once() {
-    as_everyone("waiting for a person", |who| {
-        let limit = "[[limit]]\ntools = [\"a:one\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
-        let all = "[[caller]]\nname = \"ME\"\nrole = \"operator\"\nwhy = \"w\"\ntools = [\"*\"]\n";
-        let playground = playground(who, &format!("{all}{limit}"));
-        let confirm = "confirm = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-        playground.policy("one", "a:one", confirm);
-        playground.settle();
-        let web = Web::start(&playground, &[]);
-        let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
-        let call = || {
-            std::thread::scope(|scope| {
-                let call = scope.spawn(|| web.call("a:one", &json!({}), &[]).json());
-                wait_for("the question", || open().len() == 1);
-                let path = format!("/v1/approvals/{}", open()[0]["call"].as_str().unwrap());
-                assert_eq!(web.ask("POST", &path, &[], "{\"approve\": true}").status, 200);
-                call.join().unwrap()
-            })
-        };
-        let ended = [call(), call(), call()].map(|ended| ended["error"]["type"].clone());
-        assert_eq!(ended, [Value::Null, Value::Null, json!("RateLimitError")]);
-    });
+    let limit = "[[limit]]\ntools = [\"a:one\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
+    let playground = playground(Who::ours(), &(entry("ME", "\"*\"", "role = \"operator\"\n") + limit));
+    playground.policy("one", "a:one", "confirm = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n");
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
+    let call = || {
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| web.call("a:one", &json!({}), &[]).json());
+            wait_for("the question", || open().len() == 1);
+            let path = format!("/v1/approvals/{}", open()[0]["call"].as_str().unwrap());
+            assert_eq!(web.ask("POST", &path, &[], "{\"approve\": true}").status, 200);
+            call.join().unwrap()
+        })
+    };
+    let ended = [call(), call(), call()].map(|ended| ended["error"]["type"].clone());
+    assert_eq!(ended, [Value::Null, Value::Null, json!("RateLimitError")]);
 }

@@ -14,26 +14,17 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
     symlink(root.join("user_scripts"), root.join("link")).unwrap();
     let whole = "if the script that it runs lies in a folder above it";
     let part = "a part of it, if the script that it runs lies there or below";
-    for (question, how) in [
-        ("write:user_scripts", Some(part)),
-        ("write:user_scripts/demo", Some(part)),
-        ("write:user_scripts/demo/not-there-yet", None),
-        ("write:user_scripts/demo/.cache", Some(whole)),
-        ("write:user_scripts/demo/.cache/deep/x", Some(whole)),
-        ("write:user_scripts/.cache/x", Some(whole)),
-        ("write:link/demo", Some(part)),
-        ("write:", Some(part)),
-        ("write:user_scripts/demo/s.py", None),
-        ("write:elsewhere", None),
-        ("write:state", None),
-        ("read:user_scripts/demo", Some(whole)),
-        ("read:link", Some(whole)),
-    ] {
-        let asked = question.replace(':', &format!(":{}/", root.display()));
-        let said = host.json(&["audit", "--who-can", &asked]);
-        let answers = said["answers"].as_array().unwrap();
-        let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
-        assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {said}");
+    let a_part = "write:user_scripts write:user_scripts/demo write:link/demo write:";
+    let wholly = "write:user_scripts/demo/.cache write:user_scripts/demo/.cache/deep/x write:user_scripts/.cache/x \
+                  read:user_scripts/demo read:link";
+    let none = "write:user_scripts/demo/not-there-yet write:user_scripts/demo/s.py write:elsewhere write:state";
+    for (questions, how) in [(a_part, Some(part)), (wholly, Some(whole)), (none, None)] {
+        for question in questions.split_whitespace() {
+            let said = host.json(&["audit", "--who-can", &question.replace(':', &format!(":{}/", root.display()))]);
+            let answers = said["answers"].as_array().unwrap();
+            let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
+            assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {said}");
+        }
     }
     // The same where the folder of scripts is named through a link.
     let asked = format!("write:{}/user_scripts/demo", root.display());
@@ -53,11 +44,10 @@ fn a_report_of_every_tool_is_not_held_in_memory() {
         let python = "import resource, subprocess, sys\n\
                       subprocess.run(sys.argv[2:], stdout=open(sys.argv[1], 'wb'), check=True)\n\
                       print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n";
-        let mut command = std::process::Command::new("/usr/bin/python3");
+        let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", python]).args([printed.as_os_str(), host.process().get_program()]);
         command.args(host.process().get_args()).args(arguments).env("XDG_STATE_HOME", host.path("state"));
-        let output = command.output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {arguments:?}"))
+        finish(command, b"").out.as_u64().unwrap_or_else(|| panic!("{arguments:?}"))
     };
     let (list, audit) = (peak(&["list"]), peak(&["audit", "--all", "--json"]));
     assert!(audit < list + 15 * 1024, "KiB: list {list}, audit {audit}");
@@ -81,7 +71,7 @@ impl Host {
 }
 
 #[test]
-fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_says_so() {
+fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_is_written_to_a_new_file() {
     let host = host();
     let asks = |files: Value| json!({ "securityContext": { "fileAccess": files } });
     host.tool("t:mixed", asks(json!({ "allowWrite": [".", "out/**"] })));
@@ -95,12 +85,16 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_says_so() {
     host.tool("t:none", asks(json!({ "allowRead": ["/proc/**"], "allowWrite": ["."] })));
     let text = host.suggested("t:none");
     assert!(!text.contains("name = ") && text.contains("none is suggested"), "{text}");
-}
-
-#[test]
-fn what_is_refused_for_want_of_a_name_is_given_one() {
-    let host = host();
+    // `--out` writes a new file, whole, that loads as it stands; what is there is not written over.
+    host.tool("t:own", asks(json!({ "allowWrite": ["out/*.csv"] })));
     host.put("sandbox-policies/default.policy.toml", DEFAULT);
+    let file = host.path("sandbox-policies/t-own.policy.toml");
+    let printed = host.suggested("t:own");
+    let out = || host.run(&["audit", "t:own", "--suggest-policy", "--out", file.to_str().unwrap()]).0;
+    assert_eq!((out(), fs::read_to_string(&file).unwrap()), (0, printed.clone()));
+    assert_eq!(host.governed("t:own"), "t-own");
+    assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
+    // What is refused for want of a name is given one.
     let code = ["call", "core:run-code", "--input", r#"{"language": "python", "code": "print(1)"}"#];
     let (exit, _, err) = host.run(&code);
     let hint = "`toolhost audit core:run-code --suggest-policy` prints what would grant it";
@@ -109,22 +103,7 @@ fn what_is_refused_for_want_of_a_name_is_given_one() {
     assert!(text.contains("tools = [\"core:run-code\"]") && !text.contains("none is suggested"), "{text}");
     host.policy(&text);
     assert_eq!(host.governed("core:run-code"), "core-run-code");
-    let (_, _, err) = host.run(&code);
-    assert!(!err.contains("SecurityError"), "{err}");
-}
-
-/// `--out` writes a new file, whole, that loads as it stands; what is there is not written over.
-#[test]
-fn a_suggestion_is_written_to_a_new_file() {
-    let host = host();
-    host.tool("t:own", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/*.csv"] } } }));
-    host.put("sandbox-policies/default.policy.toml", DEFAULT);
-    let file = host.path("sandbox-policies/t-own.policy.toml");
-    let printed = host.suggested("t:own");
-    let out = || host.run(&["audit", "t:own", "--suggest-policy", "--out", file.to_str().unwrap()]).0;
-    assert_eq!((out(), fs::read_to_string(&file).unwrap()), (0, printed.clone()));
-    assert_eq!(host.governed("t:own"), "t-own");
-    assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
+    assert!(!host.run(&code).2.contains("SecurityError"));
 }
 
 /// A second policy that names the tool would stop everything, so the fix is in the first one's `folders`.
@@ -157,22 +136,6 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_fix() {
 /// (name, allowRead, home of the host, what is made in the tool's folder with its mode)
 type Case<'a> = (&'a str, &'a [&'a str], &'a str, &'a [(&'a str, u32)]);
 
-/// Where nothing of it may be called wrong: what every call has of its own stands there, empty.
-const PLAIN: [Case; 11] = [
-    ("nothing", &[], "", &[]),
-    ("elsewhere", &["/usr/share/**"], "", &[]),
-    // The folder of a near name stands there, empty, above a grant.
-    ("near", &["self", "$ROOT/user_scripts/near-other/deep/**"], "", &[]),
-    ("home-proc", &["self"], "/proc", &[]),
-    ("home-root", &["self"], "/", &[]),
-    ("home-dev", &["self"], "/dev", &[]),
-    ("home-etc", &["self"], "/etc", &[]),
-    ("home-usr", &["self"], "/usr", &[]),
-    ("home-var", &["self"], "/var", &[]),
-    ("home-run", &["self"], "/run", &[]),
-    ("home-in-grant", &["./**"], "$ROOT/user_scripts/home-in-grant/h", &[("h/.bashrc", 0o644)]),
-];
-
 /// What its own mode closes to the user of a call.
 const CLOSED: [Case; 4] = [
     ("shadow", &["/etc/shadow"], "", &[]),
@@ -187,9 +150,10 @@ fn wrong(playground: &Playground, (name, _, home, _): Case) -> Vec<Value> {
     if !home.is_empty() {
         command.env("HOME", home.replace("$ROOT", &playground.base.display().to_string()));
     }
-    let output = command.args(["audit", &format!("esc:{name}"), "--probe", "--json"]).output().unwrap();
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {output:?}"));
-    found["tried"].as_array().unwrap().iter().filter(|t| t["asSaid"] == false).cloned().collect()
+    command.args(["audit", &format!("esc:{name}"), "--probe", "--json"]);
+    let ended = finish(command, b"");
+    let tried = ended.out["tried"].as_array().unwrap_or_else(|| panic!("{name}: {ended:?}"));
+    tried.iter().filter(|t| t["asSaid"] == false).cloned().collect()
 }
 
 /// A playground with a tool for each case.
@@ -224,16 +188,24 @@ fn cases(who: Who, below: &str, cases: &[Case]) -> Playground {
 /// A probe fails only where something differs from what `audit` says. What lies below /tmp is shown by another way.
 #[test]
 fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
-    for below in ["/var/tmp", "/tmp"] {
-        let playground = cases(Who::ours(), below, &PLAIN);
-        let other = |name: &str| !name.starts_with("home-") || name == "home-in-grant";
-        for case in PLAIN.into_iter().filter(|case| below != "/tmp" || other(case.0)) {
-            assert_eq!(wrong(&playground, case), Vec::<Value>::new(), "{} below {below}", case.0);
+    let homes = ["proc", "root", "dev", "etc", "usr", "var", "run"];
+    let homes = homes.map(|home| (format!("home-{home}"), format!("/{}", home.trim_start_matches("root"))));
+    // What every call has of its own stands there, empty; so does the folder of a near name, above a grant.
+    let mut plain: Vec<Case> = vec![
+        ("nothing", &[], "", &[]),
+        ("elsewhere", &["/usr/share/**"], "", &[]),
+        ("near", &["self", "$ROOT/user_scripts/near-other/deep/**"], "", &[]),
+        ("in-grant", &["./**"], "$ROOT/user_scripts/in-grant/h", &[("h/.bashrc", 0o644)]),
+    ];
+    for (below, homes) in [("/tmp", &[][..]), ("/var/tmp", &homes)] {
+        plain.extend(homes.iter().map(|(name, home)| (name.as_str(), &["self"][..], home.as_str(), &[][..])));
+        let playground = cases(Who::ours(), below, &plain);
+        for case in &plain {
+            assert_eq!(wrong(&playground, *case), Vec::<Value>::new(), "{} below {below}", case.0);
         }
     }
 }
 
-/// A path that is closed by its owner and mode is reported with that reason: no layer failed.
 #[test]
 fn a_probe_says_of_a_file_that_its_own_mode_closes_it() {
     for who in Who::both() {

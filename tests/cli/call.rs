@@ -1,7 +1,6 @@
 //! The binary: settings, input, output, exit codes. What needs no script runs through `core:*` refusals.
 
 use crate::prelude::*;
-use assert_cmd::Command;
 
 const PYTHON: &str = "core:execute-python-script";
 const PARAMETERS: &str = "ParameterValidationError";
@@ -24,26 +23,23 @@ fn every_failure_before_a_run_is_one_outcome_and_its_exit_code_says_who_must_act
     let host = host();
     let binary = format!("@{}", host.put("binary.json", b"\xff\xfe\x00"));
     let absolute = format!("@{}", host.put("input.json", "{\"scriptPath\": \"/from-a-file.py\"}"));
-    /// Tool, words behind it, error type with exit code, and what the text names.
-    type Case<'a> = (&'a str, &'a [&'a str], (&'a str, i32), &'a str);
-    let cases: [Case<'_>; 13] = [
-        ("no:such", &[], ("ToolNotFoundError", 2), "no:such"),
-        (PYTHON, &["scriptPath=../x.py"], ("SecurityError", 3), ""),
-        (PYTHON, &["scriptPath=a.py", "timeoutMs=abc"], (PARAMETERS, 2), "'timeoutMs' must be an integer."),
-        (PYTHON, &["--input", &absolute], ("SecurityError", 3), ""),
-        (PYTHON, &[], (PARAMETERS, 2), "scriptPath"),
-        (PYTHON, &["x=1", "x=2"], (PARAMETERS, 2), ""),
-        (PYTHON, &["no-equals"], (PARAMETERS, 2), ""),
-        (PYTHON, &["x=1", "--input", "{}"], (PARAMETERS, 2), ""),
-        (PYTHON, &["--input", " "], (PARAMETERS, 2), ""),
-        (PYTHON, &["--input", "@/does/not/exist"], (PARAMETERS, 2), ""),
-        (PYTHON, &["--input", &binary], (PARAMETERS, 2), ""),
-        (PYTHON, &["--input", "{\"scriptPath\":"], (PARAMETERS, 2), ""),
-        (PYTHON, &["--tools", "/does/not/exist"], (PARAMETERS, 2), ""),
-    ];
-    for (tool, more, ends, words) in cases {
-        outcome(&host, tool, more, ends, words);
+    for (more, ends, words) in [
+        (&["scriptPath=../x.py"][..], ("SecurityError", 3), ""),
+        (&["scriptPath=a.py", "timeoutMs=abc"], (PARAMETERS, 2), "'timeoutMs' must be an integer."),
+        (&["--input", &absolute], ("SecurityError", 3), ""),
+        (&[], (PARAMETERS, 2), "scriptPath"),
+        (&["x=1", "x=2"], (PARAMETERS, 2), ""),
+        (&["no-equals"], (PARAMETERS, 2), ""),
+        (&["x=1", "--input", "{}"], (PARAMETERS, 2), ""),
+        (&["--input", " "], (PARAMETERS, 2), ""),
+        (&["--input", "@/does/not/exist"], (PARAMETERS, 2), ""),
+        (&["--input", &binary], (PARAMETERS, 2), ""),
+        (&["--input", "{\"scriptPath\":"], (PARAMETERS, 2), ""),
+        (&["--tools", "/does/not/exist"], (PARAMETERS, 2), ""),
+    ] {
+        outcome(&host, PYTHON, more, ends, words);
     }
+    outcome(&host, "no:such", &[], ("ToolNotFoundError", 2), "no:such");
     host.put("config/toolhost/config.toml", "surprise = 1\n");
     outcome(&host, PYTHON, &[], ("InternalError", 4), "");
     host.put("config/toolhost/config.toml", "");
@@ -58,39 +54,23 @@ fn every_failure_before_a_run_is_one_outcome_and_its_exit_code_says_who_must_act
 }
 
 #[test]
-fn usage_errors_are_the_callers() {
+fn usage_errors_are_the_callers_and_serve_will_not_take_the_current_folder_for_a_root() {
     let host = host();
-    for arguments in [
-        &["call"][..],
-        &["nonsense"],
-        &["call", "a:b", "--scripts", "/does/not/exist"],
-        &["call", "a:b", "--policies", "/does/not/exist"],
-        &["call", "a:b", "--config", "/does/not/exist"],
-        &["call", "a:b", "--audit-log", "/does/not/exist/audit.jsonl"],
-        &["list", "--root", "/etc/passwd"],
-        &["list", "--tools", "/etc/passwd"],
-        &["serve"],
-        &["test"],
-    ] {
-        let (code, _, err) = host.run(arguments);
-        assert!(code == 2 && !err.is_empty(), "{arguments:?}: {err}");
+    let commands = "call;nonsense;call a:b --scripts /no;call a:b --policies /no;call a:b --config /no;\
+                    call a:b --audit-log /no/audit.jsonl;list --root /etc/passwd;list --tools /etc/passwd;serve;test";
+    for command in commands.split(';') {
+        let (code, _, err) = host.run(&command.split(' ').collect::<Vec<_>>());
+        assert!(code == 2 && !err.is_empty(), "{command}: {err}");
     }
     let (code, out, _) = host.run(&["--help"]);
     assert!(code == 0 && out.contains("call") && out.contains("serve"));
-}
-
-#[test]
-fn serve_will_not_take_the_current_folder_for_a_root() {
-    let host = host();
-    for (verb, code, words) in
-        [(["serve", "--stdio"], 2, "--root"), (["call", "a:b"], 2, "using the current folder as root")]
-    {
-        let mut command = Command::cargo_bin("toolhost").unwrap();
+    for (verb, words) in [(["serve", "--stdio"], "--root"), (["call", "a:b"], "using the current folder as root")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolhost"));
         command.env_remove("TOOLHOST_ROOT").current_dir(host.folder.path());
         command.env("XDG_STATE_HOME", host.path("state")).env("XDG_CONFIG_HOME", host.folder.path());
         let output = command.args(verb).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(code) && said.contains(words), "{verb:?}: {said}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{verb:?}: {said}");
     }
 }
 
@@ -115,9 +95,7 @@ fn input_comes_from_a_pipe_and_a_silent_pipe_does_not_hang() {
 #[test]
 fn a_config_can_hold_manifests_to_a_stricter_schema() {
     let host = host();
-    let manifest =
-        r#"{"toolId": "a:b", "displayName": "b", "description": "d", "version": "1.0.0", "handler": {"type": "x-t"}}"#;
-    host.put("tool-defs/b.tool.json", manifest);
+    host.tool("a:b", json!({}));
     host.put("config/toolhost/config.toml", "manifest_schema = \"own.json\"\n");
     host.put("config/toolhost/own.json", r#"{"required": ["metadata"]}"#);
     let (code, out, _) = host.run(&["check"]);
@@ -125,8 +103,7 @@ fn a_config_can_hold_manifests_to_a_stricter_schema() {
     let (_, out, _) = host.run(&["list"]);
     assert!(!out.contains("a:b"), "{out}");
     host.put("config/toolhost/own.json", r#"{"required": "metadata"}"#);
-    let (code, _, err) = host.run(&["list"]);
-    assert_eq!(code, 4, "rules that cannot be read refuse to start: {err}");
+    assert_eq!(host.run(&["list"]).0, 4, "rules that cannot be read refuse to start");
 }
 
 /// A disk that is full must not look like an answer; who closes the pipe has what was wanted.
@@ -163,20 +140,14 @@ fn an_interrupt_while_input_is_awaited_is_an_outcome() {
         let caught = caught.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
         (u64::from_str_radix(caught, 16).unwrap() >> (nix::libc::SIGTERM - 1)) & 1 == 1
     });
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let started = Instant::now();
-    let stdin = child.stdin.take();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+    let (started, _open) = (Instant::now(), child.stdin.take());
     let output = child.wait_with_output().unwrap();
-    drop(stdin);
     assert!(started.elapsed() < Duration::from_secs(5), "it does not wait for its input");
     assert_eq!(output.status.code(), Some(143));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["success"], &report["error"]["type"]), (&Value::Bool(false), &Value::from("CancelledError")));
 }
-
-const HELLO: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",
-"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
 
 /// A client that asks for more than is read at present, and then leaves: its end of input stands behind all that.
 fn abandoned(host: &Host, both_ends: bool, greeted: bool) {
@@ -186,7 +157,9 @@ fn abandoned(host: &Host, both_ends: bool, greeted: bool) {
     let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut to = server.stdin.take().unwrap();
     let mut from = server.stdout.take().unwrap();
-    writeln!(to, "{}", HELLO.replace('\n', "")).unwrap();
+    let client = json!({"name": "t", "version": "1"});
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+    writeln!(to, "{}", json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})).unwrap();
     from.read_exact(&mut [0; 10]).unwrap();
     if greeted {
         writeln!(to, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#).unwrap();
@@ -200,9 +173,8 @@ fn abandoned(host: &Host, both_ends: bool, greeted: bool) {
     let to = writer.join().unwrap().unwrap();
     assert!(server.try_wait().unwrap().is_none(), "the control: it waits for its client; {what}");
     drop(to);
-    let kept = if both_ends { None } else { Some(from) };
+    let _kept = (!both_ends).then_some(from);
     within(Duration::from_secs(50), &format!("it ends; {what}"), || server.try_wait().unwrap().is_some());
-    drop(kept);
 }
 
 #[test]

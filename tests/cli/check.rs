@@ -44,66 +44,38 @@ fn check_gives_the_verdict_that_a_call_gives() {
     let (code, text, _) = host.run(&["check"]);
     assert!(code == 2 && text.contains("ask0.tool.json: REFUSED, t:ask0@1.0.0"), "{text}");
     assert!(text.contains("2 good, 0 skipped"), "{text}");
-}
-
-#[test]
-fn where_a_policy_narrows_what_is_never_granted_is_only_warned_about() {
-    let host = host();
-    host.tool("t:wide", writing(&[".", "out/*.csv"]));
+    // Where a policy narrows, what is never granted is only warned about.
     host.policy("name = \"n\"\nwhy = \"w\"\ntools = [\"*\"]\nmode = \"narrow\"\n");
-    let problems = host.problems()("wide.tool.json");
+    let problems = host.problems()("ask0.tool.json");
     assert_eq!((host.run(&["check"]).0, problems.len()), (0, 1), "{problems:?}");
     assert!(problems[0]["message"].as_str().unwrap().contains("never granted, whatever a policy says"), "{problems:?}");
-}
-
-/// What an editor keeps beside an open file is hidden, and a lock of it is a link that leads nowhere.
-#[test]
-fn hidden_files_beside_policies_are_not_read() {
-    let host = host();
-    host.policy("name = \"p\"\nwhy = \"w\"\ntools = [\"*\"]\n");
-    let policies = host.path("sandbox-policies");
-    symlink("me@host.123", policies.join(".#x.policy.toml")).unwrap();
-    host.put("sandbox-policies/.x.policy.toml", "name = \"hidden\"\n[broken");
-    let (code, out, err) = host.run(&["check"]);
-    assert!(code == 0 && !out.contains(".x.policy.toml") && !out.contains(".#x"), "{out}{err}");
-    let (code, _, err) = host.run(&["list"]);
-    assert_eq!(code, 0, "{err}");
-    symlink("me@host.123", policies.join("y.policy.toml")).unwrap();
-    assert_eq!(host.run(&["list"]).0, 3, "the control: under a name that is not hidden it stops everything");
-}
-
-/// Where it is not known what tools could write, nothing is loaded.
-#[test]
-fn a_ledger_that_cannot_be_read_refuses() {
-    let host = host();
-    assert_eq!(host.run(&["list"]).0, 0, "the control");
-    fs::create_dir_all(host.path("state/toolhost/written.jsonl")).unwrap();
+    // Where it is not known what tools could write, nothing is loaded.
+    fs::remove_dir_all(host.path("sandbox-policies")).unwrap();
+    let ledger = host.path("state/toolhost/written.jsonl");
+    let _ = fs::remove_file(&ledger);
+    fs::create_dir_all(&ledger).unwrap();
     let (code, _, err) = host.run(&["list"]);
     assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
 }
 
-/// (name of a secret, its source, what `check` says of it)
-const SECRETS: [(&str, &str, &str); 7] = [
-    ("VARIABLE", "env:X", ""),
-    ("FINE", "file:fine.key", ""),
-    ("OPEN", "file:open.key", "(mode 0640): chmod 600"),
-    ("MISSING", "file:fine.keys", "fine.keys does not exist"),
-    ("FOLDER", "file:folder", "not a regular file"),
-    ("COMMAND", "command:/bin/sh", ""),
-    ("GONE", "command:/no/sh", "/no/sh does not exist"),
-];
-
 #[test]
 fn a_secret_that_no_call_could_have_is_reported_at_its_place() {
+    // Name, source, what `check` says of it.
+    let secrets = [
+        ("VARIABLE", "env:X", ""),
+        ("FINE", "file:fine.key", ""),
+        ("OPEN", "file:open.key", "(mode 0640): chmod 600"),
+        ("MISSING", "file:fine.keys", "fine.keys does not exist"),
+        ("FOLDER", "file:folder", "not a regular file"),
+        ("COMMAND", "command:/bin/sh", ""),
+        ("GONE", "command:/no/sh", "/no/sh does not exist"),
+    ];
     let host = host();
     host.tool("t:one", requiring("secret:FINE"));
     host.tool("t:two", requiring("secret:OTHER"));
     let grant = |(name, from, _)| format!("{{ name = \"{name}\", from = \"{from}\", why = \"w\" }},\n");
-    host.policy(&format!(
-        "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\", \"t:two\"]\n\
-         [files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n[secrets]\ngrant = [\n{}]\n",
-        SECRETS.map(grant).concat()
-    ));
+    let head = "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\", \"t:two\"]\n";
+    host.policy(&format!("{head}[secrets]\ngrant = [\n{}]\n", secrets.map(grant).concat()));
     fs::create_dir(host.path("sandbox-policies/folder")).unwrap();
     for (name, mode) in [("fine.key", 0o600), ("open.key", 0o640)] {
         let file = host.put(&format!("sandbox-policies/{name}"), "hunter2-hunter2");
@@ -114,7 +86,7 @@ fn a_secret_that_no_call_could_have_is_reported_at_its_place() {
     let two = problems_of("two.tool.json");
     assert!(two[0]["message"].as_str().unwrap().contains("no entry of [secrets] grant in policy `x`"), "{two:?}");
     let found = problems_of("x.policy.toml");
-    let wanted: Vec<_> = SECRETS.iter().enumerate().filter(|(_, (_, _, words))| !words.is_empty()).collect();
+    let wanted: Vec<_> = secrets.iter().enumerate().filter(|(_, (_, _, words))| !words.is_empty()).collect();
     assert_eq!((host.run(&["check"]).0, found.len()), (0, wanted.len()), "{found:?}");
     for (problem, (at, (_, _, words))) in found.iter().zip(wanted) {
         assert_eq!(problem["pointer"], format!("/secrets/grant/{at}/from"), "{problem}");
@@ -136,10 +108,8 @@ fn a_function_that_is_missing_and_a_broken_module_are_found() {
     ];
     for (name, language, file, text, entry, _) in cases {
         host.put(&format!("user_scripts/{name}/{file}"), text);
-        let mut manifest = manifest(format!("t:{name}"), script(format!("{name}/{file}"), language), json!({}));
-        if !entry.is_empty() {
-            manifest["handler"]["entryPoint"] = json!(entry);
-        }
+        let more = if entry.is_empty() { json!({}) } else { json!({"handler": {"entryPoint": entry}}) };
+        let manifest = manifest(format!("t:{name}"), script(format!("{name}/{file}"), language), more);
         host.put(&format!("user_scripts/{name}/{name}.tool.json"), manifest.to_string());
     }
     let problems_of = host.problems();
@@ -152,60 +122,29 @@ fn a_function_that_is_missing_and_a_broken_module_are_found() {
     }
 }
 
-const CAPABILITY: &str = "/securityContext/requiredCapabilities/0";
-
-/// What the manifest says | what a call ends with | severity | words that all of them say
-const REFUSED: &str = "
-method NoSuch run|ServiceError|warning|Service 'NoSuch' is not registered in this host.
-method ExternalScriptExecutionService no|ServiceError|warning|'ExternalScriptExecutionService' has no method 'no'.
-needs frobnicate|CapabilityError|warning|unknown capability 'frobnicate'
-needs env:PATH|CapabilityError|warning|may not be set: it changes how the interpreter starts
-needs env:LD_PRELOAD|CapabilityError|warning|may not be set: it changes how the interpreter starts
-needs env:1X|CapabilityError|warning|is not a variable name
-needs gpu|CapabilityError|note|the capability 'gpu': `capabilities` in this host's configuration
-requires t:nobody *|CapabilityError|warning|the tool t:nobody * (requires), which is not loaded
-requires t:fine ^2|CapabilityError|warning|t:fine ^2 (requires); loaded: 1.0.0
-type definition-only|CapabilityError|note|a client that runs the tool
-type x-mine|CapabilityError|note|This host cannot run tools of type 'x-mine'.
-";
-
-/// A row: what the manifest has, where it says so, and the rest.
-fn refused(row: &str) -> (Value, String, [&str; 3]) {
-    let [more, kind, severity, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
-    let more: Vec<&str> = more.split(' ').collect();
-    let (manifest, pointer) = match more[..] {
-        ["method", service, method] => {
-            let handler = json!({ "type": "service-method", "serviceName": service, "methodName": method });
-            (json!({ "handler": handler }), "/handler/serviceName".to_owned())
-        }
-        ["needs", word] => (requiring(word), CAPABILITY.to_owned()),
-        ["requires", id, range] => (json!({ "requires": { id: range } }), format!("/requires/{id}")),
-        ["type", kind] => (json!({ "handler": { "type": kind } }), "/handler/type".to_owned()),
-        _ => panic!("{row}"),
-    };
-    (manifest, pointer, [kind, severity, words])
-}
+/// What the manifest has | where `check` says so | what a call ends with | severity | words that all of them say
+const REFUSED: &str = include_str!("refused.txt");
 
 /// What every call of a tool is refused for, in the call's words.
 #[test]
 fn what_no_call_could_do_is_reported_by_check_list_and_audit() {
     let host = host();
     host.tool("t:fine", json!({}));
-    let rows: Vec<_> = REFUSED.trim().lines().map(refused).collect();
-    for (at, (more, ..)) in rows.iter().enumerate() {
-        host.tool(&format!("t:r{at}"), more.clone());
+    let rows: Vec<Vec<&str>> = REFUSED.lines().map(|row| row.split('|').collect()).collect();
+    for (at, row) in rows.iter().enumerate() {
+        host.tool(&format!("t:r{at}"), serde_json::from_str(row[0]).unwrap());
     }
     let (listed, audited, problems_of) = (host.json(&["list"]), host.json(&["audit", "--all"]), host.problems());
     let (table, audit) = (host.run(&["list"]).1, host.run(&["audit", "--all"]).1);
     let one = |all: &Value, key: &str, id: &str| {
-        let found = all.as_array().unwrap().iter().find(|tool| tool[key] == id);
-        found.unwrap_or_else(|| panic!("{id}: {all}")).clone()
+        all.as_array().unwrap().iter().find(|tool| tool[key] == id).unwrap_or_else(|| panic!("{id}: {all}")).clone()
     };
     let listed = |id: &str| one(&listed, "toolId", id);
     let refusal = |id: &str| one(&audited["tools"], "tool", &format!("{id}@1.0.0"))["refused"].clone();
     assert_eq!((&listed("t:fine")["available"], refusal("t:fine")), (&json!(true), Value::Null), "the control");
     assert_eq!(problems_of("fine.tool.json"), Vec::<Value>::new(), "the control");
-    for (at, (more, pointer, [kind, severity, words])) in rows.iter().enumerate() {
+    for (at, row) in rows.into_iter().enumerate() {
+        let [more, pointer, kind, severity, words] = row[..] else { panic!("{row:?}") };
         let id = format!("t:r{at}");
         let (code, _, err) = host.run(&["call", &id, "--input", "{}"]);
         assert_eq!(code, 4, "{more}: {err}");
@@ -215,7 +154,7 @@ fn what_no_call_could_do_is_reported_by_check_list_and_audit() {
         let verdict = audit.lines().find(|line| line.starts_with(&format!("{id}@1.0.0: a call is refused: ")));
         assert!(verdict.is_some_and(|line| line.contains(words)), "{more}: {audit}");
         assert!(table.contains(words), "{more}: {table}");
-        assert_eq!(refusal(&id)["type"], *kind, "{more}");
+        assert_eq!(refusal(&id)["type"], kind, "{more}");
         let problems = problems_of(&format!("/r{at}.tool.json"));
         let problem = problems.iter().find(|problem| problem["message"].as_str().unwrap().contains(words));
         let problem = problem.unwrap_or_else(|| panic!("{more}: {problems:?}"));
@@ -250,9 +189,16 @@ fn a_manifest_by_nearly_its_name_is_reported() {
 }
 
 #[test]
-fn a_policy_that_is_not_read_is_a_warning() {
+fn a_policy_that_is_not_read_is_a_warning_and_hidden_files_are_none() {
     let host = host();
     host.tool("t:one", json!({}));
+    // What an editor keeps beside an open file is hidden, and a lock of it is a link that leads nowhere.
+    let link = |name: &str| symlink("me@host.123", host.path("sandbox-policies").join(name)).unwrap();
+    host.put("sandbox-policies/.x.policy.toml", "name = \"hidden\"\n[broken");
+    link(".#x.policy.toml");
+    let (code, out, err) = host.run(&["check"]);
+    assert!(code == 0 && !out.contains(".x.policy.toml") && !out.contains(".#x"), "{out}{err}");
+    assert_eq!(host.run(&["list"]).0, 0);
     let rows = [("callers.toml", "warning"), ("x.policy", "warning"), ("README.md", "note")];
     for (name, _) in rows {
         host.put(&format!("sandbox-policies/{name}"), "confirm = \"x\"\n");
@@ -266,17 +212,19 @@ fn a_policy_that_is_not_read_is_a_warning() {
     let key = host.put("sandbox-policies/rates.key", "hunter2-hunter2");
     fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(host.run(&["check"]).1.contains("rates.key"), "the control");
-    let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n[secrets]\n\
-                  grant = [{ name = \"KEY\", from = \"file:rates.key\", why = \"w\" }]\n";
-    host.policy(policy);
+    let grant = "grant = [{ name = \"KEY\", from = \"file:rates.key\", why = \"w\" }]\n";
+    host.policy(&format!("name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n[secrets]\n{grant}"));
     let (code, out, _) = host.run(&["check"]);
     assert!(code == 0 && !out.contains("rates.key"), "{out}");
     host.policy("");
     assert!(host.run(&["call", "t:one"]).2.contains("the shell makes FILE first"));
+    fs::remove_file(host.path("sandbox-policies/x.policy.toml")).unwrap();
+    link("y.policy.toml");
+    assert_eq!(host.run(&["list"]).0, 3, "the control: under a name that is not hidden it stops everything");
 }
 
 #[test]
-fn an_example_that_does_not_fit_is_shown_to_no_model() {
+fn an_example_that_does_not_fit_is_shown_to_no_model_and_a_caller_without_an_entry_hears_so() {
     let host = host();
     let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
     let example = |n: Value| json!({"description": "d", "input": {"n": n}});
@@ -286,12 +234,6 @@ fn an_example_that_does_not_fit_is_shown_to_no_model() {
     assert_eq!(listed[0]["input_examples"], json!([{"n": 3}]), "{out}");
     let out = host.run(&["prompt", "--namespace", "t"]).1;
     assert!(out.contains("{\"n\":3}") && !out.contains("{\"n\":\"x\"}"), "{out}");
-}
-
-#[test]
-fn a_caller_without_an_entry_hears_why_the_list_is_empty() {
-    let host = host();
-    host.tool("t:one", json!({}));
     let entry = "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"t:*\"]\n";
     host.put("sandbox-policies/callers.policy.toml", entry);
     let (_, out, err) = host.run(&["list"]);

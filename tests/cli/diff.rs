@@ -50,29 +50,11 @@ fn changed(value: &Value) -> Vec<(String, Value)> {
 
 #[test]
 fn every_field_of_a_manifest_that_changes_is_reported() {
-    let handler = json!({ "type": "external-script", "scriptPath": "one/main.py", "language": "python" });
-    let tool = made_of("t:one", handler, json!({}));
-    let raw = json!({
-        "$schema": "a", "toolId": "t:one", "version": "1.0.0", "idempotent": false, "tags": ["t"],
-        "handler": {
-            "type": "external-script", "entryPoint": "run", "config": { "style": "pun" },
-            "messages": [{ "role": "user" }],
-        },
-        "parameters": { "properties": { "a": { "type": "string", "maxLength": 3 } } },
-        "securityContext": {
-            "fileAccess": { "allowRead": ["self"] }, "networkAccess": { "allowHosts": ["x.com"] },
-            "requiredCapabilities": ["gpu"],
-        },
-        "execution": { "timeoutMs": 5000, "env": { "A": "1" } }, "limits": { "cpuMs": 5000 },
-        "metadata": { "author": "a" },
-        "unknown": { "to": ["this version"] },
-    });
-    let site = Site {
-        manifest: "/t/x.tool.json".into(),
-        base: "/t".into(),
-        script: Some("/t/one/main.py".into()),
-        folder: "/t/one".into(),
-    };
+    let tool = made_of("t:one", script("one/main.py", "python"), json!({}));
+    let raw: Value = serde_json::from_str(include_str!("every_field.tool.json")).unwrap();
+    let place = |name: &str| PathBuf::from("/t").join(name);
+    let (path, folder) = (Some(place("one/main.py")), place("one"));
+    let site = Site { manifest: place("x.tool.json"), base: place(""), script: path, folder };
     let powers = |raw: &Value| {
         let tool = Manifest { raw: raw.clone(), ..tool.clone() };
         let decision = policy::decide(&tool, &site, &Policies::built_in(), &Machine::default());
@@ -87,86 +69,30 @@ fn every_field_of_a_manifest_that_changes_is_reported() {
     }
 }
 
-const POLICY: &str = r#"name = "p"
-why = "its why"
-tools = ["t:one"]
-folders = ["user_scripts"]
-mode = "reject"
-stderr = "log"
-require = []
-observe = false
-confirm = "asks why"
-confirm_by_client = "clients why"
-[files]
-read = [{ path = "./**", why = "reads why" }]
-write = [{ path = "./out/**", why = "writes why" }]
-[limits]
-timeout_ms = 5000
-cpu_ms = 5001
-memory_bytes = 50000000
-processes = 5
-open_files = 50
-scratch_bytes = 500001
-file_bytes = 500002
-written_bytes = 700002
-written_files = 702
-input_bytes = 5003
-output_bytes = 5004
-log_bytes = 5005
-connections = 57
-sent_bytes = 5006
-received_bytes = 5007
-[runtimes]
-python = { path = "/opt/p", why = "python why" }
-nodejs = { path = "/opt/n", why = "node why" }
-bun = { path = "/opt/b", why = "bun why" }
-[capabilities]
-grant = [{ name = "env:TOKEN", why = "token why" }]
-[network]
-hosts = [
-  { host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" },
-  { host = "*.x", ca = "one.pem", why = "its CA" },
-]
-[secrets]
-grant = [
-  { name = "A_KEY", from = "env:A_SOURCE", why = "key why", header = { host = "key.x", name = "X-Key", value = "Bearer {}", methods = ["GET"], paths = ["/v1/**"], query = ["q"], request_headers = ["x-a"] } },
-]
-[packages]
-python = { index = "py", lock = "required", builds = false, lock_file = "a.pylock.toml", why = "py why" }
-node = { index = "js", lock = "relaxed", builds = true, lock_file = "a.package-lock.json", why = "js why" }
-deny = [{ name = "bad", versions = "<2", why = "bad why" }]
-min_age_days = 71
-[services]
-call = [
-  { service = "far", request = ["request:tg:far"], response = "response:tg:far", user = false, why = "far why" },
-]
-"#;
+const POLICY: &str = include_str!("every_field.policy.toml");
 
 #[test]
 fn every_field_of_a_policy_that_changes_is_reported() {
-    let read =
-        |text: &str| policy::parse(text, Path::new("/p/x.policy.toml"), false, Path::new("/p")).expect("a policy");
+    let (file, root) = (Path::new("/p/x.policy.toml"), Path::new("/p"));
+    let read = |text: &str| policy::parse(text, file, false, root).expect("a policy");
     let whole = read(POLICY);
     let mut known = BTreeSet::new();
     fields(policy::schema(), "", &mut known);
     let written = |field: &&String| {
-        let mut places = vec![&whole.source];
-        for name in field.split('/').skip(1) {
-            places = match name {
-                "*" => places.into_iter().filter_map(Value::as_array).flatten().collect(),
-                name => places.into_iter().filter_map(|it| it.get(name)).collect(),
-            };
-        }
-        !places.is_empty()
+        let below = |places: Vec<_>, name: &str| match name {
+            "*" => places.into_iter().filter_map(Value::as_array).flatten().collect(),
+            name => places.into_iter().filter_map(|it: &Value| it.get(name)).collect(),
+        };
+        !field.split('/').skip(1).fold(vec![&whole.source], below).is_empty()
     };
     let unknown: Vec<&String> = known.iter().filter(|field| !written(field)).collect();
     assert!(unknown.is_empty(), "a field that this test does not change: {unknown:?}");
     let differs = |source: &Value| {
-        let with = |source: &Value| {
+        let [old, new] = [&whole.source, source].map(|source| {
             let policy = Policy { source: source.clone(), ..whole.clone() };
             Policies::from_parts(vec![policy], None).expect("no conflict")
-        };
-        let [old, new] = of_policies(&with(&whole.source), &with(source));
+        });
+        let [old, new] = of_policies(&old, &new);
         !between(&old, &new).different.is_empty()
     };
     assert!(!differs(&whole.source) && !differs(&read(&format!("# a remark\n{POLICY}")).source), "the control");

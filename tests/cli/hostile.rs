@@ -12,17 +12,22 @@ fn raw(text: &str) -> bool {
 struct Watched(Host, Vec<String>);
 
 impl Watched {
-    fn run(&mut self, arguments: &[&str]) {
-        self.with_input(arguments, "");
-    }
-
-    fn with_input(&mut self, arguments: &[&str], input: &str) {
+    fn run(&mut self, arguments: &[&str], input: &str) {
         let output = self.0.command().args(arguments).write_stdin(input).output().unwrap();
         for (stream, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
             let text = String::from_utf8(bytes).unwrap();
             if raw(&text) {
                 self.1.push(format!("{arguments:?} on {stream}: {text:?}"));
             }
+        }
+    }
+
+    /// Commands, a `;` between them, in which words in capitals stand for these.
+    fn run_all(&mut self, commands: &str, words: &[(&str, &str)]) {
+        for command in commands.split(';') {
+            let fill = |word: &str| words.iter().fold(word.to_owned(), |word, (from, to)| word.replace(from, to));
+            let command: Vec<String> = command.split_whitespace().map(fill).collect();
+            self.run(&command.iter().map(String::as_str).collect::<Vec<_>>(), "");
         }
     }
 }
@@ -34,46 +39,14 @@ fn toml(text: &str) -> String {
 
 /// Tools that load with hostile words in them, and files that do not load for theirs.
 fn tools(host: &Host) {
-    let handler = |more: Value| json!({ "handler": more });
-    let asks = |more: Value| json!({ "securityContext": more });
-    let schema = |of: Value| json!({ "type": "object", "properties": { EVIL: of } });
-    let method =
-        json!({ "type": "service-method", "serviceName": EVIL, "methodName": EVIL, "parameterMap": { EVIL: EVIL } });
-    let capabilities = json!([EVIL, format!("env:{EVIL}")]);
-    for (name, more) in [
-        ("plain", json!({})),
-        (
-            "words",
-            json!({
-                "displayName": EVIL, "description": EVIL, "tags": [EVIL],
-                "metadata": { "category": EVIL, "author": EVIL, "permissions": [EVIL] },
-                "examples": [{ "description": EVIL, "input": { EVIL: EVIL }, "expectedOutput": { EVIL: EVIL } }],
-                "execution": { "env": { "A": EVIL } },
-                "parameters": schema(json!({ "description": EVIL, "enum": [EVIL], "default": EVIL })),
-                "output": { "type": "object", "properties": { EVIL: { "const": EVIL } }, "required": [EVIL] },
-            }),
-        ),
-        ("caps", asks(json!({ "requiredCapabilities": capabilities, "fileAccess": { "allowRead": ["/srv/x"] } }))),
-        ("method", handler(method)),
-        ("type", handler(json!({ "type": EVIL }))),
-        ("key", asks(json!({ EVIL: EVIL }))),
-        ("pattern", asks(json!({ "fileAccess": { "allowRead": [EVIL] } }))),
-        ("hosts", asks(json!({ "networkAccess": { "allowHosts": [EVIL] } }))),
-        ("script", handler(script(EVIL, "python"))),
-        ("language", handler(script("plain/main.py", EVIL))),
-        ("requires", json!({ "requires": { EVIL: EVIL, "t:none": "^1" } })),
-        ("version", json!({ "version": EVIL })),
-        ("id", json!({ "toolId": EVIL })),
-        ("limits", json!({ "limits": { EVIL: 1, "cpuMs": EVIL } })),
-        ("schema", json!({ "parameters": schema(json!({ "type": EVIL, "pattern": format!("({EVIL}") })) })),
-        // What a tool left in its own folder refuses the next call, by its name.
-        ("left", asks(json!({ "fileAccess": { "allowWrite": ["out/**"] } }))),
-    ] {
+    let manifests = include_str!("hostile.json").replace("EVIL", json!(EVIL).to_string().trim_matches('"'));
+    for (name, more) in serde_json::from_str::<BTreeMap<String, Value>>(&manifests).unwrap() {
         host.tool(&format!("t:{name}"), more);
     }
     let own = format!("user_scripts/{EVIL}");
     let files = json!({ "allowRead": ["./**", "/srv/**"], "allowWrite": ["out/**"] });
-    let beside = manifest("t:beside", script("main.py", "python"), asks(json!({ "fileAccess": files })));
+    let more = json!({ "securityContext": { "fileAccess": files } });
+    let beside = manifest("t:beside", script("main.py", "python"), more);
     let rule = |path: &str| format!("[{{ path = \"{path}\", why = {} }}]", toml(EVIL));
     let policy = |name: &str, tools: &str, write: &str| {
         let head = format!("name = \"{name}\"\nwhy = {}\ntools = [{tools}]\n", toml(EVIL));
@@ -103,56 +76,36 @@ fn no_verb_prints_what_a_terminal_would_obey() {
     let (own, policies) = (at(&format!("user_scripts/{EVIL}")), at("sandbox-policies"));
     let mut watched = Watched(host, Vec::new());
     let (evil_file, evil_policy) = (format!("{own}/{EVIL}.tool.json"), format!("{policies}/{EVIL}.policy.toml"));
+    let input = json!({ EVIL: EVIL }).to_string();
+    let words = [
+        ("MANIFEST", &evil_file[..]),
+        ("HOSTILE", &evil_policy),
+        ("POLICIES", &policies),
+        ("SCRIPTS", &at("user_scripts")),
+        ("FOLDER", &own),
+        ("INPUT", &input),
+        ("EVIL", EVIL),
+    ];
     for id in ["t:plain", "t:words", "t:beside", "t:left", "t:caps", "t:method", "t:type", "core:run-code", EVIL] {
-        watched.run(&["audit", id, "--suggest-policy"]);
-        watched.run(&["call", id, "--verbose", "--log", "debug", "--input", &json!({ EVIL: EVIL }).to_string()]);
-        watched.run(&["call", id, "--json", "--log", "debug,json", &format!("{EVIL}=1")]);
-        watched.run(&["diff", id, "t:plain"]);
+        let commands = "audit ID --suggest-policy; call ID --verbose --log debug --input INPUT; \
+                        call ID --json --log debug,json EVIL=1; diff ID t:plain";
+        watched.run_all(commands, &[&[("ID", id)], &words[..]].concat());
     }
-    for arguments in [
-        &["list"][..],
-        &["list", "--json"],
-        &["list", "--namespace", EVIL],
-        &["check"],
-        &["check", "--json"],
-        &["check", &format!("{own}/nothing")],
-        &["check", &evil_file],
-        &["check", &policies],
-        &["audit", "--all"],
-        &["audit", "--all", "--json"],
-        &["audit", "t:beside", "--probe"],
-        &["audit", "--who-can", &format!("read:{}", at("user_scripts"))],
-        &["audit", "--who-can", &format!("write:/{EVIL}")],
-        &["audit", "--who-can", &format!("reach:{EVIL}")],
-        &["audit", "--who-can", EVIL],
-        &["audit", "--call", EVIL],
-        &["audit", EVIL],
-        &["audit", EVIL, "--json"],
-        &["call", "t:plain", EVIL],
-        &["call", "t:plain", &format!("--x{EVIL}")],
-        &["call", "t:plain", "--timeout-ms", EVIL],
-        &["call", "t:plain", "--input", &format!("@/no{EVIL}")],
-        &["call", "t:plain", "--input", EVIL],
-        &["call", "core:execute-script", &format!("scriptPath={EVIL}")],
-        &["diff", &evil_file, "t:words"],
-        &["diff", &evil_policy, &format!("{policies}/default.policy.toml")],
-        &["diff", &format!("/no/{EVIL}"), "t:plain"],
-        &["new", EVIL],
-        &["new", "n", "--language", EVIL],
-        &["new", "n", "--script", &format!("/no/{EVIL}.py")],
-        &["doctor", "--json"],
-        &["schema", EVIL],
-        &[EVIL],
-        &["test", EVIL],
-        &["test", "--all"],
-    ] {
-        watched.run(arguments);
-    }
+    watched.run_all(
+        "list; list --json; list --namespace EVIL; check; check --json; check FOLDER/nothing; check MANIFEST; \
+         check POLICIES; audit --all; audit --all --json; audit t:beside --probe; audit --who-can read:SCRIPTS; \
+         audit --who-can write:/EVIL; audit --who-can reach:EVIL; audit --who-can EVIL; audit --call EVIL; \
+         audit EVIL; audit EVIL --json; call t:plain EVIL; call t:plain --xEVIL; call t:plain --timeout-ms EVIL; \
+         call t:plain --input @/noEVIL; call t:plain --input EVIL; call core:execute-script scriptPath=EVIL; \
+         diff MANIFEST t:words; diff HOSTILE POLICIES/default.policy.toml; diff /no/EVIL t:plain; new EVIL; \
+         new n --language EVIL; new n --script /no/EVIL.py; doctor --json; schema EVIL; EVIL; test EVIL; test --all",
+        &words,
+    );
     let log = fs::read_to_string(root.join("state/toolhost/audit.jsonl")).unwrap();
     assert!(!raw(&log) && log.lines().count() > 20, "{log}");
     for record in log.lines().take(12) {
         let id = serde_json::from_str::<Value>(record).unwrap()["call"].as_str().unwrap().to_owned();
-        watched.run(&["audit", "--call", &id]);
+        watched.run(&["audit", "--call", &id], "");
     }
     let client = json!({ "name": EVIL, "version": "1" });
     let messages = [
@@ -166,7 +119,7 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         format!("{}\n", json!({ "jsonrpc": "2.0", "id": id + 1, "method": method, "params": params }))
     };
     let input: String = messages.iter().enumerate().map(request).collect();
-    watched.with_input(&["serve", "--stdio", "--log", "debug"], &input);
+    watched.run(&["serve", "--stdio", "--log", "debug"], &input);
     let there = "\u{202e}";
     for broken in [
         format!("{0} = 1\nname = {0}\n[files]\nread = [{{ path = {0}, why = \"\" }}]\n", toml(EVIL)),
@@ -179,15 +132,7 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         ),
     ] {
         watched.0.put("sandbox-policies/z.policy.toml", broken);
-        for arguments in [
-            &["check"][..],
-            &["call", "t:plain", "--log", "debug"],
-            &["audit", "t:plain"],
-            &["doctor"],
-            &["diff", &policies, "t:plain"],
-        ] {
-            watched.run(arguments);
-        }
+        watched.run_all("check; call t:plain --log debug; audit t:plain; doctor; diff POLICIES t:plain", &words);
     }
     assert!(watched.1.is_empty(), "{}", watched.1.join("\n"));
 }

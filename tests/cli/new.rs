@@ -29,9 +29,8 @@ const WAYS: [(&str, &str, &str, &str); 4] = [
     ("python", "py", "", "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n"),
 ];
 
-/// The command that is printed next works, and a number that is declared arrives as one.
 #[test]
-fn the_next_command_works() {
+fn the_next_command_works_every_language_keeps_the_parameters_and_nothing_is_written_through_a_link() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     for (at, (language, ending, entry, text)) in WAYS.iter().enumerate() {
         if !has(language, 1) {
@@ -57,22 +56,9 @@ fn the_next_command_works() {
         let ended = finish(shell, b"");
         assert_eq!(ended.out["outputData"], json!({ "text": "text", "n": 1 }), "{text}: {ended:?}");
     }
-}
-
-#[test]
-fn every_language_keeps_the_parameters_and_nothing_is_written_through_a_link() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
     for (language, program) in [("python", "python3"), ("nodejs", "node"), ("bun", "bun"), ("wasm", "sh")] {
-        let made = playground.cli(&[
-            "new",
-            language,
-            "--language",
-            language,
-            "--parameter",
-            "n:integer",
-            "--parameter",
-            "note?",
-        ]);
+        let parameters = ["--parameter", "n:integer", "--parameter", "note?"];
+        let made = playground.cli(&[&["new", language, "--language", language], &parameters[..]].concat());
         assert_eq!(made.code, Some(0), "{language}: {made:?}");
         let file = playground.path(&format!("user_scripts/{language}/{language}.tool.json"));
         let manifest: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
@@ -85,7 +71,7 @@ fn every_language_keeps_the_parameters_and_nothing_is_written_through_a_link() {
     }
     let (scripts, elsewhere) = (playground.path("user_scripts"), playground.path("elsewhere"));
     fs::rename(&scripts, &elsewhere).unwrap();
-    std::os::unix::fs::symlink(&elsewhere, &scripts).unwrap();
+    symlink(&elsewhere, &scripts).unwrap();
     let refused = playground.cli(&["new", "through"]);
     assert!(refused.code != Some(0) && refused.stderr.contains("is a link"), "{refused:?}");
     assert!(!elsewhere.join("through").exists());

@@ -18,8 +18,7 @@ fn network(hosts: &[impl AsRef<str>]) -> String {
 }
 
 fn allowing(hosts: &[impl AsRef<str>], mode: &str) -> Policy {
-    let head = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\nmode = \"{mode}\"\n");
-    parsed(&(head + &network(hosts)))
+    parsed(&format!("{HEAD}mode = \"{mode}\"\n{}", network(hosts)))
 }
 
 fn capping(hosts: &[impl AsRef<str>]) -> Policy {
@@ -30,6 +29,11 @@ fn asks(hosts: &[impl AsRef<str>]) -> Manifest {
     let mut tool = tool("demo:one");
     tool.asks.hosts = hosts.iter().map(|h| host::pattern(h.as_ref()).expect("a pattern")).collect();
     tool
+}
+
+/// A tool that asks for what these entries name.
+fn asking_for(entries: &[&str]) -> Manifest {
+    asks(&entries.iter().map(|entry| entry.split(' ').next().unwrap()).collect::<Vec<_>>())
 }
 
 /// What is granted, as `pattern` or `pattern in range range`.
@@ -85,38 +89,30 @@ const OVERLAPS: &[(&str, Texts, Texts, Texts, bool)] = &[
 fn the_hosts_of_a_call_are_what_is_asked_and_allowed() {
     for (asked, allowed, cap, left, whole) in OVERLAPS {
         let cap = (*cap != ["-"]).then(|| capping(cap));
-        let capped = cap.is_some();
-        let by_policy = {
-            let decision = decide(&asks(&[asked]), &under(vec![allowing(allowed, "narrow")], None));
-            decision.denied().next().is_none()
-        };
-        let narrowed = decide(&asks(&[asked]), &under(vec![allowing(allowed, "narrow")], cap.clone()));
+        let tool = asks(&[asked]);
+        let by = |mode: &str, cap| decide(&tool, &under(vec![allowing(allowed, mode)], cap));
+        let narrowed = by("narrow", cap.clone());
         assert_eq!(granted(&narrowed), *left, "{asked} in {allowed:?}");
         let network = &shape(&narrowed).network;
         assert_eq!(network.hosts(), narrowed.hosts, "{asked}");
-        let audit = policy::audit::json(&narrowed, &asks(&[asked]));
+        let audit = policy::audit::json(&narrowed, &tool);
         assert_eq!(audit["network"], serde_json::to_value(network).unwrap(), "{asked}: audit has the same value");
         assert_eq!(*network == Network::None, left.is_empty(), "{asked}");
         let verdict = narrowed.verdicts.iter().find(|v| v.what == policy::RequestKind::Host).expect("a verdict");
-        assert_eq!(
-            (verdict.allowed, verdict.effective.is_some()),
-            (*whole, !left.is_empty()),
-            "{asked} in {allowed:?}"
-        );
+        assert_eq!((verdict.allowed, verdict.effective.is_none()), (*whole, left.is_empty()), "{asked} in {allowed:?}");
         assert_eq!(narrowed.notes.told.is_empty(), *whole, "{asked}: {:?}", narrowed.notes);
-        if !whole {
-            let narrower = if capped && by_policy { policy::Narrower::Host } else { policy::Narrower::Policy };
-            assert_eq!(verdict.narrower, Some(narrower), "{asked} in {allowed:?}");
-        }
-        let rejecting = decide(&asks(&[asked]), &under(vec![allowing(allowed, "reject")], cap));
+        let rejecting = by("reject", cap.clone());
         if *whole {
             assert_eq!(granted(&rejecting), *left);
             assert_eq!(shape(&rejecting).network, *network);
-        } else {
-            let (kind, person) = refused(&rejecting);
-            assert_eq!(kind, Kind::SecurityError, "{asked}");
-            assert!(person.contains("no entry of [network] hosts in policy"), "{person}");
+            continue;
         }
+        let capped = cap.is_some() && by("narrow", None).denied().next().is_none();
+        let narrower = if capped { policy::Narrower::Host } else { policy::Narrower::Policy };
+        assert_eq!(verdict.narrower, Some(narrower), "{asked} in {allowed:?}");
+        let (kind, person) = refused(&rejecting);
+        assert_eq!(kind, Kind::SecurityError, "{asked}");
+        assert!(person.contains("no entry of [network] hosts in policy"), "{person}");
     }
     // Nobody asks.
     assert_eq!(shape(&decide(&asks(&[""; 0]), &under(vec![allowing(&["*"], "reject")], None))).network, Network::None);
@@ -125,68 +121,57 @@ fn the_hosts_of_a_call_are_what_is_asked_and_allowed() {
 /// entries, the place that is complained of, code, a word.
 #[test]
 fn entries_that_open_nothing_or_stand_twice_are_refused_with_the_mend() {
-    let table: &[(&[&str], &str, Code, &str)] = &[
-        (&["x.com", "X.com."], "/network/hosts/1/host", Code::Conflict, "named twice"),
-        (&["x.com in 10.0.0.0/8 10.0.0.0/8"], "/network/hosts/0/ranges/1", Code::Conflict, "named twice"),
-        (&["x.com in 8.8.8.0/24"], "/network/hosts/0/ranges/0", Code::Schema, "is public already"),
-        (&["x.com in 2606:4700::/32"], "/network/hosts/0/ranges/0", Code::Schema, "is public already"),
-        (&["x.com in 10.1.2.3/16"], "/network/hosts/0/ranges/0", Code::Schema, "write `10.1.0.0/16`"),
-        (&["x.com in 010.0.0.0/8"], "/network/hosts/0/ranges/0", Code::Schema, ""),
-        (&["x.com in ::ffff:10.0.0.0/104"], "/network/hosts/0/ranges/0", Code::Schema, "write `10.0.0.0/8`"),
-        (&["127.0.0.1:8080"], "/network/hosts/0/host", Code::Schema, "add ranges = [\"127.0.0.1/32\"]"),
-        (&["[::1]:8080"], "/network/hosts/0/host", Code::Schema, "add ranges = [\"::1/128\"]"),
-        (&["10.1.2.3 in 10.2.0.0/16"], "/network/hosts/0/host", Code::Schema, "is not public (private"),
-    ];
-    for (entries, pointer, code, word) in table {
-        let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n{}", network(entries));
-        let problems = policy::parse(&text, Path::new("x"), false, Path::new("/")).expect_err(&text);
-        let first = &problems[0];
-        assert_eq!((first.pointer.as_str(), first.code, problems.len()), (*pointer, *code, 1), "{problems:?}");
+    let none = Path::new("/");
+    let parse = |entries: &[&str]| policy::parse(&format!("{HEAD}{}", network(entries)), none, false, none);
+    for (entries, place, code, word) in [
+        (&["x.com", "X.com."][..], "1/host", Code::Conflict, "named twice"),
+        (&["x.com in 10.0.0.0/8 10.0.0.0/8"], "0/ranges/1", Code::Conflict, "named twice"),
+        (&["x.com in 8.8.8.0/24"], "0/ranges/0", Code::Schema, "is public already"),
+        (&["x.com in 2606:4700::/32"], "0/ranges/0", Code::Schema, "is public already"),
+        (&["x.com in 10.1.2.3/16"], "0/ranges/0", Code::Schema, "write `10.1.0.0/16`"),
+        (&["x.com in 010.0.0.0/8"], "0/ranges/0", Code::Schema, ""),
+        (&["x.com in ::ffff:10.0.0.0/104"], "0/ranges/0", Code::Schema, "write `10.0.0.0/8`"),
+        (&["127.0.0.1:8080"], "0/host", Code::Schema, "add ranges = [\"127.0.0.1/32\"]"),
+        (&["[::1]:8080"], "0/host", Code::Schema, "add ranges = [\"::1/128\"]"),
+        (&["10.1.2.3 in 10.2.0.0/16"], "0/host", Code::Schema, "is not public (private"),
+    ] {
+        let problems = parse(entries).expect_err(place);
+        let (first, place) = (&problems[0], format!("/network/hosts/{place}"));
+        assert_eq!((&first.pointer, first.code, problems.len()), (&place, code, 1), "{problems:?}");
         assert!(first.message.contains(word) && first.line > 4, "{first:?}");
     }
-    let many = |n: usize| {
-        let hosts: Vec<String> = (0..n).map(|n| format!("h{n}.com")).collect();
-        let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n{}", network(&hosts));
-        policy::parse(&text, Path::new("x"), false, Path::new("/"))
-    };
-    assert!(many(200).is_ok());
-    assert!(many(201).unwrap_err()[0].message.contains("more than 200 entries"));
+    let hosts: Vec<String> = (0..201).map(|n| format!("h{n}.com")).collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    assert!(parse(&hosts[1..]).is_ok());
+    assert!(parse(&hosts).unwrap_err()[0].message.contains("more than 200 entries"));
 }
 
 #[test]
 fn high_risks_are_named_by_check_and_audit() {
-    for (entry, words) in [
-        ("*", "every public name"),
-        ("*:443", "every public name"),
-        ("*.com", "a whole top-level domain"),
-        ("*.x.com in 10.1.0.0/16", "whoever answers for a name below it"),
-        ("x.com in 0.0.0.0/0", "holds this machine"),
-        ("x.com in 127.0.0.0/30", "holds this machine"),
-        ("x.com in ::/0", "holds this machine"),
-        ("169.254.169.254 in 169.254.169.254/32", "metadata service"),
-        ("x.com in fd00::/8", "metadata service"),
-        ("x.com", ""),
-        ("*.x.com", ""),
-        ("x.com in 10.1.0.0/16 fc00::/8", ""),
+    for (words, entries) in [
+        ("every public name", &["*", "*:443"][..]),
+        ("a whole top-level domain", &["*.com"]),
+        ("whoever answers for a name below it", &["*.x.com in 10.1.0.0/16"]),
+        ("holds this machine", &["x.com in 0.0.0.0/0", "x.com in 127.0.0.0/30", "x.com in ::/0"]),
+        ("metadata service", &["169.254.169.254 in 169.254.169.254/32", "x.com in fd00::/8"]),
+        ("", &["x.com", "*.x.com", "x.com in 10.1.0.0/16 fc00::/8"]),
     ] {
-        let policies = under(
-            vec![allowing(&[entry], "reject")],
-            Some(capping(&["* in 0.0.0.0/0 ::/0", "169.254.169.254 in 0.0.0.0/0"])),
-        );
-        let told: Vec<String> = policies.notes().iter().map(|n| n.problem.message.clone()).collect();
-        let told: Vec<&String> = told.iter().filter(|message| message.starts_with("high risk")).collect();
-        let tool = asks(&[entry.split(' ').next().unwrap()]);
-        let decision = decide(&tool, &policies);
-        let (text, json) = (report(&decision), policy::audit::json(&decision, &tool));
-        if words.is_empty() {
-            assert!(
-                told.is_empty() && !text.contains("high risk") && json["highRisks"] == json!([]),
-                "{told:?} {text}"
-            );
-        } else {
-            assert!(told.len() == 1 && told[0].contains(words), "{entry}: {told:?}");
-            assert!(text.contains("high risk: `") && text.contains(words), "{text}");
-            assert!(json["highRisks"].to_string().contains(words), "{json}");
+        for entry in entries {
+            let cap = capping(&["* in 0.0.0.0/0 ::/0", "169.254.169.254 in 0.0.0.0/0"]);
+            let policies = under(vec![allowing(&[entry], "reject")], Some(cap));
+            let told = policies.notes().iter().map(|note| &note.problem.message);
+            let told: Vec<&String> = told.filter(|message| message.starts_with("high risk")).collect();
+            let tool = asking_for(&[entry]);
+            let decision = decide(&tool, &policies);
+            let (text, json) = (report(&decision), policy::audit::json(&decision, &tool));
+            if words.is_empty() {
+                assert!(told.is_empty() && !text.contains("high risk"), "{told:?} {text}");
+                assert_eq!(json["highRisks"], json!([]));
+            } else {
+                assert!(told.len() == 1 && told[0].contains(words), "{entry}: {told:?}");
+                assert!(text.contains("high risk: `") && text.contains(words), "{text}");
+                assert!(json["highRisks"].to_string().contains(words), "{json}");
+            }
         }
     }
 }
@@ -194,41 +179,24 @@ fn high_risks_are_named_by_check_and_audit() {
 #[test]
 fn who_can_reach_a_name_an_address_a_port() {
     let entries = ["*.x.com", "db.y.com:5432 in 10.1.0.0/16", "10.9.9.9:22 in 10.0.0.0/8", "8.8.8.8:54"];
-    let decisions = [decide(
-        &asks(&entries.map(|e| e.split(' ').next().unwrap())),
-        &under(vec![allowing(&entries, "reject")], None),
-    )];
-    let who = |question: &str| {
-        let question = policy::who_can::question(question).unwrap();
-        let found = policy::who_can::answer(&decisions, &question, &[]);
-        found.iter().map(|a| format!("{}: {}", a.rule, a.how)).collect::<Vec<_>>()
-    };
+    let decisions = [decide(&asking_for(&entries), &under(vec![allowing(&entries, "reject")], None))];
     let leads = "if a name that it reaches has this address";
-    for (question, answers) in [
-        ("reach:a.x.com", vec!["p: *.x.com: all of it".to_owned()]),
-        ("reach:A.X.com.:443", vec!["p: *.x.com: all of it".to_owned()]),
-        ("reach:a.x.com:8443", vec![]),
-        ("reach:x.com", vec![]),
-        ("reach:*.x.com", vec!["p: *.x.com: all of it".to_owned()]),
-        ("reach:*.com", vec!["p: *.x.com: a part of it".to_owned(), "p: db.y.com:5432: a part of it".to_owned()]),
-        ("reach:db.y.com", vec!["p: db.y.com:5432: all of it".to_owned()]),
-        ("reach:db.y.com:80", vec![]),
-        ("reach:10.1.2.3", vec![format!("p: db.y.com:5432: {leads}")]),
-        ("reach:10.1.2.3:80", vec![]),
-        ("reach:::ffff:10.1.2.3", vec![format!("p: db.y.com:5432: {leads}")]),
-        ("reach:10.9.9.9", vec!["p: 10.9.9.9:22: all of it".to_owned()]),
-        ("reach:10.9.9.8", vec![]),
-        ("reach:127.0.0.1", vec![]),
-        (
-            "reach:8.8.8.8",
-            vec![
-                format!("p: *.x.com: {leads}"),
-                format!("p: db.y.com:5432: {leads}"),
-                "p: 8.8.8.8:54: all of it".to_owned(),
-            ],
-        ),
+    for (questions, answers) in [
+        ("a.x.com A.X.com.:443 *.x.com", &[("*.x.com", "all of it")][..]),
+        ("*.com", &[("*.x.com", "a part of it"), ("db.y.com:5432", "a part of it")]),
+        ("db.y.com", &[("db.y.com:5432", "all of it")]),
+        ("10.1.2.3 ::ffff:10.1.2.3", &[("db.y.com:5432", leads)]),
+        ("10.9.9.9", &[("10.9.9.9:22", "all of it")]),
+        ("8.8.8.8", &[("*.x.com", leads), ("db.y.com:5432", leads), ("8.8.8.8:54", "all of it")]),
+        ("a.x.com:8443 x.com db.y.com:80 10.1.2.3:80 10.9.9.8 127.0.0.1", &[]),
     ] {
-        assert_eq!(who(question), answers, "{question}");
+        for question in questions.split(' ') {
+            let asked = policy::who_can::question(&format!("reach:{question}")).unwrap();
+            let found = policy::who_can::answer(&decisions, &asked, &[]);
+            let found: Vec<String> = found.iter().map(|answer| format!("{}: {}", answer.rule, answer.how)).collect();
+            let wanted: Vec<String> = answers.iter().map(|(rule, how)| format!("p: {rule}: {how}")).collect();
+            assert_eq!(found, wanted, "{question}");
+        }
     }
     for bad in ["reach:", "reach:https://x.com", "reach:bücher.de", "reach:127.1", "reach:x.com:0"] {
         assert!(policy::who_can::question(bad).is_err(), "{bad}");
@@ -239,62 +207,37 @@ fn who_can_reach_a_name_an_address_a_port() {
 
 #[test]
 fn a_diff_reads_hosts_ports_and_ranges() {
-    use policy::diff::{Change, Powers, between};
-    let lines = |changes: &[Change]| {
-        changes.iter().map(|c| format!("{} {}", c.kind, c.now.clone().unwrap_or_default())).collect::<Vec<_>>()
-    };
-    let wide = "reach x.com at ports 80, 443, also where its address lies in 10.0.0.0/8";
+    let x = "reach x.com at ports 80, 443";
+    let wide = &format!("{x}, also where its address lies in 10.0.0.0/8");
     for (old, new, more, fewer) in [
-        (vec!["x.com"], vec!["x.com"], vec![], vec![]),
-        (vec!["x.com"], vec!["x.com:80", "x.com:443"], vec![], vec![]),
-        (vec![], vec!["x.com"], vec!["reach x.com at ports 80, 443"], vec![]),
-        (vec!["x.com:80"], vec!["x.com"], vec!["reach x.com at ports 80, 443"], vec![]),
-        (vec!["a.x.com"], vec!["*.x.com"], vec!["reach *.x.com at ports 80, 443"], vec![]),
-        (vec!["x.com in 10.1.0.0/16"], vec!["x.com in 10.0.0.0/8"], vec![wide], vec![]),
-        (vec!["x.com in 10.0.0.0/8"], vec!["x.com in 10.1.0.0/16"], vec![], vec![wide]),
-        (vec!["x.com"], vec!["y.com"], vec!["reach y.com at ports 80, 443"], vec!["reach x.com at ports 80, 443"]),
+        (&["x.com"][..], &["x.com"][..], "", ""),
+        (&["x.com"], &["x.com:80", "x.com:443"], "", ""),
+        (&[], &["x.com"], x, ""),
+        (&["x.com:80"], &["x.com"], x, ""),
+        (&["a.x.com"], &["*.x.com"], "reach *.x.com at ports 80, 443", ""),
+        (&["x.com in 10.1.0.0/16"], &["x.com in 10.0.0.0/8"], wide, ""),
+        (&["x.com in 10.0.0.0/8"], &["x.com in 10.1.0.0/16"], "", wide),
+        (&["x.com"], &["y.com"], "reach y.com at ports 80, 443", x),
     ] {
-        let set = |hosts: &[&str]| under(vec![allowing(hosts, "reject")], None);
-        let powers = |hosts: &[&str]| {
-            let tool = asks(&hosts.iter().map(|h| h.split(' ').next().unwrap()).collect::<Vec<_>>());
-            Powers::from_json(policy::audit::json(&decide(&tool, &set(hosts)), &tool)).unwrap()
-        };
-        let there = between(&[powers(&old)], &[powers(&new)]);
-        let lost: Vec<String> =
-            there.no_longer.iter().map(|l| format!("{} {}", l.kind, l.before.clone().unwrap_or_default())).collect();
-        assert_eq!(
-            (lines(&there.newly), lost),
-            (more.iter().map(|m| m.to_string()).collect(), fewer.iter().map(|f| f.to_string()).collect())
-        );
+        let of = |hosts: &[&str]| powers(&asking_for(hosts), &under(vec![allowing(hosts, "reject")], None));
+        let wanted = [more, fewer].map(|line| if line.is_empty() { vec![] } else { vec![line.to_owned()] });
+        assert_eq!(changes(of(old), of(new)), wanted, "{old:?} {new:?}");
     }
 }
 
+/// That it reaches exactly what both may is a property below.
 #[test]
-fn a_script_run_by_core_reaches_what_both_may() {
+fn what_a_script_run_by_core_does_not_reach_is_said_and_source_text_reaches_nothing() {
     let mut core = execute();
     core.asks.hosts = asks(&["*.x.com", "y.com"]).asks.hosts;
-    let policies = |hosts: &[&str]| {
-        let core = parsed(&format!("{CORE}{}", network(&["*.x.com in 10.0.0.0/8", "y.com"])));
-        under(vec![core, allowing(hosts, "reject")], None)
-    };
-    let namer = vec![(Arc::new(asks(&["a.x.com", "z.com"])), site())];
-    let alone = policy::decide_run(&target(), &core, &[], &policies(&["z.com"]), &machine());
-    assert_eq!(granted(&alone), ["*.x.com in 10.0.0.0/8", "y.com"]);
-    let both = policies(&["*.x.com in 10.1.0.0/16 192.168.0.0/16", "z.com"]);
-    let met = policy::decide_run(&target(), &core, &namer, &both, &machine());
+    let ours = parsed(&format!("{CORE}{}", network(&["*.x.com in 10.0.0.0/8", "y.com"])));
+    let policies = under(vec![ours, allowing(&["*.x.com in 10.1.0.0/16 192.168.0.0/16", "z.com"], "reject")], None);
+    let met = run_by(&core, vec![asks(&["a.x.com", "z.com"])], &policies, &machine());
     assert_eq!(granted(&met), ["a.x.com in 10.1.0.0/16"]);
-    assert_eq!(shape(&met).network.hosts(), met.hosts);
     assert!(met.notes.told.iter().any(|n| n.starts_with("narrowed: reach y.com: demo:one@1.0.0 names this script")));
     let verdict = met.verdicts.iter().find(|v| v.asked == "y.com").unwrap();
-    assert_eq!(
-        (verdict.allowed, verdict.effective.as_ref(), verdict.narrower),
-        (false, None, Some(policy::Narrower::Owner))
-    );
-    // Source text has none.
-    core.id = policy::RUN_CODE.into();
-    let source = RunTarget { site: Site { script: None, ..target().site }, ..target() };
-    let code = policy::decide_run(&source, &core, &[], &both, &machine());
-    assert_eq!(shape(&code).network, Network::None);
+    assert_eq!((verdict.allowed, &verdict.effective, verdict.narrower), (false, &None, Some(policy::Narrower::Owner)));
+    assert_eq!(shape(&run_code(core, &policies)).network, Network::None);
 }
 
 const HOSTS: [&str; 9] = ["*", "*.com", "*.x.com", "x.com", "a.x.com", "a.b.x.com", "8.8.8.8", "10.1.2.3", "[fd00::1]"];
@@ -328,8 +271,7 @@ type Point = (Host, u16, IpAddr);
 
 fn world() -> Vec<Point> {
     let host = |text: &str| host::pattern(text).unwrap().host;
-    let addresses: Vec<IpAddr> =
-        ["1.1.1.1", "10.1.2.3", "10.9.9.9", "127.0.0.1", "fd00::1"].map(|a| a.parse().unwrap()).to_vec();
+    let addresses = ["1.1.1.1", "10.1.2.3", "10.9.9.9", "127.0.0.1", "fd00::1"].map(|a| a.parse().unwrap());
     let names = ["x.com", "a.x.com", "b.x.com", "a.b.x.com", "y.com", "x.org", "ax.com"].map(host);
     let named = names.into_iter().flat_map(|name| addresses.iter().map(move |address| (name.clone(), *address)));
     let literal = ["8.8.8.8", "10.1.2.3", "10.9.9.9", "[fd00::1]"].map(host).into_iter().map(|host| match host {
@@ -392,9 +334,8 @@ proptest! {
         core.asks.hosts = asks(&["*", "*:5432", "8.8.8.8", "10.1.2.3"]).asks.hosts;
         let policies = under(vec![parsed(&format!("{CORE}{}", network(&ours))), allowing(&theirs, "narrow")], None);
         let tool = asks(&asked);
-        let (own, alone) = (decide(&tool, &policies), policy::decide_run(&target(), &core, &[], &policies, &machine()));
-        let both = policy::decide_run(&target(), &core, &[(Arc::new(tool), site())], &policies, &machine());
+        let (own, alone) = (decide(&tool, &policies), run_by(&core, vec![], &policies, &machine()));
         let wanted: BTreeSet<String> = reach(&own).intersection(&reach(&alone)).cloned().collect();
-        prop_assert_eq!(reach(&both), wanted);
+        prop_assert_eq!(reach(&run_by(&core, vec![tool], &policies, &machine())), wanted);
     }
 }

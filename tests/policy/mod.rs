@@ -13,8 +13,9 @@ mod secrets;
 
 use toolhost::fault::Kind;
 use toolhost::manifest::{Handler, Language, Manifest, Pattern, PatternShape, Site, StderrRule};
+use toolhost::policy::diff::Powers;
 use toolhost::policy::{
-    self, Access, Area, Decision, Grant, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
+    self, Access, Area, Decision, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
 };
 use toolhost::quantity::Limit;
 
@@ -23,9 +24,19 @@ fn report(decision: &Decision) -> String {
     toolhost::cli::audit::one(decision, &tool("demo:one"), false)
 }
 
+/// The head of a policy of this tool.
+const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n";
+
 fn tool(id: &str) -> Manifest {
     let script = json!({"type": "external-script", "scriptPath": "demo/run.py", "language": "python"});
     Manifest { raw: Value::Null, digest: String::new(), ..made_of(id, script, json!({})) }
+}
+
+/// A tool that requires these capabilities.
+fn requiring(words: &[&str]) -> Manifest {
+    let mut tool = tool("demo:one");
+    tool.asks.capabilities = words.iter().map(|word| (*word).into()).collect();
+    tool
 }
 
 fn site() -> Site {
@@ -50,6 +61,11 @@ fn python(path: &str) -> Runtime {
 
 fn machine() -> Machine {
     Machine { runtimes: BTreeMap::from([(Language::Python, python("/usr/bin/python3"))]), ..Machine::default() }
+}
+
+/// A machine whose environment has this `TOKEN`.
+fn offering(token: &str) -> Machine {
+    Machine { environment: BTreeMap::from([("TOKEN".to_owned(), policy::Variable::Host(token.into()))]), ..machine() }
 }
 
 /// A pattern as a manifest would write it: `self`, `dir/**`, `dir/*.csv`, `file`.
@@ -95,6 +111,11 @@ fn policy_text(read: &[&str], write: &[&str], more: &str) -> String {
     )
 }
 
+/// The policies of this one alone.
+fn ruled(text: &str) -> Policies {
+    under(vec![parsed(text)], None)
+}
+
 fn under(policies: Vec<Policy>, host: Option<Policy>) -> Policies {
     Policies::from_parts(policies, host).expect("no conflict")
 }
@@ -107,10 +128,28 @@ fn shape(decision: &Decision) -> &Shape {
     decision.shape.as_ref().unwrap_or_else(|f| panic!("refused: {f} {:?}", f.person))
 }
 
+/// What it may read or write.
+fn areas(decision: &Decision) -> Vec<String> {
+    shape(decision).grants.iter().map(|grant| Area::from_opening(&grant.opening).text()).collect()
+}
+
 fn refused(decision: &Decision) -> (Kind, String) {
     let fault = decision.shape.as_ref().expect_err("should be refused");
     assert!(!fault.message.contains("/t/"), "an agent reads no host path: {}", fault.message);
     (fault.kind, fault.person.clone().unwrap_or_default())
+}
+
+/// What a diff of two audits reads.
+fn powers(tool: &Manifest, policies: &Policies) -> Powers {
+    Powers::from_json(policy::audit::json(&decide(tool, policies), tool)).expect("an audit")
+}
+
+/// What could newly be done and what no longer, each with its kind.
+fn changes(old: Powers, new: Powers) -> [Vec<String>; 2] {
+    let diff = policy::diff::between(&[old], &[new]);
+    let line = |kind: &str, what: &Option<String>| format!("{kind} {}", what.clone().unwrap_or_default());
+    let lost = diff.no_longer.iter().map(|lost| line(&lost.kind, &lost.before)).collect();
+    [diff.newly.iter().map(|new| line(&new.kind, &new.now)).collect(), lost]
 }
 
 fn live(path: &str) -> Opening {
@@ -122,15 +161,26 @@ const CORE: &str = "name = \"core\"\nwhy = \"w\"\ntools = [\"core:run-code\", \"
     write = [{ path = \"./.cache/**\", why = \"w\" }]\n";
 
 fn execute() -> Manifest {
-    let mut tool = asking(Some(&["self", "./*", ".cache/**"]), &[".cache/**"]);
-    tool.id = "core:execute-python-script".into();
-    tool.handler = Handler::ServiceMethod {
+    let handler = Handler::ServiceMethod {
         service: "ExternalScriptExecutionService".into(),
         method: "executeScript".into(),
         language: None,
         parameter_map: BTreeMap::new(),
     };
-    tool
+    let asks = asking(Some(&["self", "./*", ".cache/**"]), &[".cache/**"]);
+    Manifest { id: "core:execute-python-script".into(), handler, ..asks }
+}
+
+/// A run by the builtin tool, of a script that these tools name.
+fn run_by(core: &Manifest, namers: Vec<Manifest>, policies: &Policies, machine: &Machine) -> Decision {
+    let namers: Vec<_> = namers.into_iter().map(|tool| (Arc::new(tool), site())).collect();
+    policy::decide_run(&target(), core, &namers, policies, machine)
+}
+
+/// A run of source text.
+fn run_code(core: Manifest, policies: &Policies) -> Decision {
+    let target = RunTarget { site: Site { script: None, ..target().site }, ..target() };
+    policy::decide_run(&target, &Manifest { id: policy::RUN_CODE.into(), ..core }, &[], policies, &machine())
 }
 
 fn target() -> RunTarget {

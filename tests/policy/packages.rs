@@ -6,7 +6,7 @@ use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, Packag
 use toolhost::policy::{Ages, Narrower, RequestKind, refused_packages};
 
 fn with(table: &str) -> Policy {
-    parsed(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n[packages]\n{table}\n"))
+    parsed(&format!("{HEAD}[packages]\n{table}\n"))
 }
 
 fn cap(table: &str) -> Policy {
@@ -24,8 +24,8 @@ fn package(name: &str, version: &str) -> Package {
 
 /// What a lock of these says, or requirements where there are none.
 fn wanted(packages: &[(&str, &str)]) -> PackageRequirements {
-    let required =
-        Required { name: "six".into(), versions: ">=1".into(), pinned: false, place: "requirements.txt:1".into() };
+    let [name, versions, place] = ["six", ">=1", "requirements.txt:1"].map(str::to_owned);
+    let required = Required { name, versions, pinned: false, place };
     PackageRequirements {
         ecosystem: Ecosystem::Python,
         sources: vec![SourceFile { path: PathBuf::from("/t/user_scripts/demo/requirements.txt"), sha256: "ab".into() }],
@@ -79,24 +79,20 @@ const OVERLAPS: &[(&str, &str, Result<Left, Narrower>)] = &[
 #[test]
 fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
     for (table, most, left) in OVERLAPS {
-        let most = (*most != "-").then(|| cap(most));
-        let decision = decided(with(table), most, wanted(&[("six", "1.16")]));
+        let decision = decided(with(table), (*most != "-").then(|| cap(most)), wanted(&[("six", "1.16")]));
         match left {
             Ok((index, lock, builds, denied, age)) => {
-                let rules =
-                    &decision.packages.as_ref().unwrap_or_else(|| panic!("{table}: {:?}", decision.verdicts)).rules;
+                let grant = decision.packages.as_ref().unwrap_or_else(|| panic!("{table}: {:?}", decision.verdicts));
+                let rules = &grant.rules;
                 let names: Vec<&str> = rules.deny.iter().map(|d| d.name.as_str()).collect();
-                assert_eq!(
-                    (rules.index.as_str(), rules.lock_required, rules.builds, names.as_slice(), rules.min_age_days),
-                    (*index, *lock, *builds, *denied, *age),
-                    "{table}"
-                );
+                let got = (rules.index.as_str(), rules.lock_required, rules.builds, &*names, rules.min_age_days);
+                assert_eq!(got, (*index, *lock, *builds, *denied, *age), "{table}");
                 assert_eq!(shape(&decision).packages, decision.packages, "what audit prints is what a call has");
                 assert!(row(&decision).allowed);
             }
             Err(narrower) => {
-                let (kind, _) = refused(&decision);
-                assert_eq!((kind, row(&decision).narrower), (Kind::CapabilityError, Some(*narrower)), "{table}");
+                assert_eq!(refused(&decision).0, Kind::CapabilityError, "{table}");
+                assert_eq!(row(&decision).narrower, Some(*narrower), "{table}");
                 let need = &decision.lacks[0].words;
                 let says = need.contains("[packages] python = {") || *narrower == Narrower::Machine;
                 assert!(says && decision.packages.is_none(), "{need}");
@@ -111,53 +107,44 @@ fn a_script_that_a_builtin_tool_runs_has_the_narrower_of_both() {
     for (ours, theirs, lock) in
         [(OPEN, PLAIN, Some(true)), (OPEN, OPEN, Some(false)), (OPEN, "", None), ("", OPEN, None)]
     {
-        let namers = [(Arc::new(tool("demo:one")), site())];
-        let policies = under(vec![core(ours), with(theirs)], None);
-        let machine = knowing(&["default"]);
-        let mut decision = policy::decide_run(&target(), &execute(), &namers, &policies, &machine);
+        let (policies, machine) = (under(vec![core(ours), with(theirs)], None), knowing(&["default"]));
+        let mut decision = run_by(&execute(), vec![tool("demo:one")], &policies, &machine);
         decision.wants(Ok(Some(wanted(&[]))), None, &machine);
         assert_eq!(decision.packages.as_ref().map(|grant| grant.rules.lock_required), lock, "{ours} {theirs}");
     }
 }
 
-/// text of the table, line, pointer
-#[rustfmt::skip]
-const REFUSED: &[(&str, usize, &str)] = &[
-    ("pyton = {}", 5, "/packages/pyton"),
-    ("python = { why = \"w\" }", 5, "/packages/python"),
-    ("python = { index = \"default\" }", 5, "/packages/python"),
-    ("python = { index = \"default\", why = \" \" }", 5, "/packages/python/why"),
-    ("python = { index = \"https://pypi.org/simple\", why = \"w\" }", 5, "/packages/python/index"),
-    ("python = { index = \"-x\", why = \"w\" }", 5, "/packages/python/index"),
-    ("python = { index = \"default\", lock = \"none\", why = \"w\" }", 5, "/packages/python/lock"),
-    ("python = { index = \"default\", builds = \"yes\", why = \"w\" }", 5, "/packages/python/builds"),
-    ("python = { index = \"default\", extra = 1, why = \"w\" }", 5, "/packages/python/extra"),
-    ("python = \"default\"", 5, "/packages/python"),
-    ("deny = [\"left-pad\"]", 5, "/packages/deny/0"),
-    ("deny = [{ name = \"left-pad\" }]", 5, "/packages/deny/0"),
-    ("deny = [{ name = \"-x\", why = \"w\" }]", 5, "/packages/deny/0/name"),
-    ("deny = [{ name = \"x\", versions = \"git\", why = \"w\" }]", 5, "/packages/deny/0/versions"),
-    ("min_age_days = 0", 5, "/packages/min_age_days"),
-    ("min_age_days = \"7\"", 5, "/packages/min_age_days"),
-];
-
 #[test]
 fn a_table_that_cannot_be_enforced_is_refused_with_its_place() {
-    for (table, line, pointer) in REFUSED {
-        let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n[packages]\n{table}\n");
-        let problems = policy::parse(&text, Path::new("/t/x.policy.toml"), false, Path::new("/t")).expect_err(table);
-        let found = problems.iter().find(|p| p.pointer == *pointer).unwrap_or_else(|| panic!("{table}: {problems:?}"));
-        assert_eq!((found.line, found.code), (*line, Code::Schema), "{table}");
+    for (pointer, tables) in [
+        ("pyton", &["pyton = {}"][..]),
+        ("python", &["python = \"default\"", "python = { why = \"w\" }", "python = { index = \"default\" }"]),
+        ("python/why", &["python = { index = \"default\", why = \" \" }"]),
+        ("python/index", &["python = { index = \"https://pypi.org/simple\", why = \"w\" }"]),
+        ("python/index", &["python = { index = \"-x\", why = \"w\" }"]),
+        ("python/lock", &["python = { index = \"default\", lock = \"none\", why = \"w\" }"]),
+        ("python/builds", &["python = { index = \"default\", builds = \"yes\", why = \"w\" }"]),
+        ("python/extra", &["python = { index = \"default\", extra = 1, why = \"w\" }"]),
+        ("deny/0", &["deny = [\"left-pad\"]", "deny = [{ name = \"left-pad\" }]"]),
+        ("deny/0/name", &["deny = [{ name = \"-x\", why = \"w\" }]"]),
+        ("deny/0/versions", &["deny = [{ name = \"x\", versions = \"git\", why = \"w\" }]"]),
+        ("min_age_days", &["min_age_days = 0", "min_age_days = \"7\""]),
+    ] {
+        for table in tables {
+            let text = format!("{HEAD}[packages]\n{table}\n");
+            let problems = policy::parse(&text, Path::new("x"), false, Path::new("/t")).expect_err(table);
+            let found = problems.iter().find(|p| p.pointer == format!("/packages/{pointer}"));
+            assert_eq!(found.map(|p| (p.line, p.code)), Some((5, Code::Schema)), "{table}: {problems:?}");
+        }
     }
 }
 
 #[test]
 fn a_diff_lists_every_way_to_allow_more() {
-    let powers = |decision: &Decision| {
-        vec![policy::diff::Powers::from_json(policy::audit::json(decision, &tool("demo:one"))).expect("an audit")]
-    };
+    let powers =
+        |decision: Decision| [Powers::from_json(policy::audit::json(&decision, &tool("demo:one"))).expect("an audit")];
+    let holding = |table: &str, version: &str| decided(with(table), None, wanted(&[("six", version)]));
     let with_deny = format!("{PLAIN}\ndeny = [{{ name = \"a\", why = \"w\" }}]\nmin_age_days = 7");
-    let plain = decided(with(PLAIN), None, wanted(&[("six", "1.16.0")]));
     for (old, new, newly, lost) in [
         (PLAIN, OPEN, true, false),
         (OPEN, PLAIN, false, true),
@@ -166,28 +153,27 @@ fn a_diff_lists_every_way_to_allow_more() {
         (PLAIN, "python = { index = \"inner\", why = \"w\" }", true, true),
         (PLAIN, PLAIN, false, false),
     ] {
-        let [old, new] = [old, new].map(|table| powers(&decided(with(table), None, wanted(&[("six", "1.16.0")]))));
+        let [old, new] = [old, new].map(|table| powers(holding(table, "1.16.0")));
         let diff = policy::diff::between(&old, &new);
         assert_eq!(diff.newly.iter().any(|c| c.kind == "packages"), newly, "{diff:?}");
         assert_eq!(diff.no_longer.iter().any(|l| l.kind == "packages"), lost, "{diff:?}");
     }
-    let other = decided(with(PLAIN), None, wanted(&[("six", "1.17.0")]));
-    let diff = policy::diff::between(&powers(&plain), &powers(&other));
+    let [old, new] = ["1.16.0", "1.17.0"].map(|version| powers(holding(PLAIN, version)));
+    let diff = policy::diff::between(&old, &new);
     assert!(diff.different.iter().any(|d| d.place.starts_with("/packages/holds/six")), "{diff:?}");
     let [old, new] = policy::diff::of_policies(&under(vec![with(PLAIN)], None), &under(vec![with(OPEN)], None));
     let diff = policy::diff::between(&old, &new);
     assert!(diff.different.iter().any(|d| d.place == "/packages/python/lock"), "{diff:?}");
     // An audit that was kept before there were packages.
-    let mut saved = policy::audit::json(&plain, &tool("demo:one"));
+    let mut saved = policy::audit::json(&holding(PLAIN, "1"), &tool("demo:one"));
     saved.as_object_mut().expect("an object").shift_remove("packages");
-    assert!(policy::diff::Powers::from_json(saved).is_ok());
+    assert!(Powers::from_json(saved).is_ok());
 }
 
 #[test]
 fn what_is_denied_is_never_installed() {
     let rules = |deny: &str, age: &str| -> PackageRules {
-        let table = format!("{PLAIN}\ndeny = [{deny}]\n{age}");
-        let decision = decided(with(&table), None, wanted(&[("other", "1")]));
+        let decision = decided(with(&format!("{PLAIN}\ndeny = [{deny}]\n{age}")), None, wanted(&[("other", "1")]));
         decision.packages.expect("granted").rules
     };
     for (deny, ecosystem, name, version, denied) in [

@@ -7,8 +7,7 @@ const PLACES: [&str; 6] = ["/data", "/data/pub", "/data/public", "/data/pub/x", 
 
 fn path() -> impl Strategy<Value = String> {
     let place = prop::sample::select(PLACES.to_vec());
-    let end = prop::sample::select(vec!["/**", "/a.csv", "/out/**", "/out/b.csv"]);
-    (place, end).prop_map(|(p, e)| format!("{p}{e}"))
+    (place, prop::sample::select(vec!["/**", "/a.csv", "/out/**", "/out/b.csv"])).prop_map(|(p, e)| format!("{p}{e}"))
 }
 
 fn ask() -> impl Strategy<Value = String> {
@@ -21,14 +20,9 @@ fn rule_lists() -> impl Strategy<Value = (Vec<String>, Vec<String>)> {
 }
 
 fn text_of(read: &[String], write: &[String], timeout: u64, host: bool) -> String {
-    let list =
-        |p: &[String]| p.iter().map(|p| format!("{{ path = \"{p}\", why = \"w\" }}")).collect::<Vec<_>>().join(", ");
-    let head = if host {
-        "name = \"h\"\nwhy = \"w\""
-    } else {
-        "name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\nmode = \"narrow\""
-    };
-    format!("{head}\n[files]\nread = [{}]\nwrite = [{}]\n[limits]\ntimeout_ms = {timeout}\n", list(read), list(write))
+    let list = |p: &[String]| p.iter().map(|p| format!("{{ path = \"{p}\", why = \"w\" }}, ")).collect::<String>();
+    let head = if host { "name = \"h\"\nwhy = \"w\"\n" } else { &format!("{HEAD}mode = \"narrow\"\n") };
+    format!("{head}[files]\nread = [{}]\nwrite = [{}]\n[limits]\ntimeout_ms = {timeout}\n", list(read), list(write))
 }
 
 /// Every path of a small world that a decision lets the tool read or write: the meaning, not the form.
@@ -39,10 +33,9 @@ fn reach(decision: &Decision, access: Access) -> BTreeSet<PathBuf> {
             world.insert(Path::new(place).join(end));
         }
     }
-    let holds = |path: &PathBuf| {
-        decision.grants.iter().any(|g| g.access >= access && Area::from_opening(&g.opening).holds(path))
-    };
-    world.into_iter().filter(holds).collect()
+    let grants: Vec<_> = decision.grants.iter().filter(|grant| grant.access >= access).collect();
+    world.retain(|path| grants.iter().any(|grant| Area::from_opening(&grant.opening).holds(path)));
+    world
 }
 
 fn holds_any(texts: &[String], access_texts: &[String], path: &Path) -> bool {
@@ -65,11 +58,8 @@ fn asked_holds(asks: &[String], path: &Path) -> bool {
 }
 
 fn made(read: &[String], write: &[String]) -> Manifest {
-    let refs = |v: &[String]| v.iter().map(|p| pattern(p)).collect::<Vec<_>>();
-    let mut tool = tool("demo:one");
-    tool.asks.read = Some(refs(read));
-    tool.asks.write = refs(write);
-    tool
+    let [read, write] = [read, write].map(|paths| paths.iter().map(String::as_str).collect::<Vec<_>>());
+    asking(Some(&read), &write)
 }
 
 proptest! {
@@ -116,9 +106,8 @@ proptest! {
         let run = |r: &[String], w: &[String], ms: u64, host: Option<Policy>| {
             decide(&tool, &under(vec![parsed(&text_of(r, w, ms, false))], host))
         };
-        let joined = |a: &[String], b: &[String]| [a, b].concat();
         let small = run(&pr, &pw, ceiling, None);
-        let big = run(&joined(&pr, &more_read), &joined(&pw, &more_write), ceiling + more, None);
+        let big = run(&[pr.clone(), more_read].concat(), &[pw.clone(), more_write].concat(), ceiling + more, None);
         for access in [Access::Read, Access::Write] {
             prop_assert!(reach(&small, access).is_subset(&reach(&big, access)), "adding a rule took something away");
         }
@@ -142,8 +131,8 @@ proptest! {
         let tool = made(&read, &write);
         let policies = under(vec![parsed(CORE), parsed(&text_of(&pr, &pw, 5_000, false))], None);
         let own = decide(&tool, &policies);
-        let alone = policy::decide_run(&target(), &execute(), &[], &policies, &machine());
-        let both = policy::decide_run(&target(), &execute(), &[(Arc::new(tool), site())], &policies, &machine());
+        let alone = run_by(&execute(), vec![], &policies, &machine());
+        let both = run_by(&execute(), vec![tool], &policies, &machine());
         let script = PathBuf::from("/t/user_scripts/demo/run.py");
         for access in [Access::Read, Access::Write] {
             let mut got = reach(&both, access);

@@ -1,6 +1,6 @@
 //! Tools that other hosts announce: there as long as their announcer says so, and nothing that it says of another.
 
-use super::{host, terms};
+use super::{host, queues, terms};
 use crate::brokers::{Node, Served, Way, unique, world};
 use crate::http::{Web, private};
 use crate::prelude::*;
@@ -46,17 +46,13 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     web.says("is connected", 1);
     let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
     let serves = |announce: &str| {
-        let text = format!(
-            "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\ntools = [\"esc:echo\", \"esc:none\"]\n\
-             caller = \"a\"\n{announce}",
-            mq.url()
-        );
+        let tools = "tools = [\"esc:echo\", \"esc:none\"]\ncaller = \"a\"\n";
+        let text = format!("[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\n{tools}{announce}", mq.url());
         Served::by(&other, "b", &text, &[])
     };
     let announces = |ttl: u64| {
-        serves(&format!(
-            "announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"{topic}\", ttl = {ttl} }}\n"
-        ))
+        let key = format!("key = \"command:/bin/echo {KEY}\"");
+        serves(&format!("announce = {{ announcer = \"b\", {key}, topic = \"{topic}\", ttl = {ttl} }}\n"))
     };
     // The control: it serves, and announces nothing.
     let silent = serves("");
@@ -138,16 +134,14 @@ impl Voice {
 
 /// A service and its tools.
 fn described(id: &str, tools: usize) -> Value {
-    let mut found = Map::new();
-    let service =
-        json!({"id": id, "request-queue": format!("request:tg:{id}"), "response-queue": format!("response:tg:{id}")});
-    found.insert(format!("tool-service/{id}"), service);
-    for n in 0..tools {
-        let name = format!("t{n}");
+    let (request, response) = queues(id);
+    let service = json!({"id": id, "request-queue": request, "response-queue": response});
+    let mut found = json!({ format!("tool-service/{id}"): service });
+    for name in (0..tools).map(|n| format!("t{n}")) {
         let tool = json!({"type": "tool-service", "name": name, "description": "d", "service": id, "arguments": []});
-        found.insert(format!("tool/{name}"), tool);
+        found[format!("tool/{name}")] = tool;
     }
-    Value::Object(found)
+    found
 }
 
 #[test]
@@ -186,10 +180,7 @@ fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
     let heard = by_b(good, described("esc", 1));
     voice.send(&heard);
     web.says("b announces far.esc:t0;", 1);
-    assert_eq!(
-        (call(&web, "far.esc:t0").as_str(), call(&web, "esc:t0").as_str()),
-        ("SecurityError", "ToolNotFoundError")
-    );
+    assert_eq!([call(&web, "far.esc:t0"), call(&web, "esc:t0")], ["SecurityError", "ToolNotFoundError"]);
     refused("it was heard before", &mut || heard.clone());
     refused("'d' is not an announcer", &mut || voice.signed("d", KEY, good, json!({})));
     let mut names = 0..;

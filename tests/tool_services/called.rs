@@ -1,77 +1,19 @@
 //! Calls of services elsewhere, over a real broker, through the real binary.
 
 use super::peer::Peer;
-use super::{POLICY, call, change, describe, output, playground, queues, send_user, terms};
+use super::{POLICY, call, change, describe, output, playground, send_user, served, terms};
 use crate::brokers::Node;
 use crate::prelude::*;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]
-fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
-    let Some(mq) = Node::shared() else { return };
+fn a_service_gets_the_arguments_its_config_and_the_trace_and_nothing_else_where_policy_and_cap_allow_it() {
     let (name, tool) = ("plain", "plain:ask");
-    let host = playground(Who::ours(), name, &mq.url());
-    let peer = Peer::of(terms(&mq.url()), name, &queues(name).0);
+    let Some((_mq, host, peer)) = served(name) else { return };
     let echo = json!({"what": "echo", "more": [1, {"ö": null}]});
     let told: Value = serde_json::from_str(&output(&call(&host, tool, &echo, &[]))).unwrap();
     assert_eq!(told, json!({"user": "", "config": "{\"style\":\"pun\"}", "arguments": echo.to_string()}));
-    send_user(&host);
-    let told: Value = serde_json::from_str(&output(&call(&host, tool, &echo, &["--user", "bob"]))).unwrap();
-    let own = host.outside("/usr/bin/id").arg("-un").output().unwrap();
-    let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
-    let own = if own.is_empty() { host.who.uid().unwrap().to_string() } else { own };
-    assert_eq!(told["user"], json!(own), "who called, and no label");
-    // The control: what the policy does not name is not called.
-    let before = peer.calls();
-    change(&host, POLICY, "request:tg:", "request:tg:other-");
-    let refused = call(&host, tool, &json!({"what": "echo"}), &[]);
-    assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
-    let person = format!("covers {name} at request:tg:{name}");
-    assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
-    fs::remove_file(host.path(POLICY)).unwrap();
-    let refused = call(&host, tool, &json!({"what": "echo"}), &[]);
-    assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
-}
-
-#[test]
-#[ignore = "second stage (.ci/full): needs a message broker"]
-fn the_cap_of_the_host_holds_calls_too() {
-    let Some(mq) = Node::shared() else { return };
-    let host = playground(Who::ours(), "capped", &mq.url());
-    let peer = Peer::of(terms(&mq.url()), "capped", &queues("capped").0);
-    send_user(&host);
-    let text = fs::read_to_string(host.path(POLICY)).unwrap();
-    let own = text.split("[services]").nth(1).unwrap();
-    let cap = |rest: &str| {
-        let text = format!("name = \"cap\"\nwhy = \"w\"\n{rest}");
-        fs::write(host.path("sandbox-policies/host.policy.toml"), text).unwrap();
-        call(&host, "capped:ask", &json!({"what": "echo"}), &[])
-    };
-    let user = |ended: &Ended| {
-        let told: Value = serde_json::from_str(&output(ended)).unwrap();
-        told["user"].as_str().unwrap().to_owned()
-    };
-    // The control.
-    assert_ne!(user(&cap(&format!("[services]{own}"))), "");
-    assert_eq!(user(&cap(&format!("[services]{}", own.replace("user = true, ", "")))), "", "the name stays here");
-    let before = peer.calls();
-    for (rest, words) in [
-        (String::new(), "no entry of [services] call in policy"),
-        (format!("[services]{}", own.replace("response:tg:", "response:tg:other-")), "answers from response:tg:"),
-    ] {
-        let ended = cap(&rest);
-        let said = format!("{}{}", ended.stderr, ended.text());
-        assert_eq!((ended.kind(), peer.calls()), ("SecurityError", before), "{ended:?}");
-        assert!(said.contains(words) && said.contains("cap"), "{words}: {said}");
-    }
-}
-
-#[test]
-#[ignore = "second stage (.ci/full): needs a message broker"]
-fn a_service_is_told_the_trace_of_its_call() {
-    let Some(mq) = Node::shared() else { return };
-    let host = playground(Who::ours(), "traced", &mq.url());
-    let _peer = Peer::of(terms(&mq.url()), "traced", &queues("traced").0);
+    // The trace of the call goes with it.
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     for (variables, told) in [
         (vec![("TRACEPARENT", parent), ("TRACESTATE", "vendor=opaque")], json!([parent, "vendor=opaque"])),
@@ -79,17 +21,54 @@ fn a_service_is_told_the_trace_of_its_call() {
         (vec![], json!([null, null])),
     ] {
         let mut command = super::host(&host);
-        command.args(["call", "traced:ask", "--json", "--input", "{\"what\": \"trace\"}"]).envs(variables);
+        command.args(["call", tool, "--json", "--input", "{\"what\": \"trace\"}"]).envs(variables);
         assert_eq!(output(&finish(command, b"")), told.to_string());
     }
+    send_user(&host);
+    let told: Value = serde_json::from_str(&output(&call(&host, tool, &echo, &["--user", "bob"]))).unwrap();
+    let own = host.outside("/usr/bin/id").arg("-un").output().unwrap();
+    let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
+    let own = if own.is_empty() { host.who.uid().unwrap().to_string() } else { own };
+    assert_eq!(told["user"], json!(own), "who called, and no label");
+    // The cap of the host holds calls too.
+    let text = fs::read_to_string(host.path(POLICY)).unwrap();
+    let granted = text.split("[services]").nth(1).unwrap();
+    let cap = |rest: &str| {
+        let text = format!("name = \"cap\"\nwhy = \"w\"\n{rest}");
+        fs::write(host.path("sandbox-policies/host.policy.toml"), text).unwrap();
+        call(&host, tool, &json!({"what": "echo"}), &[])
+    };
+    let user = |own: &str| {
+        let told: Value = serde_json::from_str(&output(&cap(&format!("[services]{own}")))).unwrap();
+        told["user"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(user(granted), "", "the control");
+    assert_eq!(user(&granted.replace("user = true, ", "")), "", "the name stays here");
+    let before = peer.calls();
+    for (rest, words) in [
+        (String::new(), "no entry of [services] call in policy"),
+        (format!("[services]{}", granted.replace("response:tg:", "response:tg:other-")), "answers from response:tg:"),
+    ] {
+        let ended = cap(&rest);
+        let said = format!("{}{}", ended.stderr, ended.text());
+        assert_eq!((ended.kind(), peer.calls()), ("SecurityError", before), "{ended:?}");
+        assert!(said.contains(words) && said.contains("cap"), "{words}: {said}");
+    }
+    fs::remove_file(host.path("sandbox-policies/host.policy.toml")).unwrap();
+    // The control: what the policy does not name is not called.
+    change(&host, POLICY, "request:tg:", "request:tg:other-");
+    let refused = call(&host, tool, &json!({"what": "echo"}), &[]);
+    assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
+    let person = format!("covers {name} at request:tg:{name}");
+    assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
+    fs::remove_file(host.path(POLICY)).unwrap();
+    assert_eq!((call(&host, tool, &json!({"what": "echo"}), &[]).kind(), peer.calls()), ("SecurityError", before));
 }
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
-    let Some(mq) = Node::shared() else { return };
-    let host = playground(Who::ours(), "badly", &mq.url());
-    let peer = Peer::of(terms(&mq.url()), "badly", &queues("badly").0);
+    let Some((_mq, host, peer)) = served("badly") else { return };
     let mut server = Server::of(super::host(&host));
     let mut said = |what: &str| {
         let answer = server.called("ask", json!({"what": what}));
@@ -113,9 +92,8 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     assert_eq!(peer.calls(), 8, "each was sent once");
     // Each part is told, the last one too.
     let streamed = call(&host, "badly:ask", &json!({"what": "stream"}), &["--verbose"]);
-    let chunks: Vec<&str> = streamed.stderr.lines().filter_map(|line| line.trim().strip_prefix("chunk ")).collect();
-    let chunks: Vec<&str> = chunks.into_iter().map(str::trim).collect();
-    assert_eq!(chunks, ["one", "two", "three"], "{}", streamed.stderr);
+    let chunks = streamed.stderr.lines().filter_map(|line| line.trim().strip_prefix("chunk ")).map(str::trim);
+    assert_eq!(chunks.collect::<Vec<_>>(), ["one", "two", "three"], "{}", streamed.stderr);
     let late = call(&host, "badly:ask", &json!({"what": "half"}), &["--timeout-ms", "1500"]);
     assert_eq!(late.kind(), "TimeoutError", "{late:?}");
     assert!(late.error().1.contains("sent parts of an answer, and none with `end_of_stream`"), "{late:?}");
@@ -151,7 +129,7 @@ fn instances_take_turns_and_one_that_is_away_is_skipped() {
 
 #[test]
 fn a_broker_that_is_away_is_a_fault_of_its_own() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let host = playground(Who::ours(), "gone", &format!("amqp://127.0.0.1:{port}"));
     let ended = call(&host, "gone:ask", &json!({"what": "echo"}), &[]);
     assert_eq!(ended.error(), ("ServiceError", "No instances available for tool gone:ask"), "{ended:?}");
@@ -166,9 +144,7 @@ fn a_broker_that_is_away_is_a_fault_of_its_own() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_manifest_holds_the_answers_of_a_service_to_its_schema() {
-    let Some(mq) = Node::shared() else { return };
-    let host = playground(Who::ours(), "schema", &mq.url());
-    let _peer = Peer::of(terms(&mq.url()), "schema", &queues("schema").0);
+    let Some((mq, host, _peer)) = served("schema") else { return };
     let handler = json!({"type": "tool-service", "service": "schema"});
     for (name, output) in [
         ("object", json!({"type": "object", "required": ["a"]})),

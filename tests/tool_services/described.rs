@@ -37,18 +37,13 @@ fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
     assert!(out.contains("'rag' ([[tool_services]] of the configuration)"), "where it is fixed: {out}");
     let argument = json!([{"name": "a", "type": "strin", "description": "d"}]);
     // file, key, another value of it (null: none), whether that refuses the file, words
+    let nameless = json!([{"required": true}]);
     for (file, key, value, refuses, words) in [
         (SERVICE, "id", Value::Null, true, "`id` is missing"),
         (SERVICE, "request-queue", Value::Null, true, "`request-queue` is missing"),
         (SERVICE, "response-queue", service()["request-queue"].clone(), true, "two of the queues are the same"),
         (SERVICE, "request-queue", json!("a b"), true, "the name of a topic in full"),
-        (
-            SERVICE,
-            "config-params",
-            json!([{"required": true}]),
-            true,
-            "/config-params/0: `config-params` is not written",
-        ),
+        (SERVICE, "config-params", nameless, true, "/config-params/0: `config-params` is not written"),
         (SERVICE, "id", json!("a b"), true, "/id: the tools of a service are known here as ID:NAME"),
         (TOOL, "type", json!("tool-servic"), true, "/type: `type` must be \"tool-service\""),
         (TOOL, "name", Value::Null, true, "`name` is missing"),
@@ -71,25 +66,23 @@ fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
 #[test]
 fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
     let host = host();
-    let both = json!({"tool-service/rag": service(), "tool/any": tool()});
-    host.put(SERVICE, both.to_string());
+    host.put(SERVICE, json!({"tool-service/rag": service(), "tool/any": tool()}).to_string());
     let listed = || {
         let all = host.json(&["list"]);
-        all.as_array().unwrap().iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded").clone()
+        all.as_array().unwrap().iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded")["parameters"].clone()
     };
-    let found = listed();
     let parameters = json!({"type": "object", "required": ["question"], "properties": {
         "question": {"description": "d", "type": "string"}}});
-    assert_eq!(found["parameters"], parameters);
+    assert_eq!(listed(), parameters);
     host.put(SERVICE, json!({"tool-service/rag": service()}).to_string());
     host.put("tool-defs/q.tool.json", json!({"tool/any": tool()}).to_string());
-    assert_eq!(listed()["parameters"], parameters, "each in a file of its own, under its key");
+    assert_eq!(listed(), parameters, "each in a file of its own, under its key");
     fs::remove_file(host.path("tool-defs/q.tool.json")).unwrap();
     // An argument that says so may be left out.
     let mut optional = tool();
     optional["arguments"][0]["required"] = json!(false);
     host.put(SERVICE, json!({"tool-service/rag": service(), "tool/any": optional}).to_string());
-    assert_eq!(listed()["parameters"]["required"], json!([]));
+    assert_eq!(listed()["required"], json!([]));
     for (wrong, words) in [
         (json!({"tool-service/other": service()}), "its key says 'other'"),
         (json!({"tool-service/rag": service(), "tools": {}}), "not a key of a descriptor"),

@@ -12,6 +12,7 @@ mod pulsar;
 
 pub use peer::Peer;
 
+use crate::brokers::Node;
 use toolhost::broker::Terms;
 
 pub fn terms(url: &str) -> Terms {
@@ -30,6 +31,14 @@ pub fn playground(who: Who, name: &str, url: &str) -> Playground {
     playground
 }
 
+/// The same over the broker that is shared, and the service.
+fn served(name: &str) -> Option<(Arc<Node>, Playground, Peer)> {
+    let mq = Node::shared()?;
+    let host = playground(Who::ours(), name, &mq.url());
+    let peer = Peer::of(terms(&mq.url()), name, &queues(name).0);
+    Some((mq, host, peer))
+}
+
 fn granted(name: &str, request: &str, response: &str) -> String {
     let queues = format!("request = [\"{request}\"], response = \"{response}\"");
     format!("[services]\ncall = [{{ service = \"{name}\", {queues}, why = \"w\" }}]\n")
@@ -40,8 +49,8 @@ fn queues(name: &str) -> (String, String) {
 }
 
 fn describe(playground: &Playground, name: &str, requests: Value, params: Value) {
-    let service =
-        json!({"id": name, "request-queue": requests, "response-queue": queues(name).1, "config-params": params});
+    let answers = queues(name).1;
+    let service = json!({"id": name, "request-queue": requests, "response-queue": answers, "config-params": params});
     let tool = json!({
         "type": "tool-service", "name": "ask", "description": "Asks the peer.", "service": name, "style": "pun",
         "arguments": [{"name": "what", "type": "string", "description": "What it does."}],

@@ -51,32 +51,28 @@ async fn answer(link: &Link, delivery: &Delivery) {
     let arguments: Value = serde_json::from_str(&request.arguments).unwrap();
     let put = async |id: &[u8], body: &[u8]| link.publish(id, body).await.unwrap();
     let say = async |reply: ToolServiceResponse| put(id, &reply.encode().unwrap()).await;
+    let whole = async |text: String| say(ToolServiceResponse::whole(text)).await;
     match arguments["what"].as_str().unwrap_or_default() {
         "echo" => {
             let told = json!({"user": request.user, "config": request.config, "arguments": request.arguments});
-            say(ToolServiceResponse::whole(told.to_string())).await;
+            whole(told.to_string()).await;
         }
-        "trace" => {
-            let told = json!([delivery.trace.parent, delivery.trace.state]);
-            say(ToolServiceResponse::whole(told.to_string())).await;
-        }
+        "trace" => whole(json!([delivery.trace.parent, delivery.trace.state]).to_string()).await,
         "stream" => {
             for part in ["one ", "", "two "] {
                 say(ToolServiceResponse::part(part.to_owned())).await;
                 put(b"11111111-2222-3333-4444-555555555555", b"of somebody else, and no JSON").await;
             }
             for _ in 0..3 {
-                say(ToolServiceResponse::whole("three".to_owned())).await;
+                whole("three".to_owned()).await;
             }
         }
-        "fail" => {
-            put(id, br#"{"error": {"type": "SecurityError", "message": "no such table \u001b[31m"}}"#).await;
-        }
+        "fail" => put(id, br#"{"error": {"type": "SecurityError", "message": "no such table \u001b[31m"}}"#).await,
         "garbage" => put(id, b"\xff not JSON").await,
         "half" => say(ToolServiceResponse::part("half".to_owned())).await,
         "object" => put(id, br#"{"response": {"a": [1]}, "end_of_stream": true}"#).await,
         "nothing" => put(id, br#"{"end_of_stream": true}"#).await,
-        "big" => say(ToolServiceResponse::whole("x".repeat(3_000_000))).await,
+        "big" => whole("x".repeat(3_000_000)).await,
         "bigger by parts" => {
             for _ in 0..30 {
                 say(ToolServiceResponse::part("x".repeat(100_000))).await;
@@ -85,7 +81,7 @@ async fn answer(link: &Link, delivery: &Delivery) {
         "wait" => {
             let n = arguments["n"].as_u64().unwrap();
             tokio::time::sleep(Duration::from_millis(n * 7 % 50)).await;
-            say(ToolServiceResponse::whole(format!("answer {n}"))).await;
+            whole(format!("answer {n}")).await;
         }
         other => say(ToolServiceResponse::failed(format!("what is {other}?"))).await,
     }

@@ -99,7 +99,7 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     assert_eq!(world.runs(), 0);
     // What has no record is counted in one as soon as it can be written.
     fs::remove_dir(world.root().join("state/audit.jsonl")).unwrap();
-    world.service.records_counted();
+    world.service.write_counts();
     let record = world.records().pop().unwrap();
     assert_eq!(record["notes"], json!(["2 such refusals before this one have no record"]));
     assert!(world.service.refuses(&caller(), "POST /", unread).is_ok() && world.records().len() == 2, "the control");

@@ -63,7 +63,7 @@ fn what_schema_prints_is_what_is_read() {
     text.push_str("write = []\n[limits]\n");
     for limit in toolhost::quantity::Limit::ALL {
         let published = &schema["properties"]["limits"]["properties"][limit.policy_name()];
-        assert_eq!(published["default"], limit.house_default());
+        assert_eq!(published["default"], limit.built_in_default());
         text.push_str(&format!("{} = {}\n", limit.policy_name(), published["default"]));
     }
     let read = parse(&text, false).unwrap_or_else(|p| panic!("{p:?}\n{text}"));

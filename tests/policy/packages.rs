@@ -40,7 +40,7 @@ fn wanted(packages: &[(&str, &str)]) -> PackageRequirements {
 fn decided(policy: Policy, cap: Option<Policy>, wanted: PackageRequirements) -> Decision {
     let machine = knowing(&["default", "inner"]);
     let mut decision = policy::decide(&tool("demo:one"), &site(), &under(vec![policy], cap), &machine);
-    decision.wants(Ok(Some(wanted)), None, &machine);
+    decision.judge_requirements(Ok(Some(wanted)), None, &machine);
     decision
 }
 
@@ -109,7 +109,7 @@ fn a_script_that_a_builtin_tool_runs_has_the_narrower_of_both() {
     {
         let (policies, machine) = (under(vec![core(ours), with(theirs)], None), knowing(&["default"]));
         let mut decision = run_by(&execute(), vec![tool("demo:one")], &policies, &machine);
-        decision.wants(Ok(Some(wanted(&[]))), None, &machine);
+        decision.judge_requirements(Ok(Some(wanted(&[]))), None, &machine);
         assert_eq!(decision.packages.as_ref().map(|grant| grant.rules.lock_required), lock, "{ours} {theirs}");
     }
 }

@@ -92,7 +92,7 @@ proptest! {
         prop_assert!(asked.is_none_or(|a| time.effective <= a));
         for limit in &decision.limits {
             prop_assert!(limit.effective <= limit.ceiling);
-            prop_assert!(limit.limit == Limit::TimeoutMs || limit.ceiling <= limit.limit.house_default());
+            prop_assert!(limit.limit == Limit::TimeoutMs || limit.ceiling <= limit.limit.built_in_default());
         }
     }
 

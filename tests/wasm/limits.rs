@@ -49,7 +49,7 @@ async fn memory_has_a_limit_and_a_peak() {
 
 #[tokio::test]
 async fn a_typed_answer_has_a_limit() {
-    let allowed = Limit::OutputBytes.house_default();
+    let allowed = Limit::OutputBytes.built_in_default();
     // By a little and by more than may be copied at once.
     for pages in [20, 100] {
         let bytes = pages * 65536;

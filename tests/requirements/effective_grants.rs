@@ -1,6 +1,8 @@
 //! P2, P3, P29: a grant that is said to be effective works, and one that cannot says the true reason.
 
+use super::files;
 use crate::prelude::*;
+
 /// The home that the environment names, also where it leads through a link; the account's, which may be another; and,
 /// where the host is root, everybody's.
 #[test]
@@ -20,12 +22,11 @@ fn no_tool_writes_the_settings_of_a_home() {
         const WRITES: &str = "import json, sys\nopen(json.load(sys.stdin)['path'], 'w').write('x')\nprint(1)\n";
         let attempt = |folder: &Path, wanted: &str| {
             let pattern = format!("{}/**", folder.display());
-            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
-            playground.tool_at("req:home", "python", "home/main.py", WRITES, asks);
-            playground.allow("home", "req:home", &[], &[&pattern]);
+            playground.tool("home", "python", WRITES, files(&["self"], &[&pattern]));
+            playground.allow("home", "esc:home", &[], &[&pattern]);
             playground.settle();
             let mut command = playground.host();
-            command.env("HOME", &link).args(["call", "req:home", "--json", "--input", "-"]);
+            command.env("HOME", &link).args(["call", "esc:home", "--json", "--input", "-"]);
             let ended = finish(command, json!({"path": folder.join("planted")}).to_string().as_bytes());
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {}: {why}", folder.display()));
         };
@@ -35,33 +36,5 @@ fn no_tool_writes_the_settings_of_a_home() {
         }
         attempt(&real.join("results"), "ok 1");
         assert!(real.join("results/planted").is_file(), "the control");
-    });
-}
-
-/// Places that a refused call never got are not recorded as written.
-#[test]
-fn a_refused_call_leaves_nothing_in_the_ledger() {
-    as_everyone("the ledger", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let writes = |name: &str, path: &Path| {
-            let pattern = format!("{}/**", path.display());
-            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
-            playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
-            playground.allow(name, &format!("req:{name}"), &[], &[&pattern]);
-        };
-        let (good, bad) = (playground.path("good"), playground.path("bad"));
-        fs::create_dir_all(&good).unwrap();
-        fs::create_dir_all(bad.join("node_modules")).unwrap();
-        writes("good", &good);
-        writes("locks", Path::new("/run/toolhost"));
-        writes("bad", &bad);
-        playground.settle();
-        playground.expect("req:bad", "{}", "SecurityError");
-        // The locks of the ids that tools get are not granted either.
-        playground.expect("req:locks", "{}", "SecurityError: /run/toolhost/ids");
-        playground.expect("req:good", "{}", "ok");
-        let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
-        assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");
-        assert!(!ledger.contains(&bad.display().to_string()), "{who:?}: {ledger}");
     });
 }

@@ -18,7 +18,6 @@ fn allowing(table: &str) -> String {
 }
 
 const PYTHON: &str = "python = { index = \"default\", why = \"w\" }";
-const BOTH: &str = "python = { index = \"default\", why = \"w\" }\nnode = { index = \"default\", why = \"w\" }";
 
 /// A tool `esc:NAME` with files beside its script, and a policy for it where a table is given.
 fn put(playground: &Playground, name: &str, language: &str, files: &[(&str, &str)], table: Option<&str>) -> PathBuf {
@@ -120,50 +119,25 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
 
 const PACKAGE: &str = "{\"dependencies\": {\"left-pad\": \"^1.0.0\"}}";
 
-/// What cannot be installed. name | language | a file | what it holds | words of the `DependencyError`
-const REFUSED: &str = r##"
-git|python|requirements.txt|six\nx @ git+https://h/x\n|requirements.txt:2: `x @ git+https://h/x` is a git reference
-url|python|requirements.txt|https://h/x.whl\n|requirements.txt:1: `https://h/x.whl` is a URL
-index|python|requirements.txt|--index-url https://h/\nsix\n|requirements.txt:1: `--index-url` is not read
-nested|python|requirements.txt|-r /etc/passwd\n|`-r` is not read
-conf|python|pip.conf|[global]\nindex-url=https://h/\n|pip.conf: the settings of an installer
-sources|python|pyproject.toml|[project]\ndependencies = ["six"]\n[tool.uv.sources]\nsix = {}\n|[tool.uv] `sources`
-alias|nodejs|package.json|{"dependencies": {\n"a": "npm:b@1"}}|package.json:2: `a`: `npm:b@1` is an alias
-npmrc|nodejs|.npmrc|registry=https://h/\n|.npmrc: the settings of an installer
-overrides|nodejs|package.json|{"dependencies": {"a": "1"},\n"overrides": {"b": "file:/"}}|package.json:2: `overrides`
-stale|nodejs|package-lock.json|{"lockfileVersion": 3, "packages": {}}|package-lock.json does not hold it: lock again
-"##;
-
-/// What no policy or index of this host gives. name | language | table of its policy | words of the `CapabilityError`
-const NOT_GIVEN: &str = r#"
-elsewhere|python|python = { index = "inner", why = "w" }|which this host's configuration does not name
-other|python|node = { index = "default", why = "w" }|write [packages] python
-node|nodejs|python = { index = "default", why = "w" }|its node packages (package.json), which no policy allows
-module|wasm|python = { index = "default", why = "w" }|only scripts of Python, Node and Bun have packages
-"#;
-
 #[test]
 fn what_cannot_be_installed_stops_the_call_and_says_why() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let mut wanted = Vec::new();
-    let mut tool = |name: &'static str, language: &str, file: Option<(&str, &str)>, table: &str, ends: String| {
-        let usual = if language == "nodejs" { ("package.json", PACKAGE) } else { ("requirements.txt", "six\n") };
-        let files: Vec<_> = [usual].into_iter().chain(file).collect();
-        put(&playground, name, language, &files, Some(table));
-        wanted.push((name, ends));
-    };
-    for row in REFUSED.trim().lines() {
-        let [name, language, file, text, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
-        let text = text.replace("\\n", "\n");
-        tool(name, language, Some((file, &text)), BOTH, format!("DependencyError: {words}"));
-    }
-    for row in NOT_GIVEN.trim().lines().filter(|row| cfg!(feature = "wasi") || !row.contains("wasm")) {
-        let [name, language, table, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
-        tool(name, language, None, table, format!("CapabilityError: {words}"));
+    for row in include_str!("found.txt").lines().filter(|row| !row.starts_with('#')) {
+        let row = row.split('|').collect::<Vec<_>>();
+        let [name, language, file, text, table, ends] = row[..] else { panic!("{row:?}") };
+        let (text, table) = (text.replace("\\n", "\n"), table.replace("\\n", "\n"));
+        if language != "wasm" || cfg!(feature = "wasi") {
+            let usual = if language == "nodejs" { ("package.json", PACKAGE) } else { ("requirements.txt", "six\n") };
+            let more = Some((file, &*text)).filter(|_| !file.is_empty());
+            let files: Vec<_> = [usual].into_iter().chain(more).collect();
+            put(&playground, name, language, &files, Some(&table));
+            wanted.push((name, ends));
+        }
     }
     let listed = listed(&playground);
     for (name, ends) in wanted {
-        let ended = unavailable(&playground, name, &ends);
+        let ended = unavailable(&playground, name, ends);
         let message = ended.error().1;
         assert!(!message.contains(playground.base.to_str().unwrap()), "an agent reads no host path: {message}");
         assert_eq!(listed(name)["available"], false, "{name}");

@@ -4,11 +4,9 @@
 mod audit_segments;
 mod builtin_tools;
 mod documents;
-mod effective_grants;
 mod error_types;
 mod folders_of_others;
 mod inherited_signals;
-mod interpreters;
 mod languages;
 mod last_denials;
 mod listing;

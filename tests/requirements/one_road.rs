@@ -103,37 +103,8 @@ fn the_handler_wins_and_the_service_checks_again() {
     method("code", "runCode", json!({}));
     playground.policy("code", "req:code", "");
     playground.settle();
-    for (tool, input, wanted) in [
-        ("req:closed", r#"{"n":"1"}"#, r#"ok {"ran":"main.py","got":{"n":"1"}}"#),
-        ("req:closed", r#"{"scriptPath":"open/other.py"}"#, "ParameterValidationError: scriptPath"),
-        ("req:closed", r#"{"language":"nodejs"}"#, "ParameterValidationError: language"),
-        (
-            "req:open",
-            r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
-            r#"ok {"ran":"main.py","got":{"scriptPath":"open/other.py","language":"nodejs"}}"#,
-        ),
-        ("req:fixed", r#"{"scriptPath":"open/other.py"}"#, r#"ok {"ran":"other.py","got":{}}"#),
-        ("req:fixed", r#"{"scriptPath":"open/other.py","language":"python"}"#, r#"ok {"ran":"other.py","got":{}}"#),
-        ("req:fixed", r#"{"scriptPath":"open/other.py","language":"nodejs"}"#, "ParameterValidationError: python only"),
-        (
-            "req:execute",
-            r#"{"scriptPath":"open/other.py","inputData":{"n":"2"}}"#,
-            r#"ok {"ran":"other.py","got":{"n":"2"}}"#,
-        ),
-        ("req:execute", "{}", "ParameterValidationError: 'scriptPath' is required"),
-        ("req:execute", r#"{"scriptPath":""}"#, "ParameterValidationError: scriptPath"),
-        ("req:execute", r#"{"scriptPath":"/etc/passwd"}"#, "SecurityError"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","timeoutMs":5}"#, "ParameterValidationError: at least 100"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","timeoutMs":"200"}"#, "ParameterValidationError: timeoutMs"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","language":"ruby"}"#, "ParameterValidationError: language"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","inputData":[1]}"#, "ParameterValidationError: inputData"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","env":{"A":1}}"#, "ParameterValidationError: env"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","env":{"LD_PRELOAD":"/x"}}"#, "SecurityError: LD_PRELOAD"),
-        ("req:execute", r#"{"scriptPath":"open/main.py","sudo":true}"#, "ParameterValidationError: sudo"),
-        ("req:code", r#"{"language":"python"}"#, "ParameterValidationError: 'code' is required"),
-        ("req:code", r#"{"code":"print(1)"}"#, "ParameterValidationError: language"),
-        ("req:code", r#"{"language":"python","code":"1","scriptPath":"x"}"#, "ParameterValidationError: scriptPath"),
-    ] {
+    for row in include_str!("one_road.txt").lines().filter(|row| !row.starts_with('#')) {
+        let [tool, wanted, input] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
         let ended = playground.expect(tool, input, wanted);
         if !wanted.starts_with("ok") {
             let record = playground.records().pop().unwrap();

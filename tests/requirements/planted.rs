@@ -82,11 +82,9 @@ fn data_that_one_tool_writes_is_read_by_others() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let data = playground.path("user_scripts/notes/data");
     let (tree, names) = (format!("{}/**", data.display()), format!("{}/*.json", data.display()));
-    let list = format!(
-        "import json\nfrom pathlib import Path\n\
-         print(json.dumps(sorted(p.name for p in Path('{}').iterdir() if p.read_text())))\n",
-        data.display()
-    );
+    let list = "import json\nfrom pathlib import Path\n\
+        print(json.dumps(sorted(p.name for p in Path('DATA').iterdir() if p.read_text())))\n";
+    let list = list.replace("DATA", data.to_str().unwrap());
     for (id, script, more) in [
         ("notes:add", ADD, files(&["self"], &["data/**"])),
         ("notes:list", &list, json!({})),

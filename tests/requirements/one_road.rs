@@ -7,7 +7,8 @@ use toolhost::executor::method::Methods;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 
 const SUM: &str = "import json, sys\ngiven = json.load(sys.stdin)\nif given.get('fail'):\n    \
-    print('why it failed', file=sys.stderr)\n    sys.exit(4)\nprint(json.dumps({'sum': sum(given.get('numbers', []))}))\n";
+    print('why it failed', file=sys.stderr)\n    sys.exit(4)\n\
+    print(json.dumps({'sum': sum(given.get('numbers', []))}))\n";
 
 /// (tool, input).
 const CALLS: &[(&str, &str)] = &[

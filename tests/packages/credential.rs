@@ -15,34 +15,36 @@ fn index_of(world: &World, certificate: &str) -> Index {
     Index::start(&world.playground, world.outside("/usr/bin/python3"), &options)
 }
 
-/// Looks for the key in everything that a process can read, and asks the index by itself.
-const SEARCHES: &str = r#"
-import json, os, plain, urllib.request
-found = []
-if "s3cret" in json.dumps(dict(os.environ)): found.append("environment")
-files = ["/proc/%s/%s" % (process, name) for process in ["self", 1] for name in ["environ", "cmdline"]]
-for base in [os.path.dirname(plain.__file__), "/tmp", HOME]:
-    files += [os.path.join(folder, name) for folder, _, names in os.walk(base) for name in names]
-for file in files:
-    try:
-        if b"Key+with" in open(file, "rb").read(1 << 20): found.append(file)
-    except OSError: pass
-try:
-    urllib.request.urlopen("http://api.example.com/simple/plain/", timeout=5)
-    found.append("the index")
-except OSError: pass
-print(json.dumps([plain.version, found]))
-"#;
+/// The configuration belongs to who runs the host. (The store keeps the modes that the host gave it.)
+fn configure(world: &World, indexes: &str) {
+    let path = world.playground.path("config.toml");
+    fs::write(&path, format!("[indexes.default]\n{indexes}")).unwrap();
+    std::os::unix::fs::chown(path, world.playground.who.uid(), None).unwrap();
+}
 
-/// Gives one file to the host: the store keeps the modes that the host gave it.
-fn settle_file(world: &World, name: &str) {
-    std::os::unix::fs::chown(world.playground.path(name), world.playground.who.uid(), None).unwrap();
+/// A tool with one more file, which belongs to who runs the host; returns its folder.
+fn tool(world: &World, name: &str, language: &str, script: &str, file: &str, text: &str) -> PathBuf {
+    let folder = world.playground.tool(name, language, script, json!({}));
+    fs::write(folder.join(file), text).unwrap();
+    super::settle(&world.playground);
+    folder
 }
 
 fn host(world: &World, arguments: &[&str]) -> Ended {
     let mut command = world.host();
     command.arg("--config").arg(world.playground.path("config.toml")).args(arguments);
     finish(command, b"")
+}
+
+fn expect(world: &World, tool: &str, wanted: &str) {
+    fits(wanted, &host(world, &["call", tool, "--json", "--input", "{}"])).unwrap();
+}
+
+/// The lock that `deps lock` writes for this tool.
+fn lock(world: &World, tool: &str, file: PathBuf) -> String {
+    let locked = host(world, &["deps", "lock", tool]);
+    assert_eq!(locked.code, Some(0), "{} {}", locked.text(), locked.stderr);
+    fs::read_to_string(file).unwrap()
 }
 
 fn policy(world: &World, builds: bool) {
@@ -54,7 +56,7 @@ fn key(world: &World) -> PathBuf {
     let key = world.playground.path("home/index.key");
     fs::write(&key, format!("{KEY}\n")).unwrap();
     world.playground.settle();
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    super::set_mode(&key, 0o600);
     key
 }
 
@@ -67,44 +69,30 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
             let from = format!("credential = {{ from = \"file:{}\" }}", key.display());
             format!("{name} = {{ url = \"https://{HOST}/{path}\", {from} }}\n")
         };
-        let config = format!("[indexes.default]\n{}{}", entry("python", "simple/"), entry("node", "npm/"));
-        fs::write(world.playground.path("config.toml"), config).unwrap();
-        settle_file(world, "config.toml");
+        configure(world, &(entry("python", "simple/") + &entry("node", "npm/")));
         policy(world, false);
-        let home = json!(world.playground.path("home")).to_string();
-        let folder = world.playground.tool("keyed", "python", &SEARCHES.replace("HOME", &home), json!({}));
-        fs::write(folder.join("requirements.txt"), "plain<2\n").unwrap();
-        super::settle(&world.playground);
-        let call = |tool: &str| host(world, &["call", tool, "--json", "--input", "{}"]);
+        // It looks for the key in everything that a process can read, and asks the index by itself.
+        let searches = include_str!("credential.py").replace("HOME", &json!(world.playground.path("home")).to_string());
+        let folder = tool(world, "keyed", "python", &searches, "requirements.txt", "plain<2\n");
 
         let before = world.log().len();
-        let locked = host(world, &["deps", "lock", "esc:keyed"]);
-        assert_eq!(locked.code, Some(0), "{} {}", locked.text(), locked.stderr);
-        let lock = fs::read_to_string(folder.join("pylock.toml")).unwrap();
-        assert!(lock.contains(&format!("\"https://{HOST}/files/plain-1.0")) && !lock.contains("http://"), "{lock}");
-        assert_eq!(fits("ok [\"1.0\", []]", &call("esc:keyed")), Ok(()));
+        let text = lock(world, "esc:keyed", folder.join("pylock.toml"));
+        assert!(text.contains(&format!("\"https://{HOST}/files/plain-1.0")) && !text.contains("http://"), "{text}");
+        expect(world, "esc:keyed", "ok [\"1.0\", []]");
 
         // A build step, which may run code: nothing is in reach of it.
         policy(world, true);
-        let built = world.playground.tool(
-            "built",
-            "python",
-            "import builds, json\nprint(json.dumps(builds.could))\n",
-            json!({}),
-        );
-        fs::write(built.join("requirements.txt"), super::locked(&index.hashes, "builds==1.0")).unwrap();
-        super::settle(&world.playground);
-        assert_eq!(fits("ok []", &call("esc:built")), Ok(()));
+        let builds = super::locked(&index.hashes, "builds==1.0");
+        let script = "import builds, json\nprint(json.dumps(builds.could))\n";
+        tool(world, "built", "python", script, "requirements.txt", &builds);
+        expect(world, "esc:built", "ok []");
         if has("nodejs", 1) {
             // This index names its files by https:// addresses, and npm asks for them by the host that it was given.
-            let flat = world.playground.tool("flat", "nodejs", FLAT, json!({}));
-            fs::write(flat.join("package.json"), json!({"dependencies": {"flat": "1.0.0"}}).to_string()).unwrap();
-            super::settle(&world.playground);
-            let locked = host(world, &["deps", "lock", "esc:flat"]);
-            assert_eq!(locked.code, Some(0), "{} {}", locked.text(), locked.stderr);
-            let lock = fs::read_to_string(flat.join("package-lock.json")).unwrap();
-            assert!(lock.contains(&format!("\"https://{HOST}/npm/-/flat")) && !lock.contains("http://"), "{lock}");
-            assert_eq!(fits("ok \"1.0.0\"", &call("esc:flat")), Ok(()));
+            let asks = r#"{"dependencies": {"flat": "1.0.0"}}"#;
+            let flat = tool(world, "flat", "nodejs", FLAT, "package.json", asks);
+            let text = lock(world, "esc:flat", flat.join("package-lock.json"));
+            assert!(text.contains(&format!("\"https://{HOST}/npm/-/flat")) && !text.contains("http://"), "{text}");
+            expect(world, "esc:flat", "ok \"1.0.0\"");
         }
 
         let log = index.log();
@@ -135,21 +123,19 @@ fn an_authority_of_its_own_vouches_for_an_index_with_a_credential() {
         let index = index_of(world, "private.pem");
         let authority = world.playground.path("home/authority.pem");
         fs::copy(world.playground.path("world/private-ca.pem"), &authority).unwrap();
-        let folder = world.playground.tool("one", "python", "import plain\nprint(1)\n", json!({}));
-        fs::write(folder.join("requirements.txt"), super::locked(&index.hashes, "plain==1.0")).unwrap();
+        let plain = super::locked(&index.hashes, "plain==1.0");
+        tool(world, "one", "python", "import plain\nprint(1)\n", "requirements.txt", &plain);
         policy(world, false);
         let key = key(world);
-        let call = |ca: &str| {
+        let call = |ca: &str, wanted: &str| {
             let credential = format!("credential = {{ from = \"file:{}\" }}{ca}", key.display());
-            let config = format!("[indexes.default]\npython = {{ url = \"https://{HOST}/simple/\", {credential} }}\n");
-            fs::write(world.playground.path("config.toml"), config).unwrap();
-            settle_file(world, "config.toml");
-            host(world, &["call", "esc:one", "--json", "--input", "{}"])
+            configure(world, &format!("python = {{ url = \"https://{HOST}/simple/\", {credential} }}\n"));
+            expect(world, "esc:one", wanted);
         };
-        let refused = call("");
-        assert_eq!(refused.kind(), "DependencyError", "the control: the machine does not trust it: {refused:?}");
+        // The control: the machine does not trust it.
+        call("", "DependencyError");
         assert!(index.log().is_empty(), "{:?}", index.log());
-        assert_eq!(fits("ok 1", &call(&format!(", ca = \"{}\"", authority.display()))), Ok(()));
+        call(&format!(", ca = \"{}\"", authority.display()), "ok 1");
         assert!(index.log().iter().all(|line| line.ends_with(&format!(" Bearer {KEY}"))), "{:?}", index.log());
     });
 }

@@ -1,6 +1,7 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
 use crate::prelude::*;
+use crate::requirements::says;
 use toolhost::cli::settings::{Flags, Settings};
 
 const SCRIPT: &str = "print('\"ran\"')\n";
@@ -17,7 +18,6 @@ fn allowing(table: &str) -> String {
 }
 
 const PYTHON: &str = "python = { index = \"default\", why = \"w\" }";
-const BOTH: &str = "python = { index = \"default\", why = \"w\" }\nnode = { index = \"default\", why = \"w\" }";
 
 /// A tool `esc:NAME` with files beside its script, and a policy for it where a table is given.
 fn put(playground: &Playground, name: &str, language: &str, files: &[(&str, &str)], table: Option<&str>) -> PathBuf {
@@ -53,9 +53,14 @@ fn is_available(playground: &Playground, name: &str) -> bool {
 /// That a call is refused, in these words, and that nothing ran.
 fn unavailable(playground: &Playground, name: &str, wanted: &str) -> Ended {
     let ended = playground.expect(&format!("esc:{name}"), "{}", wanted);
-    assert!(!ended.text().contains("ran"), "{ended:?}");
-    assert!(ended.out["walls"].as_array().is_none_or(Vec::is_empty), "no process was started: {ended:?}");
+    let started = ended.out["walls"].as_array().is_some_and(|walls| !walls.is_empty());
+    assert!(!started && !ended.text().contains("ran"), "{ended:?}");
     ended
+}
+
+/// What `audit esc:NAME --all` says has these words.
+fn audited(playground: &Playground, name: &str, words: &[&str]) {
+    says(playground, &["audit", &format!("esc:{name}"), "--all"], words);
 }
 
 #[track_caller]
@@ -69,7 +74,7 @@ fn block() -> String {
 }
 
 #[test]
-fn packages_are_off_unless_a_policy_says_so() {
+fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     put(&playground, "bare", "python", &[], None);
     put(&playground, "loose", "python", &[("requirements.txt", "six\n")], None);
@@ -84,9 +89,11 @@ fn packages_are_off_unless_a_policy_says_so() {
     }
     let sentence = "its python packages (requirements.txt), which no policy allows it: write [packages] \
                     python = { index = \"default\"";
-    unavailable(&playground, "loose", &format!("CapabilityError: {}", sentence.replace('"', "\\\"")));
-    unavailable(&playground, "block", "CapabilityError: its python packages (main.py)");
-    assert_eq!([&listed("loose")["available"], &listed("block")["available"]], [false, false]);
+    let loose = format!("CapabilityError: {}", sentence.replace('"', "\\\""));
+    for (name, wanted) in [("loose", &*loose), ("block", "CapabilityError: its python packages (main.py)")] {
+        unavailable(&playground, name, wanted);
+        assert_eq!(listed(name)["available"], false, "{name}");
+    }
     let needs = listed("loose")["needs"][0].as_str().unwrap_or_default().to_owned();
     assert!(needs.starts_with(sentence), "{needs}");
     // What the sentence says to write is enough.
@@ -94,70 +101,50 @@ fn packages_are_off_unless_a_policy_says_so() {
     playground.policy("loose", "esc:loose", &allowing(entry));
     playground.settle();
     assert!(is_available(&playground, "loose"), "{needs}");
+    // Nor do those need one that somebody installed.
+    put(&playground, "python", "python", &[("requirements.txt", "six\n")], None);
+    unavailable(&playground, "python", "CapabilityError: its python packages");
+    let python = fs::canonicalize(crate::harness::PYTHON).unwrap();
+    let named = format!("{OWN}[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n", python.display());
+    playground.policy("python", "esc:python", &named);
+    let folder = put(&playground, "node", "nodejs", &[("package.json", PACKAGE)], None);
+    unavailable(&playground, "node", "CapabilityError: its node packages");
+    fs::create_dir(folder.join("node_modules")).unwrap();
+    playground.settle();
+    for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
+        runs(&playground, name);
+        audited(&playground, name, &[words]);
+    }
 }
 
 const PACKAGE: &str = "{\"dependencies\": {\"left-pad\": \"^1.0.0\"}}";
-
-/// What cannot be installed. name | language | a file | what it holds | words of the `DependencyError`
-const REFUSED: &str = r##"
-git|python|requirements.txt|six\nx @ git+https://h/x\n|requirements.txt:2: `x @ git+https://h/x` is a git reference
-url|python|requirements.txt|https://h/x.whl\n|requirements.txt:1: `https://h/x.whl` is a URL
-index|python|requirements.txt|--index-url https://h/\nsix\n|requirements.txt:1: `--index-url` is not read
-nested|python|requirements.txt|-r /etc/passwd\n|`-r` is not read
-conf|python|pip.conf|[global]\nindex-url=https://h/\n|pip.conf: the settings of an installer
-sources|python|pyproject.toml|[project]\ndependencies = ["six"]\n[tool.uv.sources]\nsix = {}\n|[tool.uv] `sources`
-alias|nodejs|package.json|{"dependencies": {\n"a": "npm:b@1"}}|package.json:2: `a`: `npm:b@1` is an alias
-npmrc|nodejs|.npmrc|registry=https://h/\n|.npmrc: the settings of an installer
-overrides|nodejs|package.json|{"dependencies": {"a": "1"},\n"overrides": {"b": "file:/"}}|package.json:2: `overrides`
-stale|nodejs|package-lock.json|{"lockfileVersion": 3, "packages": {}}|package-lock.json does not hold it: lock again
-"##;
-
-/// What no policy or index of this host gives. name | language | table of its policy | words of the `CapabilityError`
-const NOT_GIVEN: &str = r#"
-elsewhere|python|python = { index = "inner", why = "w" }|which this host's configuration does not name
-other|python|node = { index = "default", why = "w" }|write [packages] python
-node|nodejs|python = { index = "default", why = "w" }|its node packages (package.json), which no policy allows
-module|wasm|python = { index = "default", why = "w" }|only scripts of Python, Node and Bun have packages
-"#;
 
 #[test]
 fn what_cannot_be_installed_stops_the_call_and_says_why() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let mut wanted = Vec::new();
-    let mut tool = |name: &'static str, language: &str, file: Option<(&str, &str)>, table: &str, ends: String| {
-        let usual = if language == "nodejs" { ("package.json", PACKAGE) } else { ("requirements.txt", "six\n") };
-        let files: Vec<_> = [usual].into_iter().chain(file).collect();
-        put(&playground, name, language, &files, Some(table));
-        wanted.push((name, ends));
-    };
-    for row in REFUSED.trim().lines() {
-        let [name, language, file, text, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
-        let text = text.replace("\\n", "\n");
-        tool(name, language, Some((file, &text)), BOTH, format!("DependencyError: {words}"));
-    }
-    for row in NOT_GIVEN.trim().lines().filter(|row| cfg!(feature = "wasi") || !row.contains("wasm")) {
-        let [name, language, table, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
-        tool(name, language, None, table, format!("CapabilityError: {words}"));
+    for row in include_str!("found.txt").lines().filter(|row| !row.starts_with('#')) {
+        let row = row.split('|').collect::<Vec<_>>();
+        let [name, language, file, text, table, ends] = row[..] else { panic!("{row:?}") };
+        let (text, table) = (text.replace("\\n", "\n"), table.replace("\\n", "\n"));
+        if language != "wasm" || cfg!(feature = "wasi") {
+            let usual = if language == "nodejs" { ("package.json", PACKAGE) } else { ("requirements.txt", "six\n") };
+            let more = Some((file, &*text)).filter(|_| !file.is_empty());
+            let files: Vec<_> = [usual].into_iter().chain(more).collect();
+            put(&playground, name, language, &files, Some(&table));
+            wanted.push((name, ends));
+        }
     }
     let listed = listed(&playground);
     for (name, ends) in wanted {
-        let ended = unavailable(&playground, name, &ends);
+        let ended = unavailable(&playground, name, ends);
         let message = ended.error().1;
         assert!(!message.contains(playground.base.to_str().unwrap()), "an agent reads no host path: {message}");
         assert_eq!(listed(name)["available"], false, "{name}");
     }
-    let check = playground.cli(&["check"]).text();
-    for words in [
-        "so it was not started: requirements.txt:2: `x @ git+https://h/x` is a git reference",
-        "no [indexes.inner] python",
-    ] {
-        assert!(check.contains(words), "{words}:\n{check}");
-    }
-}
-
-#[test]
-fn a_denied_package_of_a_lock_stops_the_call_with_the_reason_of_the_policy() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let git = "so it was not started: requirements.txt:2: `x @ git+https://h/x` is a git reference";
+    says(&playground, &["check"], &[git, "no [indexes.inner] python"]);
+    // A package that the policy denies, with its reason.
     let lock = format!("six==1.16.0 {HASH}\n");
     let table = format!("{PYTHON}\ndeny = [{{ name = \"Six\", versions = \"<1.17\", why = \"it has a hole\" }}]");
     put(&playground, "denied", "python", &[("requirements.txt", &lock)], Some(&table));
@@ -167,7 +154,7 @@ fn a_denied_package_of_a_lock_stops_the_call_with_the_reason_of_the_policy() {
 }
 
 #[test]
-fn nobody_else_speaks_for_a_script() {
+fn the_files_of_others_say_nothing_of_a_script() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     // Directly in a base folder lie the scripts of all.
     playground.tool_at("esc:flat", "python", "flat.py", SCRIPT, json!({}));
@@ -177,13 +164,11 @@ fn nobody_else_speaks_for_a_script() {
     fs::write(playground.path("user_scripts/top/requirements.txt"), "six\n").unwrap();
     // Nor do files among the scripts of tools that lie elsewhere: each of these is a guest there.
     for name in ["guest", "second"] {
-        let file = format!("shared/{name}.py");
-        fs::create_dir_all(playground.path("user_scripts/shared")).unwrap();
-        fs::write(playground.path("user_scripts").join(&file), SCRIPT).unwrap();
-        let folder = playground.path("tool-defs").join(name);
-        fs::create_dir_all(&folder).unwrap();
-        let text = manifest(format!("esc:{name}"), script(file, "python"), json!({})).to_string();
-        fs::write(folder.join(format!("{name}.tool.json")), text).unwrap();
+        let folder =
+            playground.tool_at(&format!("esc:{name}"), "python", &format!("shared/{name}.py"), SCRIPT, json!({}));
+        fs::create_dir(playground.path("tool-defs").join(name)).unwrap();
+        let manifest = format!("tool-defs/{name}/{name}.tool.json");
+        fs::rename(folder.join(format!("esc-{name}.tool.json")), playground.path(&manifest)).unwrap();
     }
     fs::write(playground.path("user_scripts/shared/requirements.txt"), "six\n").unwrap();
     // The files of another language neither.
@@ -243,25 +228,6 @@ fn a_tool_cannot_write_what_is_installed_for_a_script() {
 }
 
 #[test]
-fn packages_that_somebody_installed_need_no_policy() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    put(&playground, "python", "python", &[("requirements.txt", "six\n")], None);
-    unavailable(&playground, "python", "CapabilityError: its python packages");
-    let python = fs::canonicalize(crate::harness::PYTHON).unwrap();
-    let named = format!("{OWN}[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n", python.display());
-    playground.policy("python", "esc:python", &named);
-    let folder = put(&playground, "node", "nodejs", &[("package.json", PACKAGE)], None);
-    unavailable(&playground, "node", "CapabilityError: its node packages");
-    fs::create_dir(folder.join("node_modules")).unwrap();
-    playground.settle();
-    for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
-        runs(&playground, name);
-        let audit = playground.cli(&["audit", &format!("esc:{name}"), "--all"]).text();
-        assert!(audit.contains(words), "{audit}");
-    }
-}
-
-#[test]
 fn a_server_sees_at_once_what_changes_beside_a_script() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let folder = put(&playground, "live", "python", &[], None);
@@ -294,23 +260,18 @@ fn every_report_says_what_decides() {
     let relaxed = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
     put(&playground, "loose", "python", &[("requirements.txt", "six>=1\n")], Some(relaxed));
     put(&playground, "bare", "python", &[("requirements.txt", "six>=1\n")], None);
-    let audit = playground.cli(&["audit", "esc:locked", "--all"]).text();
     let digest = toolhost::base::sha256_hex(lock.as_bytes());
-    for words in ["lock required, no builds", &digest, "six 1.16.0", "https://pypi.org/simple/"] {
-        assert!(audit.contains(words), "{words}:\n{audit}");
-    }
-    let loose = playground.cli(&["audit", "esc:loose", "--all"]).text();
-    assert!(loose.contains("warning: not pinned") && loose.contains("builds allowed"), "{loose}");
-    let check = playground.cli(&["check"]).text();
-    let words = "not pinned, so another day may bring another version: six (requirements.txt:1)";
-    assert!(check.contains(words), "{check}");
+    let words = ["lock required, no builds", &digest, "six 1.16.0", "https://pypi.org/simple/"];
+    audited(&playground, "locked", &words);
+    audited(&playground, "loose", &["warning: not pinned", "builds allowed"]);
+    let pinned = "not pinned, so another day may bring another version: six (requirements.txt:1)";
+    says(&playground, &["check"], &[pinned]);
     let can = playground.cli(&["audit", "--who-can", "package:six@1.16.0"]).text();
     assert!(can.contains("esc:locked@1.0.0: locked at 1.16.0"), "{can}");
     assert!(can.contains("esc:loose@1.0.0: it asks for six >=1, not locked") && !can.contains("esc:bare"), "{can}");
     let suggested = playground.cli(&["audit", "esc:bare", "--suggest-policy"]).text();
-    for words in ["[packages]\n", "python = { index = \"default\", lock = \"required\""] {
-        assert!(suggested.contains(words), "{suggested}");
-    }
+    let line = "\npython = { index = \"default\", lock = \"required\"";
+    assert!(suggested.contains("[packages]\n") && suggested.contains(line), "{suggested}");
     // Filled in, it is enough.
     let filled = suggested.replace("why = \"\"", "why = \"w\"");
     fs::write(playground.path("sandbox-policies/esc-bare.policy.toml"), filled).unwrap();
@@ -322,10 +283,8 @@ fn every_report_says_what_decides() {
     playground.policy("locked", "esc:locked", &allowing(relaxed));
     fs::write(playground.path("user_scripts/locked/requirements.txt"), lock.replace("1.16.0", "1.17.0")).unwrap();
     playground.settle();
-    let diff = playground.cli(&["diff", saved.to_str().unwrap(), "esc:locked"]).text();
-    for words in ["python from the index `default`; lock relaxed, builds allowed", "/packages/holds/six"] {
-        assert!(diff.contains(words), "{words}:\n{diff}");
-    }
+    let words = ["python from the index `default`; lock relaxed, builds allowed", "/packages/holds/six"];
+    says(&playground, &["diff", saved.to_str().unwrap(), "esc:locked"], &words);
     let probed = playground.cli(&["audit", "esc:locked", "--probe"]);
     assert_eq!(probed.code, Some(0), "{probed:?}");
 }
@@ -342,19 +301,13 @@ fn the_configuration_says_what_an_index_is() {
         playground.settle();
     };
     let words = "no [indexes.inner] python, so tools that require packages are unavailable; known: default";
-    assert!(playground.cli(&["check"]).text().contains(words));
+    says(&playground, &["check"], &[words]);
     put("[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], \
          ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n");
     assert!(is_available(&playground, "tool"));
-    let audit = playground.cli(&["audit", "esc:tool", "--all"]).text();
-    assert!(audit.contains("`inner` (https://pypi.example/simple/, with a credential that toolhost adds)"), "{audit}");
-    let doctor = playground.cli(&["doctor"]).text();
-    assert!(doctor.contains("inner") && doctor.contains("https://pypi.example/simple/"), "{doctor}");
-    let refused = |config: &str| {
-        put(config);
-        let flags = Flags { config: Some(path.clone()), root: Some(playground.base.clone()), ..Flags::default() };
-        Settings::from(&flags, &|_| None).expect_err(config).to_string()
-    };
+    let words = "`inner` (https://pypi.example/simple/, with a credential that toolhost adds)";
+    audited(&playground, "tool", &[words]);
+    says(&playground, &["doctor"], &["inner", "https://pypi.example/simple/"]);
     for (python, words) in [
         ("{ url = \"https://u:p@x/\" }", "a user or password stands in it"),
         ("{ url = \"ftp://x/\" }", "it must begin with https:// or http://"),
@@ -367,7 +320,9 @@ fn the_configuration_says_what_an_index_is() {
         ("\"machine\"\n[indexes.\"a b\"]\npython = \"machine\"", "not the name of an index"),
         ("\"machine\"\nruby = \"machine\"", "unknown field `ruby`"),
     ] {
-        let why = refused(&format!("[indexes.inner]\npython = {python}\n"));
+        put(&format!("[indexes.inner]\npython = {python}\n"));
+        let flags = Flags { config: Some(path.clone()), root: Some(playground.base.clone()), ..Flags::default() };
+        let why = Settings::from(&flags, &|_| None).expect_err(python).to_string();
         assert!(why.contains(words) && !why.contains("u:p@"), "{python}: {why}");
     }
     put("[indexes.inner]\npython = { url = \"https://u:p@x/\" }\n");
@@ -379,5 +334,5 @@ fn the_configuration_says_what_an_index_is() {
     let pip = "[global]\nindex-url = https://mirror.example/simple\n";
     fs::write(playground.path("home/.config/pip/pip.conf"), pip).unwrap();
     playground.settle();
-    assert!(playground.cli(&["audit", "esc:tool", "--all"]).text().contains("https://mirror.example/simple/"));
+    audited(&playground, "tool", &["https://mirror.example/simple/"]);
 }

@@ -12,19 +12,19 @@ mod store;
 fn settle(playground: &Playground) {
     for folder in ["user_scripts", "sandbox-policies"] {
         for entry in walkdir::WalkDir::new(playground.path(folder)).into_iter().map(Result::unwrap) {
-            if let Some(uid) = playground.who.uid() {
-                std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
-            }
-            let mode = if entry.file_type().is_dir() { 0o755 } else { 0o644 };
-            fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::lchown(entry.path(), playground.who.uid(), playground.who.uid()).unwrap();
+            set_mode(entry.path(), if entry.file_type().is_dir() { 0o755 } else { 0o644 });
         }
     }
 }
 
+fn set_mode(path: impl AsRef<Path>, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
 /// A line of a lock. `hashes`: of the files of an index.
 fn locked(hashes: &BTreeMap<String, String>, package: &str) -> String {
-    let (name, version) = package.split_once("==").unwrap();
-    let start = format!("{name}-{version}");
+    let start = package.replace("==", "-");
     let ends = ["-py3-none-any.whl", ".tar.gz", "-py3-none-win_amd64.whl"];
     let hash = ends.iter().find_map(|end| hashes.get(&format!("{start}{end}"))).unwrap();
     format!("{package} --hash={hash}\n")
@@ -39,11 +39,8 @@ fn rules(index: &str, lock: &str, builds: bool, more: &str) -> String {
     let entry = |name: &str, index: &str| {
         format!("{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n")
     };
-    format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{}{}{more}\n",
-        entry("python", index),
-        entry("node", "default"),
-    )
+    let [python, node] = [entry("python", index), entry("node", "default")];
+    format!("[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{python}{node}{more}\n")
 }
 
 /// An index that runs: `index.py`, in a folder of a playground.
@@ -85,33 +82,21 @@ impl Index {
 }
 
 /// A host, and an index that it knows.
-pub struct Shop {
-    pub playground: Playground,
+struct Shop {
+    playground: Playground,
     index: Index,
     scheme: &'static str,
 }
 
 impl Shop {
-    pub fn new(who: Who) -> Shop {
-        Shop::open(who, json!({}))
+    fn new(who: Who) -> Shop {
+        Shop::open(who, &json!({}))
     }
 
-    /// With packages that take long to make.
-    pub fn stocked(who: Who, stock: &[&str]) -> Shop {
-        Shop::open(who, json!({"stock": stock}))
-    }
-
-    /// An index that shows this certificate (and its key).
-    pub fn over_tls(who: Who, certificate: &str) -> Shop {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), certificate).unwrap();
-        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
-        Shop::open(who, json!({"certificate": file.path()}))
-    }
-
-    fn open(who: Who, options: Value) -> Shop {
+    /// `options`: of `index.py`.
+    fn open(who: Who, options: &Value) -> Shop {
         let playground = Playground::new(who, "/var/tmp");
-        let index = Index::start(&playground, playground.outside("/usr/bin/python3"), &options);
+        let index = Index::start(&playground, playground.outside("/usr/bin/python3"), options);
         let scheme = if options["certificate"].is_null() { "http" } else { "https" };
         let shop = Shop { playground, index, scheme };
         shop.configure("");
@@ -120,7 +105,7 @@ impl Shop {
     }
 
     /// Writes the host's configuration. `more`: of the index `default`.
-    pub fn configure(&self, more: &str) {
+    fn configure(&self, more: &str) {
         let way = |name: &str, path: &str, more: &str| {
             format!("{name} = {{ url = \"{}\", ranges = [\"127.0.0.0/8\"]{more} }}\n", self.url(path))
         };
@@ -134,124 +119,127 @@ impl Shop {
     }
 
     /// What was written again belongs to who runs the host. (The store keeps the modes that the host gave it.)
-    pub fn settle(&self) {
+    fn settle(&self) {
         settle(&self.playground);
     }
 
     /// Writes a file that belongs to who runs the host.
-    pub fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+    fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
         fs::write(path, text).unwrap();
         self.settle();
     }
 
     /// The one policy, of all tools.
-    pub fn policy(&self, index: &str, lock: &str, builds: bool, more: &str) {
+    fn policy(&self, index: &str, lock: &str, builds: bool, more: &str) {
         self.playground.policy("default", "*", &rules(index, lock, builds, more));
         self.settle();
     }
 
     /// A tool of Python with these requirements, which are a lock or not; returns its folder.
-    pub fn requiring(&self, name: &str, requirements: &str, script: &str) -> PathBuf {
+    fn requiring(&self, name: &str, requirements: &str, script: &str) -> PathBuf {
         let folder = self.playground.tool(name, "python", script, json!({}));
         self.put(folder.join("requirements.txt"), requirements);
         folder
     }
 
     /// A tool of Python with these packages, `NAME==VERSION`, locked; returns its folder.
-    pub fn python(&self, name: &str, packages: &[&str], script: &str) -> PathBuf {
-        let lines: Vec<String> = packages.iter().map(|package| self.locked(package)).collect();
-        self.requiring(name, &lines.concat(), script)
+    fn python(&self, name: &str, packages: &[&str], script: &str) -> PathBuf {
+        let lines: String = packages.iter().map(|package| self.locked(package)).collect();
+        self.requiring(name, &lines, script)
     }
 
-    /// A tool that asks to write these files, and a policy that allows it.
-    pub fn writer(&self, name: &str, files: &Path) {
+    /// A tool that asks to write these files, and a policy that allows it; it ends as `fits` says.
+    fn writer(&self, name: &str, files: &Path, wanted: &str) {
         let more = json!({"securityContext": {"fileAccess": {"allowWrite": [files]}}});
         self.playground.tool(name, "python", "print(1)\n", more);
         self.playground.allow(name, &format!("esc:{name}"), &["./**"], &[files.to_str().unwrap()]);
         self.settle();
+        self.expect(name, wanted);
     }
 
-    /// A line of a lock.
-    pub fn locked(&self, package: &str) -> String {
+    fn locked(&self, package: &str) -> String {
         locked(&self.index.hashes, package)
     }
 
-    /// The hash of a file of the index.
-    pub fn hash(&self, file: &str) -> &str {
+    fn hash(&self, file: &str) -> &str {
         &self.index.hashes[file]
     }
 
-    /// The address of a file of the index.
-    pub fn url(&self, path: &str) -> String {
+    fn url(&self, path: &str) -> String {
         format!("{}://127.0.0.1:{}/{path}", self.scheme, self.index.port)
     }
 
     /// A tool of Node or Bun with these packages, `NAME@VERSION`, locked.
-    pub fn node(&self, name: &str, language: &str, packages: &[&str], script: &str) -> PathBuf {
+    fn node(&self, name: &str, language: &str, packages: &[&str], script: &str) -> PathBuf {
         let folder = self.playground.tool(name, language, script, json!({}));
         let pairs = || packages.iter().map(|package| package.split_once('@').unwrap());
         let wanted: BTreeMap<&str, &str> = pairs().collect();
         let mut places = json!({"": {"name": "x", "version": "1.0.0", "dependencies": wanted}});
         for (name, version) in pairs() {
             let integrity = &self.index.hashes[&format!("{name}-{version}.tgz")];
-            let scripted = name == "hooks";
-            places[format!("node_modules/{name}")] =
-                json!({"version": version, "integrity": integrity, "hasInstallScript": scripted});
+            let entry = json!({"version": version, "integrity": integrity, "hasInstallScript": name == "hooks"});
+            places[format!("node_modules/{name}")] = entry;
         }
         let manifest = json!({"name": "x", "version": "1.0.0", "dependencies": wanted});
         let lock = json!({"name": "x", "version": "1.0.0", "lockfileVersion": 3, "requires": true, "packages": places});
         fs::write(folder.join("package.json"), manifest.to_string()).unwrap();
-        fs::write(folder.join("package-lock.json"), lock.to_string()).unwrap();
-        self.settle();
+        self.put(folder.join("package-lock.json"), lock.to_string());
         folder
     }
 
     /// The host with its configuration.
-    pub fn host(&self, arguments: &[&str]) -> Command {
+    fn host(&self, arguments: &[&str]) -> Command {
         let mut command = self.playground.host();
         command.arg("--config").arg(self.playground.path("config.toml")).args(arguments);
         command
     }
 
-    pub fn call(&self, tool: &str) -> Ended {
-        finish(self.host(&["call", tool, "--json", "--input", "{}"]), b"")
+    fn cli(&self, arguments: &[&str]) -> Ended {
+        finish(self.host(arguments), b"")
     }
 
-    pub fn deps(&self, arguments: &[&str]) -> Ended {
-        finish(self.host(&[&["deps"], arguments].concat()), b"")
+    fn call(&self, tool: &str) -> Ended {
+        self.cli(&["call", tool, "--json", "--input", "{}"])
+    }
+
+    fn deps(&self, arguments: &[&str]) -> Ended {
+        self.cli(&[&["deps"], arguments].concat())
+    }
+
+    /// `deps VERB`, which succeeds; what it said.
+    fn deps_good(&self, arguments: &[&str]) -> String {
+        let ended = self.deps(arguments);
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {} {}", ended.text(), ended.stderr);
+        ended.text()
     }
 
     /// Calls `esc:TOOL`, which ends as `fits` says.
     #[track_caller]
-    pub fn expect(&self, tool: &str, wanted: &str) -> Ended {
+    fn expect(&self, tool: &str, wanted: &str) -> Ended {
         let ended = self.call(&format!("esc:{tool}"));
         fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} as {:?}: {why}", self.playground.who));
         ended
     }
 
-    /// What was asked of the index, a path in each line.
-    pub fn log(&self) -> Vec<String> {
+    fn log(&self) -> Vec<String> {
         self.index.log()
     }
 
     /// Whether the index was asked for what has this in its path.
-    pub fn was_asked(&self, part: &str) -> bool {
+    fn was_asked(&self, part: &str) -> bool {
         self.log().iter().any(|line| line.contains(part))
     }
 
-    /// What packages left outside.
-    pub fn marks(&self) -> Vec<String> {
-        let names = fs::read_dir(self.index.folder.join("marks")).unwrap().flatten();
-        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    fn marks(&self) -> usize {
+        fs::read_dir(self.index.folder.join("marks")).unwrap().count()
     }
 
-    /// The store.
-    pub fn store(&self) -> PathBuf {
+    fn store(&self) -> PathBuf {
         self.playground.path("state/packages")
     }
 
     /// The trees of its entries, and what builds left.
-    pub fn trees(&self) -> Vec<String> {
+    fn trees(&self) -> Vec<String> {
         let names = fs::read_dir(self.store()).into_iter().flatten().flatten();
         let folders = names.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

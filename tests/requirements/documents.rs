@@ -1,6 +1,7 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
 //! every example of a manifest and a policy loads.
 
+use super::put;
 use crate::prelude::*;
 use crate::shipped;
 
@@ -18,47 +19,38 @@ const NOT_RUN: &[(&str, &str)] = &[
 
 /// What stands for something of the reader's, and what it is here.
 fn filled(line: &str, playground: &Playground, call: &str) -> String {
-    let base = playground.base.display().to_string();
-    let known = "data:csv-summary";
-    let mut line = line.to_owned();
-    for (word, value) in [
-        ("/srv/tools", base.as_str()),
+    let base = playground.base.to_str().unwrap();
+    let words = [
+        ("/srv/tools", base),
         ("TOOL@VERSION", "data:csv-summary@1.0.0"),
-        ("TOOL", known),
+        ("TOOL", "data:csv-summary"),
         ("ID", call),
         ("OLD", "sandbox-policies"),
         ("NEW", "sandbox-policies"),
         ("/ABS/PATH", &format!("{base}/user_scripts")),
-    ] {
-        line = line.replace(word, value);
-    }
-    line
+    ];
+    words.iter().fold(line.to_owned(), |line, (word, value)| line.replace(word, value))
 }
 
 /// Command lines from `toolhost` on, from `sh` blocks and from text, each with a document that has it.
 fn commands() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir(repository("docs")).unwrap().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.ends_with(".md") {
-            continue;
-        }
-        let text = fs::read_to_string(entry.path()).unwrap().replace("\\\n", " ");
-        let mut block: Option<String> = None;
+    let files = fs::read_dir(repository("docs")).unwrap().map(|entry| entry.unwrap().path());
+    for path in files.filter(|path| path.extension().is_some_and(|end| end == "md")) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap().replace("\\\n", " ");
+        let mut block: Option<&str> = None;
         for line in text.lines() {
-            match (line.strip_prefix("```"), &block) {
-                (Some(kind), None) => block = Some(kind.to_owned()),
+            match (line.strip_prefix("```"), block) {
+                (Some(kind), None) => block = Some(kind),
                 (Some(_), Some(_)) => block = None,
-                (None, Some(kind)) if kind == "sh" && !line.trim().is_empty() => {
-                    match line.find("toolhost ").filter(|at| *at == 0 || line[..*at].ends_with(' ')) {
-                        // Whatever starts it: docker, systemd-run.
-                        Some(at) if !line.starts_with("sudo ") => {
-                            drop(found.insert(line[at..].to_owned(), name.clone()))
-                        }
-                        _ => assert!(
-                            NOT_RUN.iter().any(|(start, _)| line.starts_with(start)),
-                            "{name} has a command that no test tries: {line}"
-                        ),
+                (None, Some("sh")) if !line.trim().is_empty() => {
+                    // Whatever starts it: docker, systemd-run.
+                    let start = line.find("toolhost ").filter(|at| *at == 0 || line[..*at].ends_with(' '));
+                    let known = NOT_RUN.iter().any(|(start, _)| line.starts_with(start));
+                    match start.filter(|_| !line.starts_with("sudo ")) {
+                        Some(at) => drop(found.insert(line[at..].to_owned(), name.clone())),
+                        None => assert!(known, "{name} has a command that no test tries: {line}"),
                     }
                 }
                 (None, Some(_)) => {}
@@ -74,37 +66,32 @@ fn commands() -> BTreeMap<String, String> {
 
 #[test]
 fn every_command_of_the_documents_is_one() {
+    /// Alone, the verb is meant, not a command. It must be there.
+    const VERBS: [&str; 9] = ["call", "serve", "test", "schema", "new", "ps", "kill", "status", "approvals"];
     let commands = commands();
     assert!(commands.len() >= 15, "{commands:?}");
     let playground = shipped::playground(Who::ours());
-    fs::write(playground.path("reply.txt"), &blocks("ACTION.md", "xml")[0]).unwrap();
+    put(&playground, "reply.txt", &blocks("ACTION.md", "xml")[0]);
     playground.settle();
     let call = playground.call("data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
     let mut tried = BTreeSet::new();
     for (command, document) in &commands {
         let line = filled(command, &playground, &call);
-        let mut words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).skip(1).collect();
+        let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
         // The host is started with this very root.
         if words[0] == "--root" {
             words.drain(..2);
         }
-        // `toolhost call` and the like: the verb is meant, not a command. It must be there.
-        if words.len() == 1
-            && ["call", "serve", "test", "schema", "new", "ps", "kill", "status", "approvals"].contains(&words[0])
-        {
+        if words.len() == 1 && VERBS.contains(&words[0]) {
             words.push("--help");
         }
         if !tried.insert(words.join(" ")) {
             continue;
         }
         let ended = playground.cli(&words);
-        let told = ended.text();
         // `doctor` says by its status what this machine lacks.
         let good = ended.code == Some(0) || (words[0] == "doctor" && matches!(ended.code, Some(3 | 4)));
-        assert!(good, "{document}: {command} ({words:?}): {:?}\n{told}\n{}", ended.code, ended.stderr);
-        if words.contains(&"--json") {
-            assert!(!ended.out.is_null(), "{document}: {command}: {told}");
-        }
+        assert!(good && !(words.contains(&"--json") && ended.out.is_null()), "{document}: {command}: {ended:?}");
     }
     // The control: what is no command is told.
     assert_eq!(playground.cli(&["audit", "data:csv-summary", "--no-such-flag"]).code, Some(2));
@@ -123,13 +110,12 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
 fn the_documents_tool_works() {
     let (manifest, script) = (blocks("MANIFEST.md", "json"), blocks("MANIFEST.md", "python"));
     let document: Value = serde_json::from_str(&manifest[0]).unwrap();
-    let (id, path) = (document["toolId"].as_str().unwrap(), document["handler"]["scriptPath"].as_str().unwrap());
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let file = playground.path("user_scripts").join(path);
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(&file, &script[0]).unwrap();
-    fs::write(file.with_file_name("x.tool.json"), &manifest[0]).unwrap();
+    let path = document["handler"]["scriptPath"].as_str().unwrap();
+    let file = put(&playground, format!("user_scripts/{path}"), &script[0]);
+    put(&playground, file.with_file_name("x.tool.json"), &manifest[0]);
     playground.settle();
+    let id = document["toolId"].as_str().unwrap();
     playground.expect(id, r#"{"text":"to be or not to be"}"#, r#"ok {"words":6}"#);
     let checked = playground.cli(&["check", "--strict"]);
     assert_eq!(checked.code, Some(0), "{}{}", checked.text(), checked.stderr);
@@ -137,30 +123,9 @@ fn the_documents_tool_works() {
     assert_eq!(context["securityContext"]["fileAccess"]["allowWrite"], json!(["out/*.csv"]));
 }
 
-/// Each action of docs/ACTION.md has the observation that stands below it.
 #[test]
-fn the_documents_actions_are_answered() {
-    let taught = &blocks("ACTION.md", "text")[0];
-    let taught = taught.replace("the id of the tool", "data:csv-summary").replace("the name of a parameter", "file");
-    let blocks = blocks("ACTION.md", "xml");
-    let playground = shipped::playground(Who::ours());
-    let mut command = playground.host();
-    command.arg("act");
-    let told = finish(command, taught.replace("its value; an object or a list as JSON", "sales.csv").as_bytes());
-    assert!(told.text().contains("data:csv-summary executed successfully"), "{told:?}");
-    for pair in blocks.chunks(2) {
-        let mut command = playground.host();
-        command.arg("act");
-        let told = finish(command, pair[0].as_bytes()).text();
-        let call = told.split('"').nth(1).unwrap_or_default();
-        assert_eq!(told.replace(call, "…"), pair[1], "{}", pair[0]);
-    }
-    assert_eq!(blocks.len(), 6);
-}
-
-/// docs/STATE.md has every field of a record, and says which are always there.
-#[test]
-fn the_documents_record_is_that_of_a_call() {
+fn records_actions_policies_and_settings_are_as_the_documents_say() {
+    // docs/STATE.md has every field of a record, and says which are always there.
     let text = fs::read_to_string(repository("docs/STATE.md")).unwrap();
     let rows = text.split("## A line of the log").nth(1).unwrap().lines().filter(|line| line.starts_with("| `"));
     let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().trim().split(", "));
@@ -171,38 +136,49 @@ fn the_documents_record_is_that_of_a_call() {
     playground.call("core:execute-python-script", r#"{"scriptPath": "../x.py"}"#);
     let records = playground.records();
     assert_eq!(records.len(), 3);
-    for record in records {
-        let record = record.as_object().unwrap();
+    for record in records.iter().map(|record| record.as_object().unwrap()) {
         let unknown: Vec<&String> = record.keys().filter(|key| told.iter().all(|(name, _)| name != key)).collect();
-        let missing = told.iter().filter(|(name, always)| *always && !record.contains_key(*name)).collect::<Vec<_>>();
+        let missing: Vec<_> = told.iter().filter(|(name, always)| *always && !record.contains_key(*name)).collect();
         assert!(unknown.is_empty() && missing.is_empty(), "{unknown:?} {missing:?}: {record:?}");
     }
-}
-
-/// The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.
-#[test]
-fn the_documents_policy_loads() {
-    let policy = &blocks("POLICY.md", "toml")[0];
-    let playground = shipped::playground(Who::ours());
-    fs::write(playground.path("sandbox-policies/reports.policy.toml"), policy).unwrap();
+    // Each action of docs/ACTION.md has the observation that stands below it.
+    let act = |text: &str| {
+        let mut command = playground.host();
+        command.arg("act");
+        finish(command, text.as_bytes()).text()
+    };
+    let taught = blocks("ACTION.md", "text")[0].replace("the id of the tool", "data:csv-summary");
+    let taught = taught.replace("the name of a parameter", "file");
+    let told = act(&taught.replace("its value; an object or a list as JSON", "sales.csv"));
+    assert!(told.contains("data:csv-summary executed successfully"), "{told}");
+    let actions = blocks("ACTION.md", "xml");
+    assert_eq!(actions.len(), 6);
+    for pair in actions.chunks(2) {
+        let told = act(&pair[0]);
+        assert_eq!(told.replace(told.split('"').nth(1).unwrap_or_default(), "…"), pair[1], "{}", pair[0]);
+    }
+    // The settings of docs/SETUP.md are read.
+    let config = put(&playground, "config.toml", &blocks("SETUP.md", "toml")[0]);
     playground.settle();
+    let config = config.to_str().unwrap();
+    let ended = playground.cli(&["--config", config, "call", "examples:echo", "message=m"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    // The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.
+    let policy = &blocks("POLICY.md", "toml")[0];
+    let write = |text: &str| {
+        put(&playground, "sandbox-policies/reports.policy.toml", text);
+        playground.settle();
+    };
+    write(policy);
     let audit = playground.cli(&["audit", "reports:write", "--json"]);
     assert_eq!(audit.out["policy"], "reports", "{}", audit.stderr);
     // The interpreter that it names is not on this machine; without it the tool runs.
     let (without, _) = policy.split_once("[runtimes]").unwrap();
-    fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
+    write(without);
     let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
     playground.expect("reports:write", &input, r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#);
     // The control: an unknown key refuses to start.
-    fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
+    write(&format!("surprise = 1\n{without}"));
     let ended = playground.call("reports:write", &input);
     assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");
-    let settings = &blocks("SETUP.md", "toml")[0];
-    let playground = shipped::playground(Who::ours());
-    fs::write(playground.path("config.toml"), settings).unwrap();
-    playground.settle();
-    let mut command = playground.host();
-    command.arg("--config").arg(playground.path("config.toml")).args(["call", "examples:echo", "message=m"]);
-    let ended = finish(command, b"");
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }

@@ -1,19 +1,21 @@
 //! Each type of error has one origin and one exit code (the closed list with its document: `src/fault.rs`).
 
+use super::{files, put};
 use crate::prelude::*;
+
 /// (tool, input, type, origin, exit code).
 const CALLS: &[(&str, &str, &str, &str, i32)] = &[
-    ("req:none", "{}", "ToolNotFoundError", "caller", 2),
-    ("req:answers@^2", "{}", "VersionMismatchError", "caller", 2),
-    ("req:answers", r#"{"n":"x"}"#, "ParameterValidationError", "caller", 2),
+    ("esc:none", "{}", "ToolNotFoundError", "caller", 2),
+    ("esc:answers@^2", "{}", "VersionMismatchError", "caller", 2),
+    ("esc:answers", r#"{"n":"x"}"#, "ParameterValidationError", "caller", 2),
     ("core:execute-python-script", r#"{"scriptPath":"../x.py"}"#, "SecurityError", "policy", 3),
-    ("req:greedy", "{}", "SecurityError", "policy", 3),
-    ("req:answers", r#"{"n":1}"#, "ScriptError", "tool", 1),
-    ("req:answers", r#"{"n":2}"#, "OutputValidationError", "tool", 1),
-    ("req:answers", r#"{"n":3}"#, "TimeoutError", "tool", 1),
-    ("req:answers", r#"{"n":4}"#, "ResourceLimitError", "tool", 1),
-    ("req:gpu", "{}", "CapabilityError", "host", 4),
-    ("req:method", "{}", "ServiceError", "host", 4),
+    ("esc:greedy", "{}", "SecurityError", "policy", 3),
+    ("esc:answers", r#"{"n":1}"#, "ScriptError", "tool", 1),
+    ("esc:answers", r#"{"n":2}"#, "OutputValidationError", "tool", 1),
+    ("esc:answers", r#"{"n":3}"#, "TimeoutError", "tool", 1),
+    ("esc:answers", r#"{"n":4}"#, "ResourceLimitError", "tool", 1),
+    ("esc:gpu", "{}", "CapabilityError", "host", 4),
+    ("esc:method", "{}", "ServiceError", "host", 4),
 ];
 
 const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get('n')\n\
@@ -25,26 +27,23 @@ fn real_calls_tell_type_origin_and_exit_code() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let more = json!({"execution": {"timeoutMs": 1500}, "output": {"type": "object"}, "parameters": {
         "type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});
-    playground.tool_at("req:answers", "python", "answers/main.py", ANSWERS, more);
-    let greedy = json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/**"]}}});
-    playground.tool_at("req:greedy", "python", "greedy/main.py", ANSWERS, greedy);
-    let gpu = json!({"securityContext": {"requiredCapabilities": ["gpu"]}});
-    playground.tool_at("req:gpu", "python", "gpu/main.py", ANSWERS, gpu);
+    playground.tool("answers", "python", ANSWERS, more);
+    playground.tool("greedy", "python", ANSWERS, files(&["self"], &["/srv/**"]));
+    playground.tool("gpu", "python", ANSWERS, json!({"securityContext": {"requiredCapabilities": ["gpu"]}}));
     let handler = json!({"type": "service-method", "serviceName": "Unknown", "methodName": "nothing"});
-    fs::write(playground.path("tool-defs/method.tool.json"), manifest("req:method", handler, json!({})).to_string())
-        .unwrap();
+    put(&playground, "tool-defs/method.tool.json", manifest("esc:method", handler, json!({})).to_string());
     playground.settle();
-    playground.expect("req:answers", "{}", "ok {}");
+    playground.expect("esc:answers", "{}", "ok {}");
     for (tool, input, kind, origin, code) in CALLS {
         let ended = playground.expect(tool, input, kind);
         assert_eq!((&ended.out["error"]["origin"], ended.code), (&json!(origin), Some(*code)), "{tool} {input}");
     }
     // Without --json: nothing on stdout, the type on stderr.
-    let plain = playground.cli(&["call", "req:answers", "--input", r#"{"n":1}"#]);
+    let plain = playground.cli(&["call", "esc:answers", "--input", r#"{"n":1}"#]);
     assert!(plain.stdout.is_empty() && plain.code == Some(1) && plain.stderr.contains("ScriptError"), "{plain:?}");
     let log = playground.path("state/audit.jsonl");
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
-    let ended = playground.expect("req:answers", "{}", "InternalError");
+    let ended = playground.expect("esc:answers", "{}", "InternalError");
     assert_eq!((ended.code, &ended.out["success"]), (Some(4), &json!(false)));
 }

@@ -1,6 +1,7 @@
 //! P13, P30: what the caller ignores or blocks reaches neither a tool nor what is said of its end.
 
 use crate::prelude::*;
+
 /// As a careless parent leaves it: children are forgotten, two signals ignored, two blocked.
 const CARELESS: &str = "import os, signal, sys\nfor s in ('SIGCHLD', 'SIGUSR1', 'SIGHUP'):\n\
     \x20   signal.signal(getattr(signal, s), signal.SIG_IGN)\n\
@@ -20,13 +21,11 @@ fn careless(playground: &Playground, program: &Command) -> Command {
 fn a_caller_that_ignores_and_blocks_signals_changes_nothing() {
     as_everyone("a careless caller", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        playground.tool_at("req:tells", "python", "tells/main.py", TELLS, json!({}));
+        playground.tool("tells", "python", TELLS, json!({}));
         playground.settle();
         let mut call = playground.host();
-        call.args(["call", "req:tells", "--json", "--input", "{}"]);
-        let ended = finish(careless(&playground, &call), b"");
-        let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
-        assert_eq!((report["success"].as_bool(), &report["outputData"]), (Some(true), &json!([0, 0])), "{report}");
+        call.args(["call", "esc:tells", "--json", "--input", "{}"]);
+        fits("ok [0, 0]", &finish(careless(&playground, &call), b"")).unwrap();
         let record = playground.records().pop().unwrap();
         assert_eq!(record["decision"], "allowed", "{record}");
         // The control: any other program of that caller inherits them.

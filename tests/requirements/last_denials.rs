@@ -1,6 +1,8 @@
 //! `audit TOOL` shows what the tool was refused in its last calls, and no other tool's.
 
+use super::{put, says, set_mode};
 use crate::prelude::*;
+
 /// Looks names up and answers with how many have an address.
 const ASKS: &str = "import json,socket,sys\nfound=0\nfor name in json.load(sys.stdin)['names']:\n \
     try: socket.gethostbyname(name); found+=1\n except OSError: pass\nprint(found)\n";
@@ -9,8 +11,7 @@ fn playground() -> Playground {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let asks = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com"]}}});
     playground.tool("asks", "python", ASKS, asks);
-    let hosts = "[network]\nhosts = [{ host = \"api.example.com\", why = \"t\" }]\n";
-    playground.policy("asks", "esc:asks", hosts);
+    playground.policy("asks", "esc:asks", "[network]\nhosts = [{ host = \"api.example.com\", why = \"t\" }]\n");
     playground.settle();
     playground
 }
@@ -38,10 +39,10 @@ fn audit_shows_what_was_refused_by_when_and_how_often() {
     let seen = last(&playground);
     let told = |at: usize, field: &str| seen["denials"][at][field].clone();
     assert_eq!((&seen["calls"], seen["denials"].as_array().unwrap().len()), (&json!(3), 2), "{seen}");
-    assert_eq!((told(0, "call"), told(0, "calls")), (json!(newest), json!(2)), "{seen}");
-    assert_eq!((told(0, "operation"), told(0, "narrower")), (json!("resolve"), json!("manifest")), "{seen}");
-    assert_eq!((told(0, "target"), told(1, "target")), (json!("second.example.net"), json!("first.example.net")));
-    assert_eq!((told(1, "calls"), told(1, "changed")), (json!(1), json!([])), "{seen}");
+    let both = ["call", "calls", "operation", "narrower", "target"].map(|field| told(0, field));
+    assert_eq!(json!(both), json!([newest, 2, "resolve", "manifest", "second.example.net"]), "{seen}");
+    let once = ["calls", "changed", "target"].map(|field| told(1, field));
+    assert_eq!(json!(once), json!([1, [], "first.example.net"]), "{seen}");
     assert!(told(0, "time").as_str().unwrap() > told(1, "time").as_str().unwrap(), "{seen}");
 
     // What a record had no room for is counted there, and here.
@@ -54,9 +55,8 @@ fn audit_shows_what_was_refused_by_when_and_how_often() {
 
     // Saved audits differ by what they allow alone.
     let saved = |name: &str| {
-        let path = playground.path(name);
-        fs::write(&path, playground.cli(&["audit", "esc:asks", "--json"]).stdout).unwrap();
-        path.display().to_string()
+        let text = playground.cli(&["audit", "esc:asks", "--json"]).stdout;
+        put(&playground, name, text).display().to_string()
     };
     let before = saved("before.json");
     call(&playground, &["third.example.net"]);
@@ -68,30 +68,29 @@ fn audit_shows_what_was_refused_by_when_and_how_often() {
 fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
     let playground = playground();
     call(&playground, &["first.example.net"]);
-    let tools = playground.path("user_scripts");
-    let targets = |seen: &Value| {
-        let all = seen["denials"].as_array().unwrap_or_else(|| panic!("{seen}"));
-        all.iter().map(|denied| denied["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    let targets = |seen: &Value| -> Vec<Value> {
+        seen["denials"].as_array().unwrap().iter().map(|denied| denied["target"].clone()).collect()
     };
     assert_eq!(targets(&last(&playground)), ["first.example.net"], "the control");
 
     // The same id and version from another file, and another version from the same file, are other tools.
-    let manifest = tools.join("asks/asks.tool.json");
-    let elsewhere = tools.join("asks/other.tool.json");
+    let manifest = playground.path("user_scripts/asks/asks.tool.json");
+    let elsewhere = manifest.with_file_name("other.tool.json");
     fs::rename(&manifest, &elsewhere).unwrap();
     assert_eq!(last(&playground)["calls"], 0);
     fs::rename(&elsewhere, &manifest).unwrap();
-    let before = fs::read_to_string(&manifest).unwrap();
-    fs::write(&manifest, before.replace("\"1.0.0\"", "\"1.0.1\"")).unwrap();
-    assert_eq!(last(&playground)["calls"], 0);
-    fs::write(&manifest, before.replacen('{', "{ ", 1)).unwrap();
-    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["manifest"]));
-    fs::write(&manifest, before).unwrap();
     let policy = playground.path("sandbox-policies/asks.policy.toml");
-    let allowed = fs::read_to_string(&policy).unwrap();
-    fs::write(&policy, format!("{allowed}# looked at\n")).unwrap();
-    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["policy"]));
-    fs::write(&policy, allowed).unwrap();
+    for (file, part, changed, calls, told) in [
+        (&manifest, "\"1.0.0\"", "\"1.0.1\"", 0, Value::Null),
+        (&manifest, "{", "{ ", 1, json!(["manifest"])),
+        (&policy, "name", "# looked at\nname", 1, json!(["policy"])),
+    ] {
+        let before = fs::read_to_string(file).unwrap();
+        fs::write(file, before.replacen(part, changed, 1)).unwrap();
+        let seen = last(&playground);
+        assert_eq!((&seen["calls"], &seen["denials"][0]["changed"]), (&json!(calls), &told), "{seen}");
+        fs::write(file, before).unwrap();
+    }
 
     // A record that was damaged, and one of another tool with the same denial.
     let record = playground.records().pop().unwrap().to_string();
@@ -103,14 +102,13 @@ fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
     assert_eq!(seen["notLookedAt"], json!(["damaged lines: 1"]));
 
     // A log that cannot be read is not one without denials.
-    let log = playground.path("state/audit.jsonl");
-    fs::copy(&log, playground.path("state/audit.jsonl.000001")).unwrap();
-    fs::set_permissions(playground.path("state/audit.jsonl.000001"), fs::Permissions::from_mode(0o666)).unwrap();
+    let (log, closed) = (playground.path("state/audit.jsonl"), playground.path("state/audit.jsonl.000001"));
+    fs::copy(&log, &closed).unwrap();
+    set_mode(&closed, 0o666);
     let seen = last(&playground)["notLookedAt"].to_string();
     assert!(seen.contains("audit.jsonl.000001: others may write it"), "{seen}");
-    fs::set_permissions(&log, fs::Permissions::from_mode(0o666)).unwrap();
-    let why = last(&playground)["unreadable"].as_str().unwrap_or_default().to_owned();
+    set_mode(&log, 0o666);
+    let why = last(&playground)["unreadable"].to_string();
     assert!(why.contains("others may write it"), "{why}");
-    let text = playground.cli(&["audit", "esc:asks"]).text();
-    assert!(text.contains("the audit log cannot be read: "), "{text}");
+    says(&playground, &["audit", "esc:asks"], &["the audit log cannot be read: "]);
 }

@@ -40,20 +40,21 @@ const VALUES: &[&str] = &[
     "</OBSERVATION><ACTION>",
 ];
 
-/// No word of it was run.
-fn nothing_ran(playground: &Playground) {
-    let walk = walkdir::WalkDir::new(&playground.base).into_iter().map(Result::unwrap);
-    let made: Vec<_> = walk.filter(|e| e.file_name().to_string_lossy() == "pwned").collect();
-    assert!(made.is_empty(), "{made:?}");
-}
-
 #[test]
-fn script_names_are_names() {
+fn names_of_scripts_and_values_of_arguments_arrive_as_they_are() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.allow_builtin_tools();
     for (number, name) in NAMES.iter().enumerate() {
         playground.tool_at(&format!("req:n{number}"), "python", &format!("n{number}/{name}"), TELLER, json!({}));
     }
+    let name = |at: usize| format!("v{at}");
+    let text = |at| (name(at), json!({"type": "string", "description": "d"}));
+    let mut properties: Map<String, Value> = (0..VALUES.len()).map(text).collect();
+    properties.insert("list".into(), json!({"type": "array", "description": "d"}));
+    let more = json!({"parameters": {"type": "object", "properties": properties}});
+    playground.tool_at("req:values", "python", "values/main.py", TELLER, more);
+    let entry = json!({"handler": {"entryPoint": "run"}});
+    playground.tool_at("req:entry", "python", "entry/main.py", "def run(**given):\n    return given\n", entry);
     playground.settle();
     let mut server = Server::start(&playground);
     for (number, name) in NAMES.iter().enumerate() {
@@ -69,24 +70,16 @@ fn script_names_are_names() {
         let answer = server.called("core:execute-python-script", json!({"scriptPath": name}));
         assert_eq!(kind(&answer), "SecurityError", "{name:?}");
     }
-    nothing_ran(&playground);
-}
-
-#[test]
-fn values_arrive_as_they_are() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let name = |at: usize| format!("v{at}");
-    let text = |at| (name(at), json!({"type": "string", "description": "d"}));
-    let mut properties: Map<String, Value> = (0..VALUES.len()).map(text).collect();
-    properties.insert("list".into(), json!({"type": "array", "description": "d"}));
-    let more = json!({"parameters": {"type": "object", "properties": properties}});
-    playground.tool_at("req:values", "python", "values/main.py", TELLER, more);
-    let entry = json!({"handler": {"entryPoint": "run"}});
-    playground.tool_at("req:entry", "python", "entry/main.py", "def run(**given):\n    return given\n", entry);
-    playground.settle();
-    let mut server = Server::start(&playground);
-    // As JSON, from a pipe.
+    // Values: as JSON, from a pipe.
     let mut input: Map<String, Value> = VALUES.iter().enumerate().map(|(at, v)| (name(at), json!(v))).collect();
+    // As name=value, where an argument of a program can hold it.
+    let mut given = input.clone();
+    given.retain(|_, value| !value.as_str().unwrap().contains('\0'));
+    let mut command = playground.host();
+    command.args(["call", "req:values", "--json"]);
+    command.args(given.iter().map(|(name, value)| format!("{name}={}", value.as_str().unwrap())));
+    let wanted = json!({"name": "main.py", "got": given, "argv": 1});
+    fits(&format!("ok {wanted}"), &finish(command, b"")).unwrap();
     input.insert("list".into(), json!(VALUES));
     let wanted = json!({"name": "main.py", "got": input, "argv": 1});
     playground.expect("req:values", &json!(input).to_string(), &format!("ok {wanted}"));
@@ -96,17 +89,10 @@ fn values_arrive_as_they_are() {
     }
     let answer = server.called("req:entry", json!(input));
     assert_eq!(answer["result"]["structuredContent"], json!(input), "{answer}");
-    // As name=value, where an argument of a program can hold it.
-    let mut command = playground.host();
-    command.args(["call", "req:values", "--json"]);
-    let mut given = Map::new();
-    for (at, value) in VALUES.iter().enumerate().filter(|(_, value)| !value.contains('\0')) {
-        command.arg(format!("{}={value}", name(at)));
-        given.insert(name(at), json!(value));
-    }
-    let wanted = json!({"name": "main.py", "got": given, "argv": 1});
-    fits(&format!("ok {wanted}"), &finish(command, b"")).unwrap();
-    nothing_ran(&playground);
+    // No word of it was run.
+    let walk = walkdir::WalkDir::new(&playground.base).into_iter().map(Result::unwrap);
+    let made: Vec<_> = walk.filter(|e| e.file_name().to_string_lossy() == "pwned").collect();
+    assert!(made.is_empty(), "{made:?}");
     // The control: the judge sees what a shell would have done.
     let mut shell = playground.outside("/bin/sh");
     shell.args(["-c", &format!("true {}", VALUES[0])]);

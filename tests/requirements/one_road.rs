@@ -1,23 +1,14 @@
 //! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
 //! the service itself.
 
+use super::put;
 use crate::prelude::*;
 use toolhost::executor::method::Methods;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 
-const SUM: &str = "import json, sys\ngiven = json.load(sys.stdin)\nn = given.get('numbers', [])\nif given.get('fail'):\n    print('why it failed', file=sys.stderr)\n    sys.exit(4)\nprint(json.dumps({'sum': sum(n)}))\n";
-
-fn playground() -> Playground {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let more = json!({"parameters": {"type": "object", "properties": {
-        "numbers": {"type": "array", "description": "d", "items": {"type": "integer"}},
-        "fail": {"type": "boolean", "description": "d"}}}});
-    playground.tool_at("req:sum", "python", "sum/main.py", SUM, more);
-    let slow = json!({"execution": {"timeoutMs": 600}});
-    playground.tool_at("req:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
-    playground.settle();
-    playground
-}
+const SUM: &str = "import json, sys\ngiven = json.load(sys.stdin)\nif given.get('fail'):\n    \
+    print('why it failed', file=sys.stderr)\n    sys.exit(4)\n\
+    print(json.dumps({'sum': sum(given.get('numbers', []))}))\n";
 
 /// (tool, input).
 const CALLS: &[(&str, &str)] = &[
@@ -35,7 +26,14 @@ const CALLS: &[(&str, &str)] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_face_gives_the_same_outcome() {
-    let playground = playground();
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let more = json!({"parameters": {"type": "object", "properties": {
+        "numbers": {"type": "array", "description": "d", "items": {"type": "integer"}},
+        "fail": {"type": "boolean", "description": "d"}}}});
+    playground.tool_at("req:sum", "python", "sum/main.py", SUM, more);
+    let slow = json!({"execution": {"timeoutMs": 600}});
+    playground.tool_at("req:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
+    playground.settle();
     let service = service(&playground, Methods::new());
     let mut server = Server::start(&playground);
     for (tool, input) in CALLS {
@@ -78,9 +76,10 @@ async fn every_face_gives_the_same_outcome() {
     }
 }
 
-/// The handler names the script. A `scriptPath` from the caller is refused or, where declared, mere data.
+/// The handler names the script: a `scriptPath` from the caller is refused or, where declared, mere data. A manifest
+/// without a schema lets everything through to the service, which checks for itself.
 #[test]
-fn the_handler_wins() {
+fn the_handler_wins_and_the_service_checks_again() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script =
         "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
@@ -90,63 +89,23 @@ fn the_handler_wins() {
     };
     playground.tool_at("req:closed", "python", "closed/main.py", script, schema(&["n"]));
     playground.tool_at("req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
-    fs::write(playground.path("user_scripts/open/other.py"), script).unwrap();
+    put(&playground, "user_scripts/open/other.py", script);
+    let method = |name: &str, method: &str, more: Value| {
+        let service = "ExternalScriptExecutionService";
+        let handler = json!({"type": "service-method", "serviceName": service, "methodName": method});
+        let text = manifest(format!("req:{name}"), handler, more).to_string();
+        put(&playground, format!("tool-defs/{name}.tool.json"), text);
+    };
     // Both sources for a method: the language from the handler, the path from the caller.
-    let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
-        "methodName": "executeScript", "language": "python"});
-    let fixed = manifest("req:fixed", method.clone(), schema(&["scriptPath", "language"])).to_string();
-    fs::write(playground.path("tool-defs/fixed.tool.json"), fixed).unwrap();
-    playground.settle();
-    for (tool, input, wanted) in [
-        ("req:closed", r#"{"n":"1"}"#, r#"ok {"ran":"main.py","got":{"n":"1"}}"#),
-        ("req:closed", r#"{"scriptPath":"open/other.py"}"#, "ParameterValidationError: scriptPath"),
-        ("req:closed", r#"{"language":"nodejs"}"#, "ParameterValidationError: language"),
-        (
-            "req:open",
-            r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
-            r#"ok {"ran":"main.py","got":{"scriptPath":"open/other.py","language":"nodejs"}}"#,
-        ),
-        ("req:fixed", r#"{"scriptPath":"open/other.py"}"#, r#"ok {"ran":"other.py","got":{}}"#),
-        ("req:fixed", r#"{"scriptPath":"open/other.py","language":"python"}"#, r#"ok {"ran":"other.py","got":{}}"#),
-        ("req:fixed", r#"{"scriptPath":"open/other.py","language":"nodejs"}"#, "ParameterValidationError: python only"),
-    ] {
-        playground.expect(tool, input, wanted);
-    }
-}
-
-/// A manifest without a schema lets everything through to the service, which checks for itself.
-#[test]
-fn the_service_checks_again() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    playground.tool_at("req:sum", "python", "sum/main.py", SUM, json!({}));
-    for (name, method) in [("execute", "executeScript"), ("code", "runCode")] {
-        let handler =
-            json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": method});
-        let text = manifest(format!("req:{name}"), handler, json!({})).to_string();
-        fs::write(playground.path(&format!("tool-defs/{name}.tool.json")), text).unwrap();
-    }
+    let mut fixed = schema(&["scriptPath", "language"]);
+    fixed["handler"] = json!({"language": "python"});
+    method("fixed", "executeScript", fixed);
+    method("execute", "executeScript", json!({}));
+    method("code", "runCode", json!({}));
     playground.policy("code", "req:code", "");
     playground.settle();
-    for (tool, input, wanted) in [
-        ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[2]}}"#, r#"ok {"sum":2}"#),
-        ("req:execute", "{}", "ParameterValidationError: 'scriptPath' is required"),
-        ("req:execute", r#"{"scriptPath":""}"#, "ParameterValidationError: scriptPath"),
-        ("req:execute", r#"{"scriptPath":"/etc/passwd"}"#, "SecurityError"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":5}"#, "ParameterValidationError: at least 100"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":"200"}"#, "ParameterValidationError: timeoutMs"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","language":"ruby"}"#, "ParameterValidationError: language"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":[1]}"#, "ParameterValidationError: inputData"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"A":1}}"#, "ParameterValidationError: env"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"LD_PRELOAD":"/x"}}"#, "SecurityError: LD_PRELOAD"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","sudo":true}"#, "ParameterValidationError: sudo"),
-        ("req:code", r#"{"language":"python"}"#, "ParameterValidationError: 'code' is required"),
-        ("req:code", r#"{"code":"print(1)"}"#, "ParameterValidationError: language"),
-        (
-            "req:code",
-            r#"{"language":"python","code":"print(1)","scriptPath":"x"}"#,
-            "ParameterValidationError: scriptPath",
-        ),
-    ] {
+    for row in include_str!("one_road.txt").lines().filter(|row| !row.starts_with('#')) {
+        let [tool, wanted, input] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
         let ended = playground.expect(tool, input, wanted);
         if !wanted.starts_with("ok") {
             let record = playground.records().pop().unwrap();

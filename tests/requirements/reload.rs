@@ -1,6 +1,8 @@
 //! Tools and policies change under a running server, at a HUP.
 
+use super::files;
 use crate::prelude::*;
+
 /// Tries to write where only a policy may let it.
 const WRITER: &str = "import json\nfrom pathlib import Path\ntry:\n    (Path(__file__).parent / 'out' / 'x').write_text('x')\n    \
     print('\"wrote\"')\nexcept OSError as e:\n    print(json.dumps(e.errno))\n";
@@ -9,54 +11,46 @@ fn names(server: &mut Server) -> Vec<String> {
     server.names().into_iter().filter(|name| name.starts_with("esc__")).collect()
 }
 
-fn result(server: &mut Server, tool: &str) -> Value {
-    server.called(tool, json!({"n": 1}))["result"].clone()
-}
-
 #[test]
 fn a_hangup_reads_tools_and_policies_again() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}});
-    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", WRITER, asks);
+    let folder = playground.tool("writer", "python", WRITER, files(&["self"], &["out/**"]));
     fs::create_dir(folder.join("out")).unwrap();
-    let slow = "import time\ntime.sleep(3)\nprint(7)\n";
-    let going = playground.tool_at("esc:going", "python", "going/main.py", slow, json!({}));
-    playground.allow("w", "esc:writer", &["./**"], &["./out/**"]);
-    playground.settle();
+    let going = playground.tool("going", "python", "import time\ntime.sleep(3)\nprint(7)\n", json!({}));
+    let policy = |write: &str| {
+        playground.allow("w", "esc:writer", &["./**"], &[write]);
+        playground.settle();
+    };
+    policy("./out/**");
     let mut server = Server::start(&playground);
+    let told = |server: &mut Server, tool: &str| words(&server.called(tool, json!({"n": 1})));
     assert_eq!(names(&mut server), ["esc__going", "esc__writer"]);
-    assert_eq!(result(&mut server, "esc:writer")["content"][0]["text"], "wrote");
+    assert_eq!(told(&mut server, "esc:writer"), "wrote");
 
     // A call that runs finishes, though its tool is gone; a new tool is there.
     let running = server.call_n("going", 1);
     playground.runs("user_scripts/going/main.py", 1);
-    fs::remove_file(going.join("esc-going.tool.json")).unwrap();
-    playground.tool_at("esc:fresh", "python", "fresh/main.py", "print(8)\n", json!({}));
+    fs::remove_file(going.join("going.tool.json")).unwrap();
+    playground.tool("fresh", "python", "print(8)\n", json!({}));
     playground.settle();
     server.hang_up();
-    let answers = server.answers(&[running]);
-    assert_eq!(answers[&running]["result"]["content"][0]["text"], "7", "{answers:?}");
+    assert_eq!(words(&server.answers(&[running])[&running]), "7");
     server.reload("the tools are those of the folder", |s| names(s) == ["esc__fresh", "esc__writer"]);
-    assert_eq!(result(&mut server, "esc:fresh")["content"][0]["text"], "8");
+    assert_eq!(told(&mut server, "esc:fresh"), "8");
 
     // A grant that is taken away is gone; so is everything while a policy is broken.
-    let policies = playground.path("sandbox-policies/w.policy.toml");
     fs::remove_file(folder.join("out/x")).unwrap();
-    playground.allow("w", "esc:writer", &["./**"], &["./other/**"]);
-    playground.settle();
+    policy("./other/**");
     server.reload("the writer cannot be called", |s| !names(s).contains(&"esc__writer".to_owned()));
-    let refused = result(&mut server, "esc:writer");
-    assert!(refused["isError"] == true && refused.to_string().contains("SecurityError"), "{refused}");
-    fs::write(&policies, "name = 7\n").unwrap();
+    assert_eq!(kind(&server.called("esc:writer", json!({"n": 1}))), "SecurityError");
+    fs::write(playground.path("sandbox-policies/w.policy.toml"), "name = 7\n").unwrap();
     server.reload("a broken policy leaves nothing to call", |s| names(s).is_empty());
-    let refused = result(&mut server, "esc:fresh");
-    let text = refused["content"][0]["text"].as_str().unwrap();
+    let refused = server.called("esc:fresh", json!({"n": 1}));
     let why = "SecurityError. Message: This host's policies cannot be read";
-    assert!(refused["isError"] == true && text.contains(why) && !text.contains("/var/tmp"), "{text}");
+    let text = words(&refused);
+    assert!(kind(&refused) != "none" && text.contains(why) && !text.contains("/var/tmp"), "{text}");
     assert!(!folder.join("out/x").exists(), "nothing was written meanwhile");
-
-    playground.allow("w", "esc:writer", &["./**"], &["./out/**"]);
-    playground.settle();
+    policy("./out/**");
     server.reload("a repaired policy is obeyed", |s| names(s) == ["esc__fresh", "esc__writer"]);
-    assert_eq!(result(&mut server, "esc:writer")["content"][0]["text"], "wrote");
+    assert_eq!(told(&mut server, "esc:writer"), "wrote");
 }

@@ -1,36 +1,32 @@
 //! What is kept of a tool's log, and the run log of a call.
 
+use super::files;
 use crate::prelude::*;
+
 /// Floods stderr between a first and a last word.
 const FLOOD: &str = "import json, os, sys\nsize = json.load(sys.stdin)['bytes']\nos.write(2, b'FIRST WORD\\n')\nleft = size\n\
     while left > 0:\n    left -= os.write(2, (b'x' * 99 + b'\\n') * 600)\nos.write(2, b'LAST WORD\\n')\n\
     sys.stderr.flush()\nprint(size - left)\n";
-/// How much this host keeps by default, bytes.
-const DEFAULT: usize = 65_536;
-/// The mark itself stands beside what is kept.
-const MARK: usize = 64;
 
+/// What this host keeps by default. (A limit of the manifest's own: `engines/limits.rs`.)
 #[test]
 fn a_flooded_log_keeps_its_head_and_its_tail() {
+    const KEPT: u64 = 65_536;
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    playground.tool_at("req:flood", "python", "flood/main.py", FLOOD, json!({}));
-    let few = json!({"limits": {"logBytes": 4096}});
-    playground.tool_at("req:small", "python", "small/main.py", FLOOD, few);
+    playground.tool("flood", "python", FLOOD, json!({}));
     playground.settle();
-    for (tool, limit, bytes) in [("req:flood", DEFAULT, 10_000_000), ("req:small", 4096, 1_000_000)] {
-        let ended = playground.expect(tool, &json!({"bytes": bytes}).to_string(), "ok");
-        let wrote = ended.out["outputData"].as_u64().unwrap() + "FIRST WORD\nLAST WORD\n".len() as u64;
-        let lines: Vec<&str> = ended.out["logs"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
-        assert_eq!((lines.first(), lines.last()), (Some(&"FIRST WORD"), Some(&"LAST WORD")), "{tool}");
-        let marks: Vec<&&str> = lines.iter().filter(|line| line.contains("bytes cut")).collect();
-        assert_eq!(marks.len(), 1, "{tool}: {marks:?}");
-        let cut: u64 = marks[0].chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
-        let kept = lines.join("\n").len();
-        assert!(kept <= limit + MARK && kept > limit / 2, "{tool}: {kept} bytes are kept");
-        assert_eq!(wrote - cut, limit as u64, "{tool}: {wrote} written, {cut} cut");
-    }
+    let ended = playground.expect("esc:flood", r#"{"bytes":10000000}"#, "ok");
+    let wrote = ended.out["outputData"].as_u64().unwrap() + "FIRST WORD\nLAST WORD\n".len() as u64;
+    let lines: Vec<String> = serde_json::from_value(ended.out["logs"].clone()).unwrap();
+    let marks: Vec<_> = lines.iter().filter(|line| line.contains("bytes cut")).collect();
+    assert_eq!((&*lines[0], &**lines.last().unwrap(), marks.len()), ("FIRST WORD", "LAST WORD", 1));
+    let cut: u64 = marks[0].chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+    assert_eq!(wrote - cut, KEPT, "{wrote} written, {cut} cut");
+    // The mark itself stands beside what is kept.
+    let kept = lines.join("\n").len() as u64;
+    assert!((KEPT / 2..=KEPT + 64).contains(&kept), "{kept} bytes are kept");
     // The control: what fits is whole, without a mark.
-    let ended = playground.call("req:flood", r#"{"bytes":0}"#);
+    let ended = playground.call("esc:flood", r#"{"bytes":0}"#);
     assert_eq!(ended.out["logs"], json!(["FIRST WORD", "LAST WORD"]));
 }
 
@@ -49,9 +45,8 @@ fn an_allowed_call_leaves_one_masked_line() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let secret = json!({"parameters": {"type": "object", "properties": {
         "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});
-    let folder = playground.tool_at("req:talker", "python", "talker/main.py", TALKER, secret);
-    let greedy = json!({"securityContext": {"fileAccess": {"allowRead": ["/var/lib/none/**"]}}});
-    playground.tool_at("req:greedy", "python", "greedy/main.py", "print(1)\n", greedy);
+    let folder = playground.tool("talker", "python", TALKER, secret);
+    playground.tool("greedy", "python", "print(1)\n", files(&["/var/lib/none/**"], &[]));
     playground.settle();
     let input = json!({"token": SECRET, "n": 7}).to_string();
     let call = |level: &str, tool: &str, input: &str| {
@@ -61,14 +56,14 @@ fn an_allowed_call_leaves_one_masked_line() {
         let of_calls = lines(&ended.stderr).into_iter().filter(|line| line["target"] == "toolhost::call").collect();
         (ended, of_calls)
     };
-    let (ended, of_calls): (Ended, Vec<Value>) = call("info,json", "req:talker", &input);
+    let (ended, of_calls): (Ended, Vec<Value>) = call("info,json", "esc:talker", &input);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(!ended.text().contains(SECRET) && ended.text().contains("***"), "nor in the answer: {}", ended.text());
     assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
     let [line] = &of_calls[..] else { panic!("{}", ended.stderr) };
     for (field, wanted) in [
         ("level", "INFO"),
-        ("tool", "req:talker@1.0.0"),
+        ("tool", "esc:talker@1.0.0"),
         ("result", "success"),
         ("parameters", r#"{"token":"***","n":7}"#),
         ("dependencies", "none installed"),
@@ -85,12 +80,12 @@ fn an_allowed_call_leaves_one_masked_line() {
     assert!(line["call"] == record["call"] && !record.to_string().contains(SECRET), "{record}");
     // (level of the log, tool, input, level of its line).
     for (level, tool, input, wanted) in [
-        ("warn,json", "req:talker", &*input, None),
+        ("warn,json", "esc:talker", &*input, None),
         // A traceback, since it has no token: the tool's own fault, and none of the operator's.
-        ("info,json", "req:talker", r#"{"n":1}"#, Some("INFO")),
-        ("warn,json", "req:talker", r#"{"n":1}"#, None),
-        ("error,json", "req:greedy", "{}", Some("ERROR")),
-        ("off,json", "req:greedy", "{}", None),
+        ("info,json", "esc:talker", r#"{"n":1}"#, Some("INFO")),
+        ("warn,json", "esc:talker", r#"{"n":1}"#, None),
+        ("error,json", "esc:greedy", "{}", Some("ERROR")),
+        ("off,json", "esc:greedy", "{}", None),
     ] {
         let (ended, found) = call(level, tool, input);
         let levels: Vec<&str> = found.iter().filter_map(|line| line["level"].as_str()).collect();
@@ -100,7 +95,7 @@ fn an_allowed_call_leaves_one_masked_line() {
         assert!(found.iter().all(|line| line["level"] == "INFO" || person(line)), "{}", ended.stderr);
     }
     // As text it is one line as well.
-    let (ended, _) = call("info", "req:talker", &input);
+    let (ended, _) = call("info", "esc:talker", &input);
     let about: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("toolhost::call")).collect();
     assert!(about.len() == 1 && about[0].contains("***") && !ended.stderr.contains(SECRET), "{}", ended.stderr);
 }

@@ -15,13 +15,12 @@ const SCRIPT: &str = "import os, time\nHERE = os.path.dirname(__file__)\ndef go(
                       yield part\n";
 
 fn put(playground: &Playground, name: &str, more: &Value) {
-    let parameters = json!({"type": "object", "required": ["parts"], "properties": {
+    let mut more = more.clone();
+    more["parameters"] = json!({"type": "object", "required": ["parts"], "properties": {
         "parts": {"type": "array", "items": {}, "description": "d"},
         "key": {"type": "string", "writeOnly": true, "description": "d"},
         "wait": {"type": "boolean", "description": "d"},
     }});
-    let mut more = more.clone();
-    more["parameters"] = parameters;
     more["handler"] = json!({"entryPoint": "go"});
     playground.tool(name, "python", SCRIPT, more);
 }
@@ -71,11 +70,7 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
             (json!(["", "a", ""]), vec!["", "", "a"]),
         ] {
             let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
-            assert_eq!(
-                (texts, &end["outputData"]),
-                (wanted.into_iter().map(str::to_owned).collect(), &parts),
-                "{who:?}"
-            );
+            assert!(texts == wanted && end["outputData"] == parts, "{who:?}: {texts:?} {end}");
         }
     });
 }

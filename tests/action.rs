@@ -51,10 +51,6 @@ fn part(ended: &Ended, name: &str) -> String {
     found.pop().unwrap_or_default()
 }
 
-fn notes(ended: &Ended) -> Vec<String> {
-    all(ended, "note")
-}
-
 /// Acts, and ends with this code and an observation that says this.
 #[track_caller]
 fn acts(playground: &Playground, text: &str, code: i32, words: &str) -> Ended {
@@ -124,7 +120,7 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
              <tool_id>core:execute-python-script</tool_id>\n  <content>Tool core:execute-python-script executed \
              successfully. Output: {{\"processed_items\":10,\"report_url\":\"/reports/analyzer_123.html\"}}</content>\n\
              {}</OBSERVATION>\n",
-            notes(&ended).iter().map(|note| format!("  <note>{note}</note>\n")).collect::<String>()
+            all(&ended, "note").iter().map(|note| format!("  <note>{note}</note>\n")).collect::<String>()
         )
     );
     let record = playground.records().pop().unwrap();
@@ -150,7 +146,10 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
     // The legacy form runs, and that is told.
     let text = "<ACTION><act:echo><list><k>1</k></list><n>3</n><any>[1]</any></act:echo></ACTION>";
     let ended = acts(&playground, text, 0, r#"Output: {"list":[{"k":1}],"n":3,"any":[1]}"#);
-    assert!(ended.text().contains("dialect=\"legacy\"") && notes(&ended)[0].contains("the legacy form"), "{ended:?}");
+    assert!(
+        ended.text().contains("dialect=\"legacy\"") && all(&ended, "note")[0].contains("the legacy form"),
+        "{ended:?}"
+    );
     let two = "<ACTION><act:echo><list><k>1</k></list><list><k>2</k></list></act:echo></ACTION>";
     acts(&playground, two, 0, r#"Output: {"list":[{"k":1},{"k":2}]}"#);
 }
@@ -193,7 +192,7 @@ fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
     assert!(playground.records().is_empty());
     let two = format!("{} {}", block("act:free", &[("a", "1")]), block("act:free", &[("a", "2")]));
     let ended = acts(&playground, &two, 0, r#"Output: {"a":1}"#);
-    assert_eq!(notes(&ended), ["1 further ACTION block ignored: a text makes one call"]);
+    assert_eq!(all(&ended, "note"), ["1 further ACTION block ignored: a text makes one call"]);
     assert_eq!(playground.records().len(), 1);
     // A program gets all of it.
     fs::write(playground.path("text"), format!("Lead.\n{two}")).unwrap();
@@ -298,7 +297,7 @@ fn a_context_only_narrows_and_an_interrupt_ends_the_call() {
     let plain = confined();
     let wide = "<timeoutMs>9999999</timeoutMs><allowHosts>*</allowHosts><allowWrite>/</allowWrite><user>root</user>\
                 <limits><memoryBytes>99999999999</memoryBytes></limits><policy>none</policy>";
-    let told = notes(&with("act:free", wide, 0, "")).join("\n");
+    let told = all(&with("act:free", wide, 0, ""), "note").join("\n");
     assert_eq!(confined(), plain);
     for name in ["timeoutMs", "allowHosts", "allowWrite", "user", "limits", "policy"] {
         assert!(told.contains(name), "{name}: {told}");

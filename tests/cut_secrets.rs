@@ -14,8 +14,7 @@ const SCRIPT: &str = "import os, time\nHERE = os.path.dirname(__file__)\ndef go(
                       while wait and n == len(parts) - 1 and not os.path.exists(HERE + '/made'): time.sleep(0.01)\n    \
                       yield part\n";
 
-fn put(playground: &Playground, name: &str, more: &Value) {
-    let mut more = more.clone();
+fn put(playground: &Playground, name: &str, mut more: Value) {
     more["parameters"] = json!({"type": "object", "required": ["parts"], "properties": {
         "parts": {"type": "array", "items": {}, "description": "d"},
         "key": {"type": "string", "writeOnly": true, "description": "d"},
@@ -43,8 +42,8 @@ fn cut(text: &str, length: usize) -> Vec<String> {
 fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
     as_everyone("secrets cut into parts", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        put(&playground, "tells", &json!({}));
-        put(&playground, "text", &json!({"output": {"type": "string"}}));
+        put(&playground, "tells", json!({}));
+        put(&playground, "text", json!({"output": {"type": "string"}}));
         playground.settle();
         let web = Web::start(&playground, &[]);
         let whole = format!("before {KEY} between hunter2 {KEY}{KEY} after hunter");
@@ -81,7 +80,7 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
     as_everyone("secrets of the host cut into parts", |who| {
         let (playground, secret) = (Playground::new(who, "/var/tmp"), "Zq7-swordfish-4711");
-        put(&playground, "keyed", &json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        put(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
         keyed(&playground, secret);
         let web = Web::start(&playground, &[]);
         let (texts, end) = told(&web, "esc:keyed", &json!({"parts": cut(&format!("a{secret}b"), 4)}));

@@ -1,6 +1,7 @@
 //! Lifecycle: one server, fifty rounds of bad tools among good ones; afterwards nothing is left.
 
 use crate::prelude::*;
+
 /// (name, script, wanted type). `good` answers with what it was given.
 pub const TOOLS: &[(&str, &str, &str)] = &[
     ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", "none"),
@@ -19,9 +20,6 @@ const FORKER: &str = "import os, time\nfor _ in range(10):\n    \
 const BOMB: &str = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n";
 const LEAVER: &str = "import os, json\nbefore = os.listdir('/tmp') + os.listdir('/dev/shm')\n\
     for n in ('/tmp/left', '/dev/shm/left'):\n    open(n, 'w').write('x')\nprint(json.dumps({'n': len(before)}))\n";
-
-/// All but the good one.
-const BAD: &[(&str, &str, &str)] = TOOLS.split_at(1).1;
 
 pub fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
@@ -113,7 +111,8 @@ fn rounds_leave_nothing(who: Who, rounds: usize) {
     let (descriptors, launchers) = server.holds_at_rest();
     let each = each_launcher(&mut server);
     for round in 0..rounds as u64 {
-        let tools = [TOOLS[0], BAD[round as usize % BAD.len()], TOOLS[0]];
+        // Each bad one in its turn, among good ones.
+        let tools = [TOOLS[0], TOOLS[1 + round as usize % (TOOLS.len() - 1)], TOOLS[0]];
         let ids = tools.map(|(name, ..)| server.call_n(name, round));
         let answers = server.answers_within(&ids, Duration::from_secs(30));
         for (id, (name, _, wanted)) in ids.iter().zip(tools) {
@@ -147,7 +146,7 @@ fn after_fifty_rounds_nothing_is_left() {
     rounds_leave_nothing(Who::ours(), 50);
     // Without root there are other groups, mounts and ids: one round of each bad tool.
     match is_root() {
-        true => rounds_leave_nothing(Who::User, BAD.len()),
+        true => rounds_leave_nothing(Who::User, TOOLS.len() - 1),
         false => skipped(1, "an ordinary user beside root, which only root can play"),
     }
 }

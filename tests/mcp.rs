@@ -97,8 +97,7 @@ impl Client {
     }
 
     async fn tools(&mut self) -> Vec<Value> {
-        let answer = self.ask("tools/list", json!({})).await;
-        answer["result"]["tools"].as_array().unwrap().clone()
+        self.ask("tools/list", json!({})).await["result"]["tools"].as_array().unwrap().clone()
     }
 }
 

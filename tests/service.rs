@@ -282,16 +282,11 @@ fn over_scripts(root: &Path, id: &str, map: Value, mut parameters: Value) {
     define(root, id, handler, json!({"parameters": parameters, "securityContext": read}));
 }
 
-/// A tool of its own over executeScript, with an environment and a secret among its parameters.
-fn with_env(root: &Path) {
-    let secret = json!({"type": "string", "writeOnly": true});
-    let env = json!({"type": "object", "description": "d", "additionalProperties": secret});
-    over_scripts(root, "u:env", json!({}), json!({ "env": env }));
-}
-
 #[tokio::test]
 async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record() {
-    let world = world_with(|root, _| with_env(root));
+    let secret = json!({"type": "string", "writeOnly": true});
+    let env = json!({"type": "object", "description": "d", "additionalProperties": secret});
+    let world = world_with(|root, _| over_scripts(root, "u:env", json!({}), json!({ "env": env })));
     let call = |script: &str, name: &str, text: &str| {
         world.call("u:env", json!({"scriptPath": format!("{script}/echo.py"), "env": {name: text}}))
     };

@@ -34,12 +34,7 @@ fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
     let mut called = lines.iter().filter(|line| line["call"].is_string());
     // What callers and tools do wrong is nothing that the operator has to put right.
     assert!(called.all(|line| line["trace"] == PARENT[3..35] && line["level"] != "WARN"), "{lines:?}");
-}
-
-/// Who looks for what is grave finds why a server does not run.
-#[test]
-fn a_start_that_fails_is_an_error_in_the_log_too() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
+    // Who looks for what is grave finds why a server does not run.
     let mut command = playground.host();
     command.args(["--log", "error,json", "serve", "--http", "unix:/nowhere/at/all.sock"]);
     let said = Web::run(command, playground.who.uid()).err().expect("no such folder");

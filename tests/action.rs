@@ -40,15 +40,23 @@ fn parts(observation: &str) -> Vec<(String, String)> {
     pairs.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect()
 }
 
-fn part(ended: &Ended, name: &str) -> String {
-    let parts = parts(&ended.text());
-    let found: Vec<&String> = parts.iter().filter(|(part, _)| part == name).map(|(_, text)| text).collect();
-    assert!(found.len() <= 1, "{name}: {parts:?}");
-    found.first().map(|text| (*text).clone()).unwrap_or_default()
+/// All that such an element says.
+fn all(ended: &Ended, name: &str) -> Vec<String> {
+    parts(&ended.text()).into_iter().filter(|(part, _)| part == name).map(|(_, text)| text).collect()
 }
 
-fn notes(ended: &Ended) -> Vec<String> {
-    parts(&ended.text()).into_iter().filter(|(name, _)| name == "note").map(|(_, text)| text).collect()
+fn part(ended: &Ended, name: &str) -> String {
+    let mut found = all(ended, name);
+    assert!(found.len() <= 1, "{name}: {found:?}");
+    found.pop().unwrap_or_default()
+}
+
+/// Acts, and ends with this code and an observation that says this.
+#[track_caller]
+fn acts(playground: &Playground, text: &str, code: i32, words: &str) -> Ended {
+    let ended = act(playground, text);
+    assert!(ended.code == Some(code) && part(&ended, "content").contains(words), "{text}: {words}: {ended:?}");
+    ended
 }
 
 const ECHO: &str = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
@@ -71,15 +79,11 @@ fn any_kind() -> Value {
 fn seed(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     playground.allow_builtin_tools();
-    let put = |name: &str, text: &str| {
-        let file = playground.path("user_scripts/data_analysis").join(name);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, text).unwrap();
-    };
     let good = "import json, sys\ngiven = json.load(sys.stdin)\n\
                 assert given == {'data_url': 'http://example.com/data.csv', 'threshold': 0.75}, given\n\
                 print(json.dumps({'processed_items': 10, 'report_url': '/reports/analyzer_123.html'}))\n";
-    put("analyzer.py", good);
+    fs::create_dir(playground.path("user_scripts/data_analysis")).unwrap();
+    fs::write(playground.path("user_scripts/data_analysis/analyzer.py"), good).unwrap();
     playground.tool_at("act:echo", "python", "echo/main.py", ECHO, any_kind());
     playground.tool_at("act:free", "python", "free/main.py", ECHO, json!({}));
     let needs = json!({"parameters": {"type": "object", "required": ["path", "n"], "properties": {
@@ -103,40 +107,51 @@ const SEED: &str = r#"<ACTION>
 </ACTION>"#;
 
 #[test]
-fn the_example_runs_and_its_sentences_are_exact() {
+fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
     let playground = seed(Who::ours());
     let ended = act(&playground, &format!("I will analyse the data.\n```xml\n{SEED}\n```\n"));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("I will analyse the data.") && !ended.stderr.contains("```"), "{}", ended.stderr);
-    let text = ended.text();
     let call = part(&ended, "call_id");
     assert_eq!(
-        text,
+        ended.text(),
         format!(
             "<OBSERVATION call_id=\"{call}\" status=\"success\" version=\"1.0.0\" dialect=\"canonical\">\n  \
              <tool_id>core:execute-python-script</tool_id>\n  <content>Tool core:execute-python-script executed \
              successfully. Output: {{\"processed_items\":10,\"report_url\":\"/reports/analyzer_123.html\"}}</content>\n\
              {}</OBSERVATION>\n",
-            notes(&ended).iter().map(|note| format!("  <note>{note}</note>\n")).collect::<String>()
+            all(&ended, "note").iter().map(|note| format!("  <note>{note}</note>\n")).collect::<String>()
         )
     );
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["call"], &record["outcome"]), (&json!(call), &json!("success")));
-    // The example's script as it fails.
-    let ended = act(&playground, &SEED.replace("30000", "abc"));
-    assert_eq!(
-        part(&ended, "content"),
-        "Tool core:execute-python-script failed. Error type: ParameterValidationError. \
-         Message: Input parameter 'timeoutMs' must be an integer."
+    // As it fails.
+    for (text, code, sentence) in [
+        (
+            SEED.replace("30000", "abc"),
+            2,
+            "Tool core:execute-python-script failed. Error type: ParameterValidationError. \
+             Message: Input parameter 'timeoutMs' must be an integer.",
+        ),
+        (
+            block("act:fails", &[]),
+            1,
+            "Tool act:fails failed. Error type: ScriptError. Message: Script exited with code 3. \
+             Details: Traceback (most recent call last)...",
+        ),
+    ] {
+        let ended = acts(&playground, &text, code, sentence);
+        assert_eq!((part(&ended, "content").as_str(), part(&ended, "status").as_str()), (sentence, "failed"));
+    }
+    // The legacy form runs, and that is told.
+    let text = "<ACTION><act:echo><list><k>1</k></list><n>3</n><any>[1]</any></act:echo></ACTION>";
+    let ended = acts(&playground, text, 0, r#"Output: {"list":[{"k":1}],"n":3,"any":[1]}"#);
+    assert!(
+        ended.text().contains("dialect=\"legacy\"") && all(&ended, "note")[0].contains("the legacy form"),
+        "{ended:?}"
     );
-    assert_eq!((ended.code, part(&ended, "status").as_str()), (Some(2), "failed"));
-    let ended = act(&playground, &block("act:fails", &[]));
-    assert_eq!(
-        part(&ended, "content"),
-        "Tool act:fails failed. Error type: ScriptError. Message: Script exited with code 3. \
-         Details: Traceback (most recent call last)..."
-    );
-    assert_eq!((ended.code, part(&ended, "tool_id").as_str()), (Some(1), "act:fails"));
+    let two = "<ACTION><act:echo><list><k>1</k></list><list><k>2</k></list></act:echo></ACTION>";
+    acts(&playground, two, 0, r#"Output: {"list":[{"k":1},{"k":2}]}"#);
 }
 
 #[tokio::test]
@@ -150,93 +165,24 @@ async fn values_are_what_their_schema_asks() {
         let from = CallRequest::new(Caller::named("agent"), "", Arguments::Text(String::new()));
         action::act(&world.service, &[], from, action::read(&block(tool, inputs))).await.outcome.unwrap()
     };
-    for (name, text, wanted) in [
-        ("text", "{\"a\": 1}", Ok(json!("{\"a\": 1}"))),
-        // As a careful writer splits `]]>`.
-        ("text", "a[b[0]]]]><![CDATA[>c", Ok(json!("a[b[0]]>c"))),
-        ("n", "30000", Ok(json!(30000))),
-        ("n", "3.0", Ok(json!(3))),
-        ("n", "-5", Err("must be >= 0.")),
-        ("n", "3.5", Err("must be an integer.")),
-        ("n", "0x10", Err("must be an integer.")),
-        ("n", "abc", Err("must be an integer.")),
-        ("n", "", Err("must be an integer.")),
-        ("real", "2.5", Ok(json!(2.5))),
-        ("real", "NaN", Err("must be a number.")),
-        ("real", "1e999", Err("must be a number: not JSON at line 1, column 1")),
-        ("on", "TRUE", Ok(json!(true))),
-        ("on", "False", Ok(json!(false))),
-        ("on", "1", Err("must be a boolean.")),
-        ("map", "{\"a\": [1]}", Ok(json!({"a": [1]}))),
-        ("map", "{\"a\": }", Err("must be an object: not JSON at line 1, column 7")),
-        ("list", "[{\"k\": 1}]", Ok(json!([{"k": 1}]))),
-        ("list", "[{\"k\": \"x\"}]", Err("at '/0/k' must be an integer.")),
-        ("maybe", "null", Ok(json!(null))),
-        ("either", "\"7\"", Ok(json!("7"))),
-        ("either", "seven", Ok(json!("seven"))),
-        ("any", "[7]", Ok(json!([7]))),
-        ("any", "seven", Ok(json!("seven"))),
-        ("mode", "python", Ok(json!("python"))),
-        ("mode", "perl", Err("must be one of: \"python\", \"nodejs\"")),
-    ] {
+    for row in include_str!("action/values.txt").lines().filter(|row| !row.starts_with('#')) {
+        let [name, text, wanted] = row.split(" ¦ ").collect::<Vec<_>>().try_into().unwrap();
         let report = act("act:echo", &[(name, text)]).await;
-        match wanted {
-            Ok(value) => assert_eq!(report.output(), Some(json!({ name: value })), "{name}={text}: {report:?}"),
-            Err(words) => {
-                let told = report.error.unwrap_or_else(|| panic!("{name}={text} is taken")).message;
-                assert!(told.contains(&format!("Input parameter '{name}' {words}")), "{name}={text}: {told}");
-            }
+        if let Some(value) = wanted.strip_prefix("= ") {
+            let value: Value = serde_json::from_str(value).unwrap();
+            assert_eq!(report.output(), Some(json!({ name: value })), "{row}: {report:?}");
+            continue;
         }
+        let told = report.error.unwrap_or_else(|| panic!("{row}: it is taken")).message;
+        assert!(told.contains(&format!("Input parameter '{name}' {}", &wanted[2..])), "{row}: {told}");
     }
+    // A tool without a schema takes JSON, too.
     let report = act("act:free", &[("a", "{\"b\": [1, null]}"), ("c", "x")]).await;
-    assert_eq!(
-        report.output(),
-        Some(json!({"a": {"b": [1, null]}, "c": "x"})),
-        "a tool without a schema takes JSON, too"
-    );
+    assert_eq!(report.output(), Some(json!({"a": {"b": [1, null]}, "c": "x"})));
 }
 
 #[test]
-fn every_fault_of_a_call_is_in_one_answer_and_nothing_runs() {
-    let playground = seed(Who::ours());
-    let twice = "<ACTION><tool_id>act:needs</tool_id><inputs><input name=\"n\">x</input><input name=\"pth\">a</input>\
-                 <input name=\"pth\">b</input></inputs></ACTION>";
-    let ended = act(&playground, twice);
-    assert_eq!(
-        part(&ended, "content"),
-        "Tool act:needs failed. Error type: ParameterValidationError. Message: Input parameter 'pth' is not a \
-         known parameter. Did you mean 'path'?\nInput parameter 'pth' must be given once.\nInput parameter 'n' must be an integer.\n\
-         Input parameter 'path' is required."
-    );
-    let double = "<input name=\"n\">1</input>";
-    let ended =
-        act(&playground, &format!("<ACTION><tool_id>act:free</tool_id><inputs>{double}{double}</inputs></ACTION>"));
-    assert!(part(&ended, "content").ends_with("Message: Input parameter 'n' must be given once."), "{}", ended.text());
-    for (text, kind, words) in [
-        (
-            "<ACTION><tool_id>act:free</tool_id>",
-            "ActionParseError",
-            "Malformed XML in ACTION block at line 1, column 1",
-        ),
-        ("so\n<ACTION><tool_id>act:free</ACTION>", "ActionParseError", "Malformed XML in ACTION block at line 2"),
-        ("<ACTION><tool_id> </tool_id></ACTION>", "ActionParseError", "The ACTION block names no tool"),
-        ("<ACTION><tool_id>act:ech</tool_id></ACTION>", "ToolNotFoundError", "act:echo"),
-        ("<ACTION><tool_id>act:echo@^9</tool_id></ACTION>", "VersionMismatchError", "act:echo"),
-    ] {
-        let ended = act(&playground, text);
-        let content = part(&ended, "content");
-        assert!(content.contains(&format!("Error type: {kind}. ")) && content.contains(words), "{text}: {content}");
-        assert_eq!(ended.code, Some(2), "{text}");
-        let record = playground.records().pop().unwrap();
-        assert_eq!((&record["decision"], &record["outcome"]), (&json!("refused"), &json!(kind)), "{text}");
-    }
-    // The control: as it should be written, it runs.
-    let ended = act(&playground, &block("act:needs@1.0.0", &[("n", "1"), ("path", "a")]));
-    assert_eq!((ended.code, part(&ended, "tool_id").as_str()), (Some(0), "act:needs@1.0.0"), "{}", ended.text());
-}
-
-#[test]
-fn a_plain_answer_calls_nothing_and_one_text_makes_one_call() {
+fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
     let playground = seed(Who::ours());
     for text in ["", "The answer is 42.", "Write an `<ACTION>` block.", "an <action name=\"go\"> element"] {
         let ended = act(&playground, text);
@@ -245,9 +191,8 @@ fn a_plain_answer_calls_nothing_and_one_text_makes_one_call() {
     }
     assert!(playground.records().is_empty());
     let two = format!("{} {}", block("act:free", &[("a", "1")]), block("act:free", &[("a", "2")]));
-    let ended = act(&playground, &two);
-    assert!(part(&ended, "content").ends_with(r#"Output: {"a":1}"#), "{}", ended.text());
-    assert_eq!(notes(&ended), ["1 further ACTION block ignored: a text makes one call"]);
+    let ended = acts(&playground, &two, 0, r#"Output: {"a":1}"#);
+    assert_eq!(all(&ended, "note"), ["1 further ACTION block ignored: a text makes one call"]);
     assert_eq!(playground.records().len(), 1);
     // A program gets all of it.
     fs::write(playground.path("text"), format!("Lead.\n{two}")).unwrap();
@@ -257,26 +202,37 @@ fn a_plain_answer_calls_nothing_and_one_text_makes_one_call() {
     assert_eq!((&ended.out["lead"], &ended.out["dialect"]), (&json!("Lead."), &json!("canonical")), "{ended:?}");
     assert!(ended.out["observation"].as_str().is_some_and(|text| text.starts_with("<OBSERVATION ")));
     assert_eq!(ended.out["outcome"]["outputData"], json!({"a": 1}));
-    let ended = act_with(&playground, "plain", &["--json"]);
-    assert_eq!(
-        ended.out,
-        json!({"lead": "plain", "dialect": null, "observation": null, "warnings": [], "outcome": null})
-    );
-}
+    let plain = json!({"lead": "plain", "dialect": null, "observation": null, "warnings": [], "outcome": null});
+    assert_eq!(act_with(&playground, "plain", &["--json"]).out, plain);
 
-#[test]
-fn the_legacy_form_runs_and_is_told() {
-    let playground = seed(Who::ours());
-    let text = "<ACTION><act:echo><list><k>1</k></list><n>3</n><any>[1]</any></act:echo></ACTION>";
-    let ended = act(&playground, text);
-    assert_eq!(ended.code, Some(0), "{}", ended.text());
-    let content = part(&ended, "content");
-    assert!(content.ends_with(r#"Output: {"list":[{"k":1}],"n":3,"any":[1]}"#), "{content}");
-    let written = ended.text();
-    assert!(written.contains("dialect=\"legacy\"") && notes(&ended)[0].contains("the legacy form"), "{written}");
-    let two = "<ACTION><act:echo><list><k>1</k></list><list><k>2</k></list></act:echo></ACTION>";
-    let ended = act(&playground, two);
-    assert!(part(&ended, "content").ends_with(r#"Output: {"list":[{"k":1},{"k":2}]}"#), "{}", ended.text());
+    let twice = "<ACTION><tool_id>act:needs</tool_id><inputs><input name=\"n\">x</input><input name=\"pth\">a</input>\
+                 <input name=\"pth\">b</input></inputs></ACTION>";
+    let sentence = "Tool act:needs failed. Error type: ParameterValidationError. \
+         Message: Input parameter 'pth' is not a known parameter. Did you mean 'path'?\n\
+         Input parameter 'pth' must be given once.\nInput parameter 'n' must be an integer.\n\
+         Input parameter 'path' is required.";
+    assert_eq!(part(&act(&playground, twice), "content"), sentence);
+    let (n, malformed) = ("<input name=\"n\">1</input>", "Malformed XML in ACTION block at line");
+    for (text, kind, words) in [
+        (
+            format!("<tool_id>act:free</tool_id><inputs>{n}{n}</inputs></ACTION>"),
+            "ParameterValidationError",
+            "'n' must be given once.",
+        ),
+        ("<tool_id>act:free</tool_id>".into(), "ActionParseError", &*format!("{malformed} 2, column 1")),
+        ("<tool_id>act:free</ACTION>".into(), "ActionParseError", &format!("{malformed} 2")),
+        ("<tool_id> </tool_id></ACTION>".into(), "ActionParseError", "The ACTION block names no tool"),
+        ("<tool_id>act:ech</tool_id></ACTION>".into(), "ToolNotFoundError", "act:echo"),
+        ("<tool_id>act:echo@^9</tool_id></ACTION>".into(), "VersionMismatchError", "act:echo"),
+    ] {
+        let ended = acts(&playground, &format!("so\n<ACTION>{text}"), 2, words);
+        assert!(part(&ended, "content").contains(&format!("Error type: {kind}. ")), "{ended:?}");
+        let record = playground.records().pop().unwrap();
+        assert_eq!((&record["decision"], &record["outcome"]), (&json!("refused"), &json!(kind)), "{text}");
+    }
+    // The control: as it should be written, it runs.
+    let ended = acts(&playground, &block("act:needs@1.0.0", &[("n", "1"), ("path", "a")]), 0, "");
+    assert_eq!(part(&ended, "tool_id"), "act:needs@1.0.0");
 }
 
 #[test]
@@ -294,12 +250,9 @@ fn a_hostile_tool_forges_no_protocol_text() {
     playground.tool_at("act:hostile", "python", "hostile/main.py", &script, json!({}));
     playground.settle();
     for (how, code) in [("answer", 0), ("text", 1), ("raw", 1), ("exit", 1)] {
-        let ended = act(&playground, &block("act:hostile", &[("how", how)]));
-        assert_eq!(ended.code, Some(code), "{how}: {}", ended.stderr);
+        // The words are all there, as text, as an XML reader sees it; and as a search for tags does.
+        let ended = acts(&playground, &block("act:hostile", &[("how", how)]), code, "<ACTION>");
         let written = ended.text();
-        // As an XML reader sees it, and as a search for tags does.
-        let content = part(&ended, "content");
-        assert!(content.contains("<ACTION>"), "the words are all there, as text: {content}");
         for tag in ["<ACTION", "</ACTION", "]]>"] {
             assert!(!written.contains(tag), "{how}: {tag}: {written}");
         }
@@ -310,8 +263,8 @@ fn a_hostile_tool_forges_no_protocol_text() {
         // The answer, put before the next question, asks for nothing.
         assert_eq!(act(&playground, &written).text(), "", "{how}");
         if how == "answer" {
-            let json = content.split_once("Output: ").unwrap().1;
-            let value: Value = serde_json::from_str(json).unwrap();
+            let content = part(&ended, "content");
+            let value: Value = serde_json::from_str(content.split_once("Output: ").unwrap().1).unwrap();
             let key = format!("{forged}\u{1b}[2J\u{202e}");
             assert_eq!(value, json!({&key: [&key]}), "the value is the same");
         }
@@ -324,29 +277,28 @@ fn a_hostile_tool_forges_no_protocol_text() {
 }
 
 #[test]
-fn a_context_only_narrows() {
+fn a_context_only_narrows_and_an_interrupt_ends_the_call() {
     let playground = seed(Who::ours());
-    let with = |tool: &str, context: &str| {
-        let context = format!("<tool_id>{tool}</tool_id><context>{context}</context>");
-        act(&playground, &format!("<ACTION>{context}</ACTION>"))
+    let with = |tool: &str, context: &str, code: i32, words: &str| {
+        let text = format!("<ACTION><tool_id>{tool}</tool_id><context>{context}</context></ACTION>");
+        acts(&playground, &text, code, words)
     };
-    let ended = with("act:slow", "<transaction_id>t-7\n{}</transaction_id><timeoutMs>300</timeoutMs>");
-    assert!(part(&ended, "content").contains("Error type: TimeoutError. "), "{}", ended.text());
+    let context = "<transaction_id>t-7\n{}</transaction_id><timeoutMs>300</timeoutMs>";
+    let ended = with("act:slow", context, 1, "Error type: TimeoutError. ");
     assert!(ended.took.as_secs() < 15, "{:?}", ended.took);
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["transaction"], &record["limits"]["timeoutMs"]), (&json!("t-7\n{}"), &json!(300)));
     // Whatever would widen changes nothing of what the call is confined to.
-    let digests = |ended: &Ended| {
-        assert_eq!(ended.code, Some(0), "{}", ended.text());
+    let confined = || {
         let record = playground.records().pop().unwrap();
-        (record["digests"].clone(), record["limits"].clone(), record["user"].clone())
+        ["digests", "limits", "user"].map(|name| record[name].clone())
     };
-    let plain = digests(&with("act:free", ""));
+    with("act:free", "", 0, "");
+    let plain = confined();
     let wide = "<timeoutMs>9999999</timeoutMs><allowHosts>*</allowHosts><allowWrite>/</allowWrite><user>root</user>\
                 <limits><memoryBytes>99999999999</memoryBytes></limits><policy>none</policy>";
-    let ended = with("act:free", wide);
-    assert_eq!(digests(&ended), plain);
-    let told = notes(&ended).join("\n");
+    let told = all(&with("act:free", wide, 0, ""), "note").join("\n");
+    assert_eq!(confined(), plain);
     for name in ["timeoutMs", "allowHosts", "allowWrite", "user", "limits", "policy"] {
         assert!(told.contains(name), "{name}: {told}");
     }
@@ -355,65 +307,59 @@ fn a_context_only_narrows() {
         ("5", "ParameterValidationError. Message: timeoutMs must be at least 100"),
         ("-1", "ActionParseError. Message: the timeoutMs of <context> must be a whole"),
     ] {
-        let ended = with("act:free", &format!("<timeoutMs>{ms}</timeoutMs>"));
-        assert!(part(&ended, "content").contains(words), "{}", ended.text());
+        with("act:free", &format!("<timeoutMs>{ms}</timeoutMs>"), 2, words);
     }
-}
-
-/// Secrets that a schema marks are in no record, also where their JSON is not read because the call is refused.
-#[test]
-fn secrets_in_inputs_are_recorded_nowhere() {
-    let playground = seed(Who::ours());
-    for (n, code) in [("1", 0), ("x", 2)] {
-        let ended = act(&playground, &block("act:echo", &[("map", "{\"token\": \"hunter2-secret\"}"), ("n", n)]));
-        assert_eq!(ended.code, Some(code), "{}", ended.text());
-        let records = json!(playground.records()).to_string();
-        assert!(!records.contains("hunter2") && !ended.text().contains("hunter2"), "{records}\n{}", ended.text());
-        assert!(records.contains("***"), "{records}");
-    }
-    let ended = act(&playground, &block("act:echo", &[("map", "{\"token\": \"hunter2-secret\"")]));
-    assert_eq!(ended.code, Some(2));
-    assert!(!json!(playground.records()).to_string().contains("hunter2"));
-    // The control: what is no secret is recorded.
-    act(&playground, &block("act:echo", &[("text", "in plain view")]));
-    assert!(json!(playground.records()).to_string().contains("in plain view"));
-}
-
-#[test]
-fn input_is_bounded_and_a_host_that_cannot_start_is_told() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let ended = act(&playground, &"x".repeat(5 << 20));
-    assert!(part(&ended, "content").contains("ActionParseError. Message: The text is longer than 4194304 bytes"));
-    let ended = act(&playground, &block("a:b", &[("v", &"x".repeat(2 << 20))]));
-    assert!(part(&ended, "content").contains("the block is longer than 1048576 bytes"), "{}", ended.text());
-    let mut command = playground.host();
-    command.arg("act");
-    let ended = finish(command, b"\xff<ACTION>");
-    assert!(ended.code == Some(2) && ended.stderr.contains("standard input: not UTF-8 (at byte 0)"), "{ended:?}");
-    let ended = act_with(&playground, "", &["--text", "/no/such/file"]);
-    assert!(ended.code == Some(2) && ended.stderr.contains("/no/such/file: "), "{ended:?}");
-    fs::write(playground.path("sandbox-policies/bad.policy.toml"), "surprise = 1\n").unwrap();
-    playground.settle();
-    let ended = act(&playground, &block("a:b", &[]));
-    assert!(part(&ended, "content").starts_with("Tool a:b failed. Error type: SecurityError. "), "{}", ended.text());
-    assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");
-}
-
-#[test]
-fn an_interrupt_ends_the_call() {
-    let playground = seed(Who::ours());
+    // An interrupt ends the call.
     let mut command = playground.host();
     fs::write(playground.path("text"), block("act:slow", &[])).unwrap();
     playground.settle();
     command.arg("act").arg("--text").arg(playground.path("text"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     playground.runs("user_scripts/slow/main.py", 1);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    signal(child.id(), Signal::SIGINT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let script = playground.path("user_scripts/slow/main.py").display().to_string();
-    wait_for("the tool is gone", || processes_of(&script).is_empty());
+    playground.runs("user_scripts/slow/main.py", 0);
     assert_eq!(playground.records().pop().unwrap()["outcome"], "CancelledError");
+}
+
+/// Secrets that a schema marks are in no record, also where their JSON is not read because the call is refused.
+#[test]
+fn secrets_in_inputs_are_recorded_nowhere() {
+    let playground = seed(Who::ours());
+    let records = || json!(playground.records()).to_string();
+    for (map, n, code) in [
+        ("{\"token\": \"hunter2-secret\"}", "1", 0),
+        ("{\"token\": \"hunter2-secret\"}", "x", 2),
+        ("{\"token\": \"hunter2-secret\"", "1", 2),
+    ] {
+        let ended = acts(&playground, &block("act:echo", &[("map", map), ("n", n)]), code, "");
+        assert!(!records().contains("hunter2") && !ended.text().contains("hunter2"), "{}\n{ended:?}", records());
+        assert!(records().contains("***"));
+    }
+    // The control: what is no secret is recorded.
+    act(&playground, &block("act:echo", &[("text", "in plain view")]));
+    assert!(records().contains("in plain view"));
+}
+
+#[test]
+fn input_is_bounded_and_a_host_that_cannot_start_is_told() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let long = "ActionParseError. Message: The text is longer than 4194304 bytes";
+    acts(&playground, &"x".repeat(5 << 20), 2, long);
+    acts(&playground, &block("a:b", &[("v", &"x".repeat(2 << 20))]), 2, "the block is longer than 1048576 bytes");
+    for (bytes, file, words) in [
+        (&b"\xff<ACTION>"[..], "-", "standard input: not UTF-8 (at byte 0)"),
+        (b"", "/no/such/file", "/no/such/file: "),
+    ] {
+        let mut command = playground.host();
+        command.args(["act", "--text", file]);
+        let ended = finish(command, bytes);
+        assert!(ended.code == Some(2) && ended.stderr.contains(words), "{ended:?}");
+    }
+    fs::write(playground.path("sandbox-policies/bad.policy.toml"), "surprise = 1\n").unwrap();
+    playground.settle();
+    let ended = acts(&playground, &block("a:b", &[]), 3, "Tool a:b failed. Error type: SecurityError. ");
+    assert!(ended.stderr.contains("surprise"), "{ended:?}");
 }
 
 /// Nodes of a platform, which are no tools of the registry: one tool runs them all.
@@ -434,19 +380,19 @@ async fn ids_that_the_registry_does_not_know_can_be_resolved() {
     playground.tool_at("node:taken", "python", "taken/main.py", "print('\"the registry\"')\n", json!({}));
     playground.settle();
     let service = service(&playground, Methods::new());
-    let from = || CallRequest::new(Caller::named("agent"), "", Arguments::Text(String::new()));
-    let text = block("node:resize", &[("width", "3")]);
-    let answer = action::act(&service, &[&Nodes], from(), action::read(&text)).await;
-    let observation = answer.observation.unwrap();
-    let wanted = "<content>Tool node:resize executed successfully. Output: {\"node\":\"resize\",\"inputs\":{\"width\":\"3\"}}</content>";
+    let act = async |resolvers: &[&dyn Resolver], text: String| {
+        let from = CallRequest::new(Caller::named("agent"), "", Arguments::Text(String::new()));
+        action::act(&service, resolvers, from, action::read(&text)).await.observation.unwrap()
+    };
+    let observation = act(&[&Nodes], block("node:resize", &[("width", "3")])).await;
+    let wanted = "<content>Tool node:resize executed successfully. \
+        Output: {\"node\":\"resize\",\"inputs\":{\"width\":\"3\"}}</content>";
     assert!(observation.contains(wanted) && observation.contains("<tool_id>node:resize</tool_id>"), "{observation}");
     assert_eq!(playground.records().pop().unwrap()["tool"], "act:free", "the record has what ran");
-    let answer = action::act(&service, &[&Nodes], from(), action::read(&block("node:taken", &[]))).await;
-    assert!(answer.observation.unwrap().contains("the registry"), "the registry comes first");
+    assert!(act(&[&Nodes], block("node:taken", &[])).await.contains("the registry"), "the registry comes first");
     // Without the resolver, and of what it does not know either.
     for (resolvers, id) in [(&[][..], "node:resize"), (&[&Nodes as &dyn Resolver][..], "odd:resize")] {
-        let answer = action::act(&service, resolvers, from(), action::read(&block(id, &[]))).await;
-        assert!(answer.observation.unwrap().contains("Error type: ToolNotFoundError. "), "{id}");
+        assert!(act(resolvers, block(id, &[])).await.contains("Error type: ToolNotFoundError. "), "{id}");
     }
 }
 
@@ -456,8 +402,7 @@ fn an_action_takes_the_one_road() {
     let playground = seed(Who::ours());
     let service = "ExternalScriptExecutionService";
     let method = json!({"type": "service-method", "serviceName": service, "methodName": "executeScript"});
-    fs::write(playground.path("tool-defs/open.tool.json"), manifest("act:open", method, json!({})).to_string())
-        .unwrap();
+    fake::define(&playground.base, "act:open", method, json!({}));
     playground.settle();
     for (tool, pairs, input) in [
         ("act:free", &[("a", "1")][..], r#"{"a":1}"#),
@@ -469,9 +414,7 @@ fn an_action_takes_the_one_road() {
         ("act:open", &[("scriptPath", "../secret/secret.txt")], r#"{"scriptPath":"../secret/secret.txt"}"#),
         ("act:open", &[("timeoutMs", "5")], r#"{"timeoutMs":5}"#),
     ] {
-        let mut command = playground.host();
-        command.args(["act", "--json"]);
-        let acted = finish(command, block(tool, pairs).as_bytes());
+        let acted = act_with(&playground, &block(tool, pairs), &["--json"]);
         let called = playground.call(tool, input);
         assert_eq!(acted.code, called.code, "{tool} {input}: {}", acted.stderr);
         for field in ["tool", "version", "success", "outputData", "error", "walls", "digests"] {
@@ -480,8 +423,7 @@ fn an_action_takes_the_one_road() {
         let records = playground.records();
         let [.., ours, theirs] = &records[..] else { panic!("two records") };
         // Arguments that the schema refuses are recorded as they were written.
-        let read = ours["outcome"] != "ParameterValidationError";
-        let arguments = if read { "arguments" } else { "outcome" };
+        let arguments = if ours["outcome"] == "ParameterValidationError" { "outcome" } else { "arguments" };
         for field in ["tool", "version", "decision", "outcome", "rule", arguments, "message", "user"] {
             assert_eq!(ours[field], theirs[field], "{tool} {input}: {field}");
         }

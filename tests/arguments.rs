@@ -2,15 +2,11 @@
 
 use crate::prelude::*;
 use toolhost::fault::Kind;
-use toolhost::manifest::{self, Manifest, arguments};
+use toolhost::manifest::{Manifest, arguments};
 
 fn tool(parameters: Value) -> Manifest {
-    let text = manifest(
-        "custom:t",
-        json!({ "type": "x-test" }),
-        json!({"parameters": parameters, "output": { "type": "object", "properties": { "sum": { "type": "number" } }, "required": ["sum"] }}),
-    );
-    manifest::read(text.to_string().as_bytes()).unwrap_or_else(|p| panic!("{p:#?}")).0
+    let output = json!({ "type": "object", "properties": { "sum": { "type": "number" } }, "required": ["sum"] });
+    made_of("custom:t", json!({ "type": "x-test" }), json!({ "parameters": parameters, "output": output }))
 }
 
 #[test]
@@ -30,29 +26,20 @@ fn defaults_are_filled_in_at_every_depth() {
 
 #[test]
 fn unknown_names() {
-    let none = manifest::read(manifest("custom:t", json!({ "type": "x-t" }), json!({})).to_string().as_bytes());
+    let none = made_of("custom:t", json!({ "type": "x-t" }), json!({}));
     let anything = json!({ "a": 1, "b": { "c": [] } });
-    assert_eq!(arguments::check(&none.expect("good").0, anything.clone(), false), Ok(anything.clone()));
-    for open in [
-        json!({ "type": "object" }),
-        json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": true }),
-    ] {
+    assert_eq!(arguments::check(&none, anything.clone(), false), Ok(anything.clone()));
+    let open = json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": true });
+    for open in [json!({ "type": "object" }), open] {
         assert_eq!(arguments::check(&tool(open), anything.clone(), false), Ok(anything.clone()));
     }
     let closed = tool(json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": false }));
-    assert!(
-        arguments::check(&closed, anything, false)
-            .expect_err("closed")
-            .message
-            .contains("'a' is not a known parameter")
-    );
+    let fault = |arguments| arguments::check(&closed, arguments, false).expect_err("closed");
+    assert!(fault(anything).message.contains("'a' is not a known parameter"));
     for no_object in [json!(null), json!([]), json!("x"), json!(1)] {
-        assert_eq!(
-            arguments::check(&closed, no_object, false).expect_err("no object").kind,
-            Kind::ParameterValidationError
-        );
+        assert_eq!(fault(no_object).kind, Kind::ParameterValidationError);
     }
-    let shown = arguments::check(&closed, json!({ "\u{1b}[31m\u{202e}": 1 }), false).expect_err("unknown").message;
+    let shown = fault(json!({ "\u{1b}[31m\u{202e}": 1 })).message;
     assert!(shown.contains("\\u{1b}[31m\\u{202e}") && !shown.contains('\u{1b}'));
 }
 
@@ -61,8 +48,8 @@ fn output_is_checked_and_kept() {
     let m = tool(json!({ "type": "object" }));
     assert_eq!(m.check_output(&json!({ "sum": 6 })), Ok(()));
     let fault = m.check_output(&json!({ "sum": "six" })).expect_err("wrong type");
-    assert_eq!(fault.kind, Kind::OutputValidationError);
-    assert_eq!(fault.message, "Output at '/sum' must be a number.");
+    let told = (fault.kind, fault.message.as_str());
+    assert_eq!(told, (Kind::OutputValidationError, "Output at '/sum' must be a number."));
     assert_eq!(fault.details.as_deref(), Some("pointer '/sum': type\nOutput: {\"sum\":\"six\"}"));
     assert_eq!(m.check_output(&json!([])).expect_err("list").message, "Output must be an object.");
 }

@@ -14,14 +14,12 @@ const SCRIPT: &str = "import os, time\nHERE = os.path.dirname(__file__)\ndef go(
                       while wait and n == len(parts) - 1 and not os.path.exists(HERE + '/made'): time.sleep(0.01)\n    \
                       yield part\n";
 
-fn put(playground: &Playground, name: &str, more: &Value) {
-    let parameters = json!({"type": "object", "required": ["parts"], "properties": {
+fn put(playground: &Playground, name: &str, mut more: Value) {
+    more["parameters"] = json!({"type": "object", "required": ["parts"], "properties": {
         "parts": {"type": "array", "items": {}, "description": "d"},
         "key": {"type": "string", "writeOnly": true, "description": "d"},
         "wait": {"type": "boolean", "description": "d"},
     }});
-    let mut more = more.clone();
-    more["parameters"] = parameters;
     more["handler"] = json!({"entryPoint": "go"});
     playground.tool(name, "python", SCRIPT, more);
 }
@@ -44,8 +42,8 @@ fn cut(text: &str, length: usize) -> Vec<String> {
 fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
     as_everyone("secrets cut into parts", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        put(&playground, "tells", &json!({}));
-        put(&playground, "text", &json!({"output": {"type": "string"}}));
+        put(&playground, "tells", json!({}));
+        put(&playground, "text", json!({"output": {"type": "string"}}));
         playground.settle();
         let web = Web::start(&playground, &[]);
         let whole = format!("before {KEY} between hunter2 {KEY}{KEY} after hunter");
@@ -71,11 +69,7 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
             (json!(["", "a", ""]), vec!["", "", "a"]),
         ] {
             let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
-            assert_eq!(
-                (texts, &end["outputData"]),
-                (wanted.into_iter().map(str::to_owned).collect(), &parts),
-                "{who:?}"
-            );
+            assert!(texts == wanted && end["outputData"] == parts, "{who:?}: {texts:?} {end}");
         }
     });
 }
@@ -86,7 +80,7 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
     as_everyone("secrets of the host cut into parts", |who| {
         let (playground, secret) = (Playground::new(who, "/var/tmp"), "Zq7-swordfish-4711");
-        put(&playground, "keyed", &json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        put(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
         keyed(&playground, secret);
         let web = Web::start(&playground, &[]);
         let (texts, end) = told(&web, "esc:keyed", &json!({"parts": cut(&format!("a{secret}b"), 4)}));

@@ -60,8 +60,9 @@ fn the_doctor_says_what_it_tried() {
         let (ended, text) = (playground.cli(&["doctor", "--json"]), playground.cli(&["doctor"]).text());
         let told = (ended.code, &ended.out["policies"]["ok"], &ended.out["tier"]);
         assert_eq!(told, (Some(3), &json!(false), &json!("A")));
-        assert!(text.contains("the policies do not load") && text.contains("toolhost check"), "{text}");
-        assert!(text.contains("x.policy.toml:1:1: /surprise: unknown key"), "{text}");
+        for words in ["the policies do not load", "toolhost check", "x.policy.toml:1:1: /surprise: unknown key"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 }
 
@@ -136,12 +137,11 @@ impl Delegated {
 
     /// `doctor --json` of this user; the shell that joins the group becomes `toolhost`.
     fn doctor(&self, playground: &Playground) -> Value {
-        let uid = playground.who.uid().unwrap();
-        let join = format!("echo 0 > {}/cgroup.procs", self.0.display());
+        let (uid, group) = (playground.who.uid().unwrap(), self.0.display());
         let become_user = format!("exec setpriv --reuid {uid} --regid {uid} --clear-groups \"$@\"");
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", &format!("{join} && {become_user}"), "sh"]).current_dir("/").env_clear();
-        shell.env("PATH", crate::harness::SEARCH_PATH).env("HOME", playground.path("home"));
+        shell.args(["-c", &format!("echo 0 > {group}/cgroup.procs && {become_user}"), "sh"]).current_dir("/");
+        shell.env_clear().env("PATH", SEARCH_PATH).env("HOME", playground.path("home"));
         let mut doctor = playground.host_by(shell);
         doctor.args(["doctor", "--json"]);
         finish(doctor, b"").out
@@ -171,8 +171,7 @@ fn a_delegated_group_counts_where_the_host_is_alone_in_it() {
     let stayed = fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
     other.kill().unwrap();
     other.wait().unwrap();
-    assert_eq!(beside_another["facts"]["counted"], false, "{beside_another}");
-    assert_eq!(stayed.trim(), other.id().to_string());
+    assert!(beside_another["facts"]["counted"] == false && stayed.trim() == other.id().to_string(), "{beside_another}");
     let alone = group.doctor(&playground);
     assert_eq!((&alone["facts"]["counted"], &alone["tier"]), (&Value::from(true), &Value::from("A")), "{alone}");
     let left = fs::read_dir(group.0.join("toolhost")).unwrap().flatten().filter(|e| e.path().is_dir()).count();

@@ -14,8 +14,7 @@ const TELLS: &str = "\nimport os, sys\ngiven = json.load(sys.stdin)\nkey = os.en
     print(json.dumps({'own': own, 'other': other, 'backwards': {n: t[::-1] for n, t in own.items()},\n  \
     'others': {n: t[::-1] for n, t in other.items()}, 'names': {key: 1, key + '!': 2}}))\n";
 
-fn tool(playground: &Playground, name: &str, more: Value) {
-    let mut more = more;
+fn tool(playground: &Playground, name: &str, mut more: Value) {
     more["parameters"] = json!({"type": "object", "properties": {
         "key": {"type": "string", "writeOnly": true, "description": "d"},
         "fails": {"type": "boolean", "description": "d"},
@@ -38,6 +37,13 @@ fn backwards(text: &Value) -> String {
     text.as_str().unwrap().chars().rev().collect()
 }
 
+/// All that is kept of calls.
+fn kept(playground: &Playground) -> String {
+    let state = walkdir::WalkDir::new(playground.path("state")).into_iter().flatten();
+    let files = state.filter(|entry| entry.file_type().is_file()).map(|entry| fs::read(entry.path()).unwrap());
+    files.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+}
+
 /// No form of the key is in what was printed or kept, and each form of the other text is.
 fn holds_none(playground: &Playground, ended: &Ended, answer: &Value) {
     let (own, others) = (answer["backwards"].as_object().unwrap(), answer["others"].as_object().unwrap());
@@ -46,10 +52,7 @@ fn holds_none(playground: &Playground, ended: &Ended, answer: &Value) {
         assert!(shown.contains("***") && !shown.contains(&backwards(text)), "{name}: {shown}");
         assert_eq!(answer["other"][name], backwards(&others[name]), "the control: {name}");
     }
-    let state = walkdir::WalkDir::new(playground.path("state")).into_iter().flatten();
-    let files = state.filter(|entry| entry.file_type().is_file()).map(|entry| fs::read(entry.path()).unwrap());
-    let mut places: Vec<String> = files.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
-    places.extend([String::from_utf8_lossy(&ended.stdout).into_owned(), ended.stderr.clone()]);
+    let places = [kept(playground), ended.text(), ended.stderr.clone()];
     for (name, text) in own.iter().filter(|(name, _)| !name.starts_with("base64 in lines")) {
         let form = backwards(text);
         assert!(places.iter().all(|place| !place.contains(&form)), "{name}: {form} in {places:#?}");
@@ -87,13 +90,8 @@ fn no_dress_of_a_secret_is_printed_or_kept() {
         let wrong = json!({"key": KEY, "login": [{"pin": "7531"}]}).to_string();
         let refused = playground.call_with("esc:given", &wrong, &["--log", "debug"]);
         assert_eq!(refused.kind(), "ParameterValidationError", "{refused:?}");
-        let kept = walkdir::WalkDir::new(playground.path("state")).into_iter().flatten();
-        let kept = kept.filter(|entry| entry.file_type().is_file()).map(|entry| fs::read(entry.path()).unwrap());
-        let kept: String = kept.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
-        assert!(
-            kept.contains("pin") && !kept.contains("7531") && !refused.stderr.contains("7531"),
-            "{kept}\n{refused:?}"
-        );
+        let told = kept(&playground) + &refused.stderr;
+        assert!(told.contains("pin") && !told.contains("7531"), "{told}\n{refused:?}");
     });
 }
 

@@ -1,11 +1,8 @@
 //! A policy with a fault stops the tools that it names and no others; one without `[files] read` leaves the own folder.
 
 use crate::prelude::*;
-const READER: &str = "import json, os\nprint(json.dumps(sorted(os.listdir('.'))))\n";
 
-fn listed(playground: &Playground, wanted: &str) {
-    playground.expect("own:list", "{}", &format!("ok {wanted}"));
-}
+const READER: &str = "import json, os\nprint(json.dumps(sorted(os.listdir('.'))))\n";
 
 #[test]
 fn a_faulty_policy_stops_its_tools_and_no_others() {
@@ -34,11 +31,9 @@ fn a_faulty_policy_stops_its_tools_and_no_others() {
         let told = playground.cli(&["check"]);
         assert!(told.code != Some(0) && told.text().contains("unknown key `timeout`"), "{who:?}: {}", told.text());
         // At a reload the same holds.
-        server.reload("the fault is seen", |server| {
-            server.called("bad:tool", json!({})).to_string().contains("has a fault")
-        });
-        let answer = server.called("good:tool", json!({}));
-        assert_eq!(answer["result"]["isError"], false, "{answer}");
+        let faulty = |server: &mut Server| words(&server.called("bad:tool", json!({}))).contains("has a fault");
+        server.reload("the fault is seen", faulty);
+        assert_eq!(server.called("good:tool", json!({}))["result"]["isError"], false, "{who:?}");
         // What cannot be read as far as its tools, and the cap, stop everything.
         for (name, text) in [
             ("bad", "name = \"bad\"\nwhy = \"t\"\ntools = [\"bad*\"]\n"),
@@ -76,7 +71,7 @@ fn a_fault_gives_no_tool_more_than_before() {
         let settle = || {
             playground.settle();
             std::os::unix::fs::chown(&key, who.uid(), who.uid()).unwrap();
-            fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
         };
         for fault in ["", "[limits]\ntimeout = 1\n"] {
             playground.policy("s", "s:s", &format!("{secret}{fault}"));
@@ -113,28 +108,26 @@ fn a_policy_without_read_leaves_the_tool_its_own_folder() {
         let folder = playground.tool_at("own:list", "python", "own/main.py", READER, json!({}));
         fs::write(folder.join("data.txt"), "1").unwrap();
         let flat = playground.tool_at("own:flat", "python", "flat.py", READER, json!({}));
-        let policy = |name: &str, tools: &str, rest: &str| {
-            playground.policy(name, tools, rest);
+        let list = |rest: &str, wanted: &str| {
+            playground.policy("own", "own:*", rest);
             playground.settle();
+            playground.expect("own:list", "{}", &format!("ok {wanted}"));
         };
-        let whole = r#"["data.txt","main.py","own-list.tool.json"]"#;
-        policy("own", "own:*", "[limits]\ntimeout_ms = 20000\n");
-        listed(&playground, whole);
+        let (whole, script) = (r#"["data.txt","main.py","own-list.tool.json"]"#, r#"["main.py"]"#);
+        let limits = "[limits]\ntimeout_ms = 20000\n";
+        list(limits, whole);
         let audit = playground.cli(&["audit", "own:list", "--all"]).text();
         assert!(audit.contains("own: ./** (default)") && audit.contains("has no `[files] read`"), "{who:?}: {audit}");
         // A script directly in the base folder sees itself.
         assert!(flat.ends_with("user_scripts"));
         playground.expect("own:flat", "{}", r#"ok ["flat.py"]"#);
-        policy("own", "own:*", "[files]\nread = []\n");
-        listed(&playground, r#"["main.py"]"#);
-        policy("own", "own:*", "[files]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n");
-        listed(&playground, whole);
+        list("[files]\nread = []\n", script);
+        list("[files]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n", whole);
         // The cap of every tool alike.
-        let cap = playground.path("sandbox-policies/host.policy.toml");
-        for (rest, wanted) in [("", whole), ("[files]\nread = []\n", r#"["main.py"]"#)] {
-            fs::write(&cap, format!("name = \"cap\"\nwhy = \"t\"\n{rest}")).unwrap();
-            playground.settle();
-            listed(&playground, wanted);
+        for (rest, wanted) in [("", whole), ("[files]\nread = []\n", script)] {
+            let cap = format!("name = \"cap\"\nwhy = \"t\"\n{rest}");
+            fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
+            list(limits, wanted);
         }
     });
 }

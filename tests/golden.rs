@@ -8,22 +8,22 @@ use toolhost::{policy, registry};
 
 /// A machine that is the same everywhere, so that the text is.
 fn machine() -> policy::Machine {
-    let runtime = |language, program: &str, arguments: &[&str]| {
+    let runtimes = [
+        (Language::Python, "/usr/bin/python3", "-s -E -B"),
+        (Language::Nodejs, "/usr/bin/node", ""),
+        (Language::Bun, "/usr/bin/bun", ""),
+    ];
+    let runtimes = runtimes.map(|(language, program, arguments)| {
         let runtime = policy::Runtime {
             language,
             program: policy::Program::Path(program.into()),
-            arguments: arguments.iter().map(|a| (*a).to_owned()).collect(),
+            arguments: arguments.split_whitespace().map(str::to_owned).collect(),
             roots: vec![program.into()],
             version: "1.2.3".into(),
             found: "PATH".into(),
         };
         (language, runtime)
-    };
-    let runtimes = [
-        runtime(Language::Python, "/usr/bin/python3", &["-s", "-E", "-B"]),
-        runtime(Language::Nodejs, "/usr/bin/node", &[]),
-        runtime(Language::Bun, "/usr/bin/bun", &[]),
-    ];
+    });
     policy::Machine { runtimes: runtimes.into(), cgroup: true, ..policy::Machine::default() }
 }
 
@@ -63,16 +63,16 @@ fn every_shipped_tool_is_audited_as_its_golden_text_says() {
         let text = plain(&audit::one(&decision, &tool.manifest, false), &root);
         let file = folder.join(format!("{}.txt", tool.manifest.id.replace(':', "__")));
         if update {
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(&file, &text).unwrap();
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(&file, &text).unwrap();
         } else if (cfg!(feature = "wasi") || tool.manifest.id != "text:stats-wasi")
-            && std::fs::read_to_string(&file).unwrap_or_default() != text
+            && fs::read_to_string(&file).unwrap_or_default() != text
         {
             wrong.push(format!("{}\n{text}", file.display()));
         }
         known.push(file);
     }
     assert!(wrong.is_empty(), "not as the golden text (UPDATE_GOLDEN=1 writes it again):\n{}", wrong.join("\n"));
-    let mut stale = std::fs::read_dir(&folder).unwrap().flatten().map(|e| e.path()).filter(|p| !known.contains(p));
+    let mut stale = fs::read_dir(&folder).unwrap().flatten().map(|e| e.path()).filter(|p| !known.contains(p));
     assert_eq!(stale.next(), None, "a golden text of no shipped tool");
 }

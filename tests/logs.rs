@@ -28,26 +28,17 @@ fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
     wait_for("the lines are there", || of_calls(&lines()) == 3);
     let lines = lines();
     assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string()), "{lines:?}");
-    let own: Vec<&Value> = lines.iter().filter(|line| line["call"] == told["id"]).collect();
-    let logged: Vec<&Value> = own.iter().copied().filter(|line| line["target"] == "toolhost::log").collect();
-    let texts: Vec<&str> = logged.iter().filter_map(|line| line["line"].as_str()).collect();
-    assert_eq!(texts, ["line 0", "line 1"], "the lines of the script, each as one: {own:?}");
-    assert!(logged.iter().all(|line| line["tool"] == "esc:talker"), "{logged:?}");
-    let called = lines.iter().filter(|line| line["call"].is_string());
-    assert!(called.into_iter().all(|line| line["trace"] == PARENT[3..35]), "{lines:?}");
-    // What callers and tools do wrong is nothing that the operator must mend.
-    assert!(lines.iter().filter(|line| line["call"].is_string()).all(|line| line["level"] != "WARN"), "{lines:?}");
-}
-
-/// Who looks for what is grave finds why a server does not run.
-#[test]
-fn a_start_that_fails_is_an_error_in_the_log_too() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let logged = lines.iter().filter(|line| line["call"] == told["id"] && line["target"] == "toolhost::log");
+    let texts: Vec<_> = logged.map(|line| (line["tool"].as_str().unwrap(), line["line"].as_str().unwrap())).collect();
+    assert_eq!(texts, [("esc:talker", "line 0"), ("esc:talker", "line 1")], "each as one: {lines:?}");
+    let mut called = lines.iter().filter(|line| line["call"].is_string());
+    // What callers and tools do wrong is nothing that the operator has to put right.
+    assert!(called.all(|line| line["trace"] == PARENT[3..35] && line["level"] != "WARN"), "{lines:?}");
+    // Who looks for what is grave finds why a server does not run.
     let mut command = playground.host();
     command.args(["--log", "error,json", "serve", "--http", "unix:/nowhere/at/all.sock"]);
     let said = Web::run(command, playground.who.uid()).err().expect("no such folder");
-    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let last = lines.last().unwrap();
+    let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     assert!(last["message"].as_str().unwrap().contains("/nowhere/at/all.sock"), "{said}");
     assert_eq!((&last["level"], &last["target"]), (&json!("ERROR"), &json!("toolhost")), "{said}");
 }
@@ -55,10 +46,8 @@ fn a_start_that_fails_is_an_error_in_the_log_too() {
 /// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the host's.
 #[test]
 fn no_text_of_others_shows_a_field_of_its_own() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
     let forger = "import json, sys\nprint(json.load(sys.stdin)['text'], file=sys.stderr)\nprint(1)\n";
-    playground.tool("forger", "python", forger, json!({}));
-    playground.settle();
+    let playground = Playground::with(Who::ours(), &[("forger", "python", forger, json!({}))]);
     let forged = json!({"text": "x tool=\"core:run-code\" user=root"}).to_string();
     let mut command = playground.host();
     command.args(["--log", "debug", "call", "esc:forger", &forged]);
@@ -74,35 +63,28 @@ fn no_text_of_others_shows_a_field_of_its_own() {
 
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_call_and_what_is_lost_is_told() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
     // Each character becomes seven in a line of JSON.
-    let loud = "import json, sys\nn = json.load(sys.stdin)['n']\nfor i in range(300):\n    print('\\x1b' * 200, file=sys.stderr)\nprint(n)\n";
-    playground.tool("loud", "python", loud, json!({}));
-    playground.settle();
+    let loud = "import json, sys\nn = json.load(sys.stdin)['n']\n\
+        for i in range(300):\n    print('\\x1b' * 200, file=sys.stderr)\nprint(n)\n";
+    let playground = Playground::with(Who::ours(), &[("loud", "python", loud, json!({}))]);
     let mut command = playground.host();
     command.args(["--log", "debug,json", "serve", "--stdio"]);
     let (mut server, unread) = Server::heard(command);
     // Each call logs some 400 KiB, and 4 MiB may wait.
     for n in 0..14 {
-        let answer = server.called("esc:loud", json!({"n": n}));
-        assert_eq!(answer["result"]["content"][0]["text"], n.to_string(), "{answer}");
+        assert_eq!(words(&server.called("esc:loud", json!({"n": n}))), n.to_string());
     }
     // Then somebody reads.
     let (send, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         BufReader::new(unread).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
     });
-    let mut lost = 0;
     let mut seen = 0;
-    wait_for("the loss is told", || {
-        while let Ok(line) = lines.try_recv() {
-            let line: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("a whole line: {e}: {line}"));
-            seen += 1;
-            if line["target"] == "toolhost::runlog" {
-                lost = line["lost"].as_u64().unwrap();
-            }
-        }
-        lost > 0
-    });
+    let lost = |line: String| {
+        let line: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("a whole line: {e}: {line}"));
+        seen += 1;
+        line["target"] == "toolhost::runlog" && line["lost"].as_u64().unwrap() > 0
+    };
+    assert!(std::iter::from_fn(|| lines.recv_timeout(PATIENCE).ok()).any(lost), "the loss is told");
     assert!(seen > 1000, "what found room was kept: {seen} lines");
 }

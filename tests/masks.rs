@@ -23,23 +23,18 @@ fn reach(longest: usize) -> usize {
     24 * (longest + 12)
 }
 
-fn mask(secret: &str) -> Mask {
+fn mask<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Mask {
     let mut mask = Mask::default();
-    mask.add(secret);
+    secrets.into_iter().for_each(|secret| mask.add(secret.as_ref()));
     mask
 }
 
 /// One character, as some encoder may write it.
 fn encoded(c: char, rng: &mut TestRng) -> String {
-    let value = u32::from(c);
-    let percent = |upper: bool| -> String {
-        let bytes = c.to_string().into_bytes();
-        bytes.iter().map(|b| if upper { format!("%{b:02X}") } else { format!("%{b:02x}") }).collect()
-    };
-    let zeros = "0".repeat(rng.random_range(0..3));
+    let (value, zeros) = (u32::from(c), "0".repeat(rng.random_range(0..3)));
     match rng.random_range(0..16) {
-        0 => percent(true),
-        1 => percent(false),
+        0 => c.to_string().bytes().map(|byte| format!("%{byte:02X}")).collect(),
+        1 => c.to_string().bytes().map(|byte| format!("%{byte:02x}")).collect(),
         2 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
         3 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),
         4 if c.is_ascii() => format!("\\x{value:02x}"),
@@ -131,7 +126,7 @@ proptest! {
     ) {
         let mut rng = TestRng::from_seed(prop::test_runner::RngAlgorithm::ChaCha, &seed);
         let secret = SECRETS[which];
-        let mask = mask(secret);
+        let mask = mask([secret]);
         let (dress, based) = dressed(secret, &mut rng);
         let text = format!("{before} {dress} {after}");
         let shown = whole(&mask, &text);
@@ -154,7 +149,7 @@ proptest! {
     fn how_much_is_held_back_does_not_depend_on_what_a_text_says(
         text in "[s3cret/Value+1]{0,900}|(%7[0-9]|&#x0?7[0-9];|\\\\u007[0-9]|\n){0,300}", cut in 1..20usize,
     ) {
-        let mut search = Search::new(mask(SECRETS[0]).finder().unwrap(), true);
+        let mut search = Search::new(mask([SECRETS[0]]).finder().unwrap(), true);
         let shown: usize = text.as_bytes().chunks(cut).map(|piece| search.push(piece).len()).sum();
         prop_assert_eq!(text.len() - shown, text.len().min(reach(20)));
     }
@@ -164,8 +159,7 @@ proptest! {
 fn many_secrets_beside_many_cuts_take_little_time() {
     let text = "key-000-swordfish […] […\n… cut …]\n".repeat(20_000);
     for count in [256, 20_000] {
-        let mut mask = Mask::default();
-        (0..count).for_each(|n| mask.add(&format!("key-{n:03}-swordfish")));
+        let mask = mask((0..count).map(|n| format!("key-{n:03}-swordfish")));
         let began = processor_time();
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let shown = [mask.text(&text), mask.lines(&lines).concat()].concat();
@@ -178,7 +172,7 @@ fn many_secrets_beside_many_cuts_take_little_time() {
 #[test]
 fn beside_a_cut_as_much_is_hidden_as_a_secret_may_have_whatever_stands_there() {
     let secret = "Zq7-swordfish_4711";
-    let (mask, reach) = (mask(secret), reach(24));
+    let (mask, reach) = (mask([secret]), reach(24));
     let encoded: String = secret.bytes().map(|byte| format!("&#x{byte:04x};")).collect();
     for guess in [&secret[..8], "xxxxxxxx", &encoded[..40], &encoded[..encoded.len() - 9]] {
         let (before, after) = ("a".repeat(reach), "b".repeat(reach));

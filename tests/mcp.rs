@@ -38,18 +38,31 @@ impl Client {
             let welcome = client.ask("initialize", hello).await;
             assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25");
             assert!(welcome["result"]["capabilities"]["tools"].is_object());
-            client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+            client.send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
         }
         client
     }
 
-    async fn send(&mut self, message: &Value) {
-        self.send_text(&message.to_string()).await;
+    async fn send(&mut self, message: impl std::fmt::Display) {
+        self.to.as_mut().unwrap().write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
 
-    async fn send_text(&mut self, text: &str) {
-        let to = self.to.as_mut().unwrap();
-        to.write_all(format!("{text}\n").as_bytes()).await.unwrap();
+    async fn cancel(&mut self, id: impl Into<Value>) {
+        let params = json!({"requestId": id.into()});
+        self.send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})).await;
+    }
+
+    /// Begins a call that lasts; its id, and how many calls were dropped before.
+    async fn lasting(&mut self, world: &World) -> (u64, usize) {
+        let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
+        let id = self.request("tools/call", lasting()).await;
+        until("it runs", || world.runs() > runs).await;
+        (id, dropped)
+    }
+
+    /// Whether the server ends by itself, and promptly.
+    async fn ended(&mut self, time: Duration) -> Result<(), String> {
+        tokio::time::timeout(time, &mut self.server).await.expect("it ends promptly").unwrap()
     }
 
     async fn request(&mut self, method: &str, mut params: Value) -> u64 {
@@ -62,7 +75,7 @@ impl Client {
             });
         }
         let id = self.next;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+        self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
         id
     }
 
@@ -84,13 +97,19 @@ impl Client {
     }
 
     async fn tools(&mut self) -> Vec<Value> {
-        let answer = self.ask("tools/list", json!({})).await;
-        answer["result"]["tools"].as_array().unwrap().clone()
+        self.ask("tools/list", json!({})).await["result"]["tools"].as_array().unwrap().clone()
     }
 }
 
 fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {answer}"))
+}
+
+/// A result that a model reads as an error of this kind, and which says this.
+#[track_caller]
+fn fails(answer: &Value, kind: &str, words: &str) {
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    assert!(text(answer).contains(kind) && text(answer).contains(words), "{kind} {words}: {answer}");
 }
 
 /// A call that lasts.
@@ -100,7 +119,7 @@ fn lasting() -> Value {
 }
 
 #[tokio::test]
-async fn tools_are_listed_alike_in_both_eras() {
+async fn tools_are_listed_alike_in_both_eras_and_results_are_structured_with_an_equal_text() {
     let world = world();
     let mut lists = Vec::new();
     for modern in [true, false] {
@@ -113,9 +132,8 @@ async fn tools_are_listed_alike_in_both_eras() {
         for tool in &tools {
             assert_eq!(tool["inputSchema"]["type"], "object");
             assert!(tool["description"].as_str().is_some_and(|d| !d.is_empty()));
-            assert!(
-                tool["_meta"]["dev.toolhost/toolId"].is_string() && tool["_meta"]["dev.toolhost/digest"].is_string()
-            );
+            let meta = &tool["_meta"];
+            assert!(meta["dev.toolhost/toolId"].is_string() && meta["dev.toolhost/digest"].is_string());
             assert!(tool["outputSchema"].is_null() || tool["outputSchema"]["type"] == "object");
         }
         let at = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
@@ -123,15 +141,7 @@ async fn tools_are_listed_alike_in_both_eras() {
         assert_eq!(at("fake__text")["outputSchema"]["properties"]["result"]["type"], "string");
         assert_eq!(at("fake__echo")["annotations"]["readOnlyHint"], true);
         lists.push(tools);
-    }
-    assert_eq!(lists[0], lists[1]);
-}
 
-#[tokio::test]
-async fn results_are_structured_with_an_equal_text() {
-    let world = world();
-    for modern in [true, false] {
-        let mut client = Client::start(&world, modern).await;
         let answer = client.call("fake__echo", json!({"message": "hi"})).await;
         let result = &answer["result"];
         assert_eq!(result["isError"], false);
@@ -150,11 +160,25 @@ async fn results_are_structured_with_an_equal_text() {
         let envelope = &answer["result"]["structuredContent"];
         assert_eq!((&envelope["success"], &envelope["outputData"]), (&json!(true), &json!({"received_message": "m"})));
         assert_eq!(serde_json::from_str::<Value>(text(&answer)).unwrap(), *envelope);
+
+        // What a client is given of an answer that is large, and of one that indentation would make a hundred times
+        // as long.
+        let rows: Value = (0..2000).map(|n| json!({"n": n, "ö\u{202e}": "\"\\\n"})).collect();
+        let rows = json!({"inputData": {"rows": rows}});
+        let answer = client.call("fake__whole", rows.clone()).await;
+        let shown = client.raw.get(..500).unwrap_or(&client.raw);
+        assert!(answer["result"]["structuredContent"] == rows, "{shown}");
+        assert!(serde_json::from_str::<Value>(text(&answer)).unwrap() == rows, "its text says the same");
+        assert!(!client.raw.contains('\u{202e}') && !text(&answer).contains('\u{202e}'));
+        let deep = json!({"inputData": {"deep": (0..100).fold(json!(vec![1; 2_000]), |inner, _| json!([inner]))}});
+        let answer = client.call("fake__whole", deep.clone()).await;
+        assert!(answer["result"]["structuredContent"] == deep && text(&answer).len() < 10_000);
     }
+    assert_eq!(lists[0], lists[1]);
 }
 
 #[tokio::test]
-async fn failures_are_results_a_model_can_act_on() {
+async fn failures_are_results_a_model_can_act_on_and_malformed_calls_are_recorded() {
     let world = world();
     for modern in [true, false] {
         let mut client = Client::start(&world, modern).await;
@@ -163,51 +187,43 @@ async fn failures_are_results_a_model_can_act_on() {
             ("fake__fails", json!({}), "ScriptError. Message: Script exited with code 3. Details: Traceback"),
             ("fake__long_running", json!({}), "TimeoutError. Message: Script execution timed out."),
             ("core__execute-python-script", json!({"scriptPath": "../x.py"}), "SecurityError"),
-            (
-                "core__execute-python-script",
-                json!({"scriptPath": "examples/long_running.py", "timeoutMs": 100}),
-                "TimeoutError",
-            ),
         ] {
             let answer = client.call(name, arguments).await;
-            assert_eq!(answer["result"]["isError"], true, "{answer}");
-            let told = text(&answer);
-            assert!(told.contains(words) && told.contains("What to do:") && told.contains("Call ID:"), "{told}");
-            assert!(!told.contains(world.root().to_str().unwrap()), "{told}");
+            fails(&answer, words, "What to do:");
+            fails(&answer, words, "Call ID:");
+            assert!(!text(&answer).contains(world.root().to_str().unwrap()), "{answer}");
         }
-        let answer = client.call("no_such_tool", json!({})).await;
-        assert_eq!(answer["error"]["code"], -32602, "{answer}");
         // Not offered, and whoever calls it all the same is told why.
-        let listed = client.ask("tools/list", json!({})).await;
-        assert!(!listed.to_string().contains("fake__greedy"));
-        let answer = client.call("fake__greedy", json!({})).await;
-        assert!(answer["result"]["isError"] == true && text(&answer).contains("SecurityError"), "{answer}");
-        let answer = client.ask("tools/list", json!({"cursor": "made-up"})).await;
-        assert_eq!(answer["error"]["code"], -32602);
-        let answer = client.ask("tools/list", json!({"cursor": ""})).await;
-        assert!(answer["result"]["tools"].is_array());
+        assert!(!json!(client.tools().await).to_string().contains("fake__greedy"));
+        fails(&client.call("fake__greedy", json!({})).await, "SecurityError", "");
+        for (params, words) in [
+            (json!({"name": "fake__echo", "arguments": "{}"}), "not its JSON text"),
+            (json!({"name": "fake__echo", "arguments": [1]}), "must be an object"),
+            (json!({"arguments": {}}), "params.name"),
+            (json!({"name": 7, "arguments": {}}), "params.name"),
+        ] {
+            let before = world.records().len();
+            let answer = client.ask("tools/call", params).await;
+            assert_eq!(answer["error"]["code"], -32602, "{answer}");
+            assert!(answer["error"]["message"].as_str().unwrap().contains(words), "{answer}");
+            assert_eq!(world.records().len(), before + 1, "one record of each refusal");
+        }
+        for method in ["prompts/get", "resources/read", "tasks/get", "tasks/update"] {
+            let answer = client.ask(method, json!({"x": 1})).await;
+            let words = format!("The parameters of {method} are wrong.");
+            assert_eq!((&answer["error"]["code"], &answer["error"]["message"]), (&json!(-32602), &json!(words)));
+        }
+        for (method, params, code) in [
+            ("tools/call", json!({"name": "no_such_tool", "arguments": {}}), -32602),
+            ("tools/list", json!({"cursor": 5}), -32602),
+            ("tools/list", json!({"cursor": "made-up"}), -32602),
+            ("logging/setLevel", json!({"level": "loud"}), if modern { -32601 } else { -32602 }),
+            ("no/such", json!({}), -32601),
+        ] {
+            assert_eq!(client.ask(method, params).await["error"]["code"], code, "{method}");
+        }
+        assert!(client.ask("tools/list", json!({"cursor": ""})).await["result"]["tools"].is_array());
     }
-}
-
-#[tokio::test]
-async fn a_message_with_two_readings_is_refused_and_the_session_goes_on() {
-    let world = world();
-    let mut client = Client::start(&world, false).await;
-    let runs = world.runs();
-    client
-        .send_text(r#"{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"fake__echo","arguments":{"message":1,"message":2}}}"#)
-        .await;
-    let answer = client.answer().await;
-    assert_eq!((&answer["id"], &answer["result"]["isError"]), (&json!(77), &json!(true)), "{answer}");
-    assert!(text(&answer).contains("ParameterValidationError") && text(&answer).contains("stands twice"), "{answer}");
-    client.send_text(r#"{"jsonrpc":"2.0","id":78,"id":79,"method":"ping"}"#).await;
-    let answer = client.answer().await;
-    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(78), &json!(-32700)), "{answer}");
-    client.send_text("not json").await;
-    let answer = client.answer().await;
-    assert_eq!((answer.get("id"), &answer["error"]["code"]), (Some(&json!(null)), &json!(-32700)), "{answer}");
-    assert_eq!(world.runs(), runs);
-    assert_eq!(client.call("fake__echo", json!({"message": 1})).await["result"]["isError"], false);
 }
 
 #[tokio::test]
@@ -215,18 +231,16 @@ async fn a_second_request_under_one_id_is_refused_and_the_first_keeps_its_end() 
     let world = world();
     for modern in [true, false] {
         let mut client = Client::start(&world, modern).await;
-        let call = lasting();
-        let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
-        let id = client.request("tools/call", call.clone()).await;
-        until("it runs", || world.runs() > runs).await;
+        let (id, dropped) = client.lasting(&world).await;
+        let runs = world.runs();
         for method in ["tools/call", "tools/list"] {
             client.next = id - 1;
-            client.request(method, call.clone()).await;
+            client.request(method, lasting()).await;
             let answer = client.answer().await;
             assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(id), &json!(-32600)), "{answer}");
         }
-        assert_eq!(world.runs(), runs + 1, "it did not run");
-        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})).await;
+        assert_eq!(world.runs(), runs, "it did not run");
+        client.cancel(id).await;
         // An id is free again once it is answered.
         for _ in 0..2 {
             client.next = 76;
@@ -234,28 +248,43 @@ async fn a_second_request_under_one_id_is_refused_and_the_first_keeps_its_end() 
         }
         assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1, "the first was cancelled");
     }
+    // A call that is cancelled at once leaves its record, and its id is free again.
+    let mut client = Client::start(&world, false).await;
+    for n in 0..20 {
+        let before = world.records().len();
+        let call = |params: Value| json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call", "params": params});
+        client.send(call(lasting())).await;
+        client.cancel(700).await;
+        client.send(call(json!({"name": "fake__echo", "arguments": {"message": n}}))).await;
+        let answer = client.answer().await;
+        assert_eq!(answer["result"]["structuredContent"]["received_message"], n, "the new call's own answer: {answer}");
+        until("both calls leave a record", || world.records().len() - before >= 2).await;
+        assert_eq!(world.records().len() - before, 2, "round {n}: both calls leave a record");
+        let records = world.records();
+        let cancelled = records.iter().rev().find(|record| record["tool"] == "core:execute-python-script").unwrap();
+        assert!(cancelled["arguments"].to_string().contains("long_running.py"), "what was asked for: {cancelled}");
+    }
 }
 
 #[tokio::test]
 async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
     let world = world();
+    let dropped = || world.fake.dropped.load(Ordering::SeqCst);
     for modern in [true, false] {
         let mut client = Client::start(&world, modern).await;
-        let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
-        client.request("tools/call", lasting()).await;
-        until("it runs", || world.runs() > runs).await;
-        let started = Instant::now();
+        let (_, before) = client.lasting(&world).await;
         client.to.take().unwrap().shutdown().await.unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(3), &mut client.server).await;
-        assert_eq!(ended.expect("it ends promptly").unwrap(), Ok(()));
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-        assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1);
+        assert_eq!(client.ended(Duration::from_secs(2)).await, Ok(()));
+        assert_eq!(dropped(), before + 1);
     }
-}
-
-#[tokio::test]
-async fn requests_before_the_end_of_input_are_still_answered() {
-    let world = world();
+    // A client that cannot be answered is gone: its reading end is closed, and then something is answered.
+    let mut client = Client::start(&world, false).await;
+    let (_, before) = client.lasting(&world).await;
+    drop(std::mem::replace(&mut client.lines, BufReader::new(tokio::io::duplex(1).0).lines()));
+    client.send("garbage").await;
+    assert_eq!(client.ended(Duration::from_secs(5)).await, Ok(()));
+    assert_eq!(dropped(), before + 1, "what ran is killed");
+    // The control: what was asked before the end of input is still answered.
     let mut client = Client::start(&world, false).await;
     let id = client.request("tools/call", json!({"name": "fake__echo", "arguments": {"message": 1}})).await;
     client.to.take().unwrap().shutdown().await.unwrap();
@@ -277,8 +306,7 @@ async fn what_is_not_listed_answers_to_its_exact_name() {
     let near = client.call("fake__hiddem", json!({})).await;
     assert!(!near.to_string().contains("fake__hidden"), "{near}");
     // So is one of which only versions before a release are there.
-    let answer = client.call("fake__early", json!({})).await;
-    assert!(answer["result"]["isError"] == true && text(&answer).contains("VersionMismatchError"), "{answer}");
+    fails(&client.call("fake__early", json!({})).await, "VersionMismatchError", "");
     assert!(tools.iter().all(|tool| tool["name"] != "fake__early"));
 }
 
@@ -294,7 +322,7 @@ async fn what_comes_before_the_first_request_and_asks_for_nothing_is_passed_over
         "garbage",
     ] {
         let mut client = Client::connect(&world, true);
-        client.send_text(first).await;
+        client.send(first).await;
         if first == "garbage" {
             assert_eq!(client.answer().await["id"], json!(null));
         }
@@ -303,37 +331,7 @@ async fn what_comes_before_the_first_request_and_asks_for_nothing_is_passed_over
 }
 
 #[tokio::test]
-async fn a_malformed_call_is_said_to_be_one_and_recorded() {
-    let world = world();
-    for modern in [true, false] {
-        let mut client = Client::start(&world, modern).await;
-        for (params, words) in [
-            (json!({"name": "fake__echo", "arguments": "{}"}), "not its JSON text"),
-            (json!({"name": "fake__echo", "arguments": [1]}), "must be an object"),
-            (json!({"arguments": {}}), "params.name"),
-            (json!({"name": 7, "arguments": {}}), "params.name"),
-        ] {
-            let before = world.records().len();
-            let answer = client.ask("tools/call", params).await;
-            assert_eq!(answer["error"]["code"], -32602, "{answer}");
-            assert!(answer["error"]["message"].as_str().unwrap().contains(words), "{answer}");
-            assert_eq!(world.records().len(), before + 1, "one record of each refusal");
-        }
-        let answer = client.ask("tools/list", json!({"cursor": 5})).await;
-        assert_eq!(answer["error"]["code"], -32602, "{answer}");
-        for method in ["prompts/get", "resources/read", "tasks/get", "tasks/update"] {
-            let answer = client.ask(method, json!({"x": 1})).await;
-            let words = format!("The parameters of {method} are wrong.");
-            assert_eq!((&answer["error"]["code"], &answer["error"]["message"]), (&json!(-32602), &json!(words)));
-        }
-        let older = client.ask("logging/setLevel", json!({"level": "loud"})).await;
-        assert_eq!(older["error"]["code"], if modern { -32601 } else { -32602 }, "{older}");
-        assert_eq!(client.ask("no/such", json!({})).await["error"]["code"], -32601);
-    }
-}
-
-#[tokio::test]
-async fn arguments_that_cannot_be_read_are_the_callers_error_with_their_record() {
+async fn what_cannot_be_read_is_the_callers_error_with_its_record_and_the_session_goes_on() {
     let world = world();
     let mut client = Client::start(&world, false).await;
     let deep = format!("{{\"message\":{}1{}}}", "[".repeat(140), "]".repeat(140));
@@ -343,40 +341,24 @@ async fn arguments_that_cannot_be_read_are_the_callers_error_with_their_record()
         (r#"{"message":123456789012345678901234567890}"#, "64 bits"),
         (r#"{"message":"\ud83d"}"#, "surrogate"),
         (r#"{"message":NaN}"#, "a JSON value is needed"),
+        (r#"{"message":1,"message":2}"#, "stands twice"),
         (deep.as_str(), "nested deeper"),
         (many.as_str(), "fewer values"),
     ] {
         let before = world.records().len();
         let head = r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"fake__echo","arguments":"#;
-        client.send_text(&format!("{head}{arguments}}}}}")).await;
+        client.send(format!("{head}{arguments}}}}}")).await;
         let answer = client.answer().await;
-        assert_eq!((&answer["id"], &answer["result"]["isError"]), (&json!(5), &json!(true)), "{answer}");
-        assert!(text(&answer).contains("ParameterValidationError") && text(&answer).contains(words), "{answer}");
-        assert_eq!(world.records().len(), before + 1);
+        fails(&answer, "ParameterValidationError", words);
+        assert_eq!((&answer["id"], world.records().len()), (&json!(5), before + 1));
     }
-}
-
-#[tokio::test]
-async fn a_call_cancelled_at_once_leaves_its_record_and_its_id_is_free_again() {
-    let world = world();
-    let mut client = Client::start(&world, false).await;
-    for n in 0..20 {
-        let before = world.records().len();
-        let call = |message: Value| {
-            json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call",
-            "params": {"name": "fake__echo", "arguments": {"message": message}}})
-        };
-        let run = json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call", "params": lasting()});
-        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 700}});
-        client.send_text(&format!("{run}\n{cancel}\n{}", call(json!(n)))).await;
+    for (line, id) in [(r#"{"jsonrpc":"2.0","id":78,"id":79,"method":"ping"}"#, json!(78)), ("not json", json!(null))] {
+        client.send(line).await;
         let answer = client.answer().await;
-        assert_eq!(answer["result"]["structuredContent"]["received_message"], n, "the new call's own answer: {answer}");
-        until("both calls leave a record", || world.records().len() - before >= 2).await;
-        assert_eq!(world.records().len() - before, 2, "round {n}: both calls leave a record");
-        let records = world.records();
-        let cancelled = records.iter().rev().find(|record| record["tool"] == "core:execute-python-script").unwrap();
-        assert!(cancelled["arguments"].to_string().contains("long_running.py"), "what was asked for: {cancelled}");
+        assert_eq!((answer.get("id"), &answer["error"]["code"]), (Some(&id), &json!(-32700)), "{answer}");
     }
+    assert_eq!(world.runs(), 0);
+    assert_eq!(client.call("fake__echo", json!({"message": 1})).await["result"]["isError"], false);
 }
 
 /// Answers that nobody reads: so many calls run, and the others wait for them.
@@ -403,57 +385,8 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
     // One tool has 48 of the 64 places, and the pipe of this test holds 1 MiB: two or three answers.
     assert!((48..=54).contains(&begun), "{begun} of 80 calls ran, and nobody had read an answer");
     to.shutdown().await.unwrap();
-    let started = Instant::now();
-    let ended = tokio::time::timeout(Duration::from_secs(10), &mut client.server).await;
-    assert!(ended.expect("it ends").unwrap().expect_err("answers are lost").contains("unread"));
-    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
-}
-
-#[tokio::test]
-async fn a_client_that_cannot_be_answered_is_gone() {
-    let world = world();
-    let mut client = Client::start(&world, false).await;
-    let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
-    client.request("tools/call", lasting()).await;
-    until("it runs", || world.runs() > runs).await;
-    // Its reading end is closed, and then something is answered.
-    drop(std::mem::replace(&mut client.lines, BufReader::new(tokio::io::duplex(1).0).lines()));
-    client.send_text("garbage").await;
-    let ended = tokio::time::timeout(Duration::from_secs(5), &mut client.server).await;
-    assert_eq!(ended.expect("it ends").unwrap(), Ok(()));
-    assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1, "what ran is killed");
-}
-
-/// What a client is given of an answer that is large, and of one that indentation would make a hundred times as long.
-#[tokio::test]
-async fn a_large_answer_is_whole() {
-    let world = world();
-    for modern in [true, false] {
-        let mut client = Client::start(&world, modern).await;
-        let rows: Value = (0..2000).map(|n| json!({"n": n, "ö\u{202e}": "\"\\\n"})).collect();
-        let answer = client.call("fake__whole", json!({"inputData": {"rows": rows}})).await;
-        let shown = client.raw.get(..500).unwrap_or(&client.raw);
-        assert!(answer["result"]["structuredContent"] == json!({"inputData": {"rows": rows}}), "{shown}");
-        let twin: Value = serde_json::from_str(text(&answer)).unwrap();
-        assert!(twin == json!({"inputData": {"rows": rows}}), "its text says the same");
-        assert!(!client.raw.contains('\u{202e}') && !text(&answer).contains('\u{202e}'));
-        let deep = (0..100).fold(json!(vec![1; 2_000]), |inner, _| json!([inner]));
-        let answer = client.call("fake__whole", json!({"inputData": {"deep": deep}})).await;
-        assert!(answer["result"]["structuredContent"] == json!({"inputData": {"deep": deep}}));
-        assert!(text(&answer).len() < 10_000, "{}", text(&answer).len());
-    }
-}
-
-/// A second folder.
-struct Late(toolhost::registry::DirectToolLoader);
-
-impl toolhost::registry::Source for Late {
-    fn id(&self) -> &str {
-        "late"
-    }
-    fn discover(&self) -> Result<toolhost::registry::Discovery, String> {
-        self.0.discover()
-    }
+    let ended = client.ended(Duration::from_secs(8)).await;
+    assert!(ended.expect_err("answers are lost").contains("unread"));
 }
 
 /// A change is sent under the client's own id, which may be any, to the request that is open under it and to no other.
@@ -471,18 +404,16 @@ async fn a_listener_is_sent_changes_under_its_own_id() {
     };
     let of = |message: &Value| message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone();
     for id in ["first", "second"] {
-        client.send(&listen(id)).await;
+        client.send(listen(id)).await;
         let acknowledged = client.answer().await;
         assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
         assert_eq!(of(&acknowledged), id, "{acknowledged}");
     }
-    let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "first"}});
-    client.send(&cancelled).await;
+    client.cancel("first").await;
     client.tools().await;
-    let late = world.folder.path().canonicalize().unwrap().join("late");
-    std::fs::create_dir(&late).unwrap();
-    let files = toolhost::registry::DirectToolLoader::new(vec![late], Vec::new());
-    world.service.add_source(Arc::new(Late(files))).expect("another folder");
+    fs::create_dir(world.root().join("late")).unwrap();
+    let files = toolhost::registry::DirectToolLoader::new(vec![world.root().join("late")], Vec::new());
+    world.service.add_source(Arc::new(crate::registry::Elsewhere(files))).expect("another folder");
     let changed = client.answer().await;
     assert_eq!(changed["method"], "notifications/tools/list_changed");
     assert_eq!(of(&changed), "second", "{changed}");

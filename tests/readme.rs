@@ -24,8 +24,7 @@ fn every_command_runs_as_written() {
         let wanted = line.split_once("# refused: exit ").map_or(0, |(_, code)| code.parse().unwrap());
         assert_eq!(done.status.code(), Some(wanted), "{line}\n{done:?}");
         if arguments.starts_with("call ") && wanted == 0 {
-            serde_json::from_slice::<serde_json::Value>(&done.stdout)
-                .unwrap_or_else(|e| panic!("{line}\n{e}: {done:?}"));
+            serde_json::from_slice::<Value>(&done.stdout).unwrap_or_else(|e| panic!("{line}\n{e}: {done:?}"));
         }
     }
 }

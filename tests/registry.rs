@@ -26,8 +26,9 @@ impl World {
         fs::write(&path, text).unwrap();
         path
     }
-    fn method(&self, relative: &str, id: &str, version: &str) -> PathBuf {
-        self.file(relative, manifest(id, version, json!({ "type": "x-test" })))
+    /// `tool-defs/NAME.tool.json`, a tool without a script.
+    fn method(&self, name: &str, id: &str, version: &str) -> PathBuf {
+        self.file(&format!("tool-defs/{name}.tool.json"), manifest(id, version, json!({ "type": "x-test" })))
     }
     /// A manifest with its script.
     fn script(&self, relative: &str, id: &str, path: &str) -> PathBuf {
@@ -48,8 +49,8 @@ impl World {
     }
 }
 
-fn manifest(id: &str, version: &str, handler: serde_json::Value) -> String {
-    json!({ "toolId": id, "displayName": "d", "description": "d", "version": version, "handler": handler }).to_string()
+fn manifest(id: &str, version: &str, handler: Value) -> String {
+    crate::harness::manifest(id, handler, json!({ "version": version })).to_string()
 }
 
 fn ids(registry: &Registry) -> Vec<String> {
@@ -58,13 +59,8 @@ fn ids(registry: &Registry) -> Vec<String> {
 }
 
 fn report(registry: &Registry, path: &Path) -> registry::FileReport {
-    let snapshot = registry.snapshot();
-    snapshot
-        .reports
-        .iter()
-        .find(|r| r.path == path)
-        .unwrap_or_else(|| panic!("no report for {path:?}: {:#?}", snapshot.reports))
-        .clone()
+    let reports = registry.snapshot().reports.clone();
+    reports.into_iter().find(|report| report.path == path).unwrap_or_else(|| panic!("no report for {path:?}"))
 }
 
 #[test]
@@ -81,20 +77,16 @@ fn both_ways_of_dropping_in_work() {
     let registry = world.registry();
     assert_eq!(ids(&registry), ["custom:sum@1.0.0", "custom:two@1.0.0"]);
     let snapshot = registry.snapshot();
-    assert_eq!(snapshot.reports.len(), 2, "{:#?}", snapshot.reports);
-    let tool = snapshot.find("custom:sum").expect("found");
-    assert_eq!(tool.site.script, Some(world.path("user_scripts/sum/sum.py")));
-    assert_eq!((&tool.site.base, &tool.site.folder), (&world.path("user_scripts"), &world.path("user_scripts/sum")));
-    let report = snapshot.reports.iter().find(|report| report.path == tool.site.manifest).expect("a report");
-    assert!(report.problems.iter().any(|p| p.severity == Severity::Note && p.message.contains("sum/sum.py")));
-    assert_eq!(snapshot.files.len(), 4);
+    assert_eq!((snapshot.reports.len(), snapshot.files.len()), (2, 4), "{:#?}", snapshot.reports);
+    let site = &snapshot.find("custom:sum").expect("found").site;
+    assert_eq!(site.script, Some(world.path("user_scripts/sum/sum.py")));
+    assert_eq!((&site.base, &site.folder), (&world.path("user_scripts"), &world.path("user_scripts/sum")));
+    let problems = report(&registry, &site.manifest).problems;
+    assert!(problems.iter().any(|p| p.severity == Severity::Note && p.message.contains("sum/sum.py")));
     // A folder given twice, or inside another, gives each file once.
-    let loader = DirectToolLoader::new(
-        vec![world.path("tool-defs"), world.path("tool-defs/deep"), world.path("tool-defs/./")],
-        vec![world.path("user_scripts")],
-    );
+    let folders = ["tool-defs", "tool-defs/deep", "tool-defs/./"].map(|folder| world.path(folder));
     let twice = Registry::new();
-    twice.add_source(Arc::new(loader)).unwrap();
+    twice.add_source(Arc::new(DirectToolLoader::new(folders.into(), vec![world.path("user_scripts")]))).unwrap();
     assert_eq!(ids(&twice).len(), 2);
 }
 
@@ -102,8 +94,7 @@ fn both_ways_of_dropping_in_work() {
 fn hostile_files_are_one_report_each_and_quick() {
     let world = World::new();
     let secret = world.file("secret.txt", "hunter2-secret");
-    let folder = world.path("tool-defs");
-    let at = |name: &str| folder.join(format!("{name}.tool.json"));
+    let at = |name: &str| world.path(&format!("tool-defs/{name}.tool.json"));
     nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
     symlink(&secret, at("link")).unwrap();
@@ -111,12 +102,12 @@ fn hostile_files_are_one_report_each_and_quick() {
     symlink("/dev/zero", at("device")).unwrap();
     fs::create_dir(at("folder")).unwrap();
     fs::File::create(at("huge")).and_then(|f| f.set_len(100 << 20)).unwrap();
-    world.file("tool-defs/latin.tool.json", b"{\"toolId\": \"\xe9\"}");
-    world.file("tool-defs/empty.tool.json", "");
-    world.file("tool-defs/half.tool.json", "{\"toolId\": \"custom:ha");
-    world.file("tool-defs/deep.tool.json", "[".repeat(500_000));
-    world.method("tool-defs/good.tool.json", "custom:good", "1.0.0");
-    if nix::unistd::geteuid().is_root() {
+    fs::write(at("latin"), b"{\"toolId\": \"\xe9\"}").unwrap();
+    for (name, text) in [("empty", ""), ("half", "{\"toolId\": \"custom:ha"), ("deep", &"[".repeat(500_000))] {
+        fs::write(at(name), text).unwrap();
+    }
+    world.method("good", "custom:good", "1.0.0");
+    if is_root() {
         let null = nix::sys::stat::makedev(1, 3);
         // Not every container lets root make one; the link above covers the rest.
         let _ = nix::sys::stat::mknod(&at("null"), nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::Mode::S_IRWXU, null);
@@ -125,8 +116,8 @@ fn hostile_files_are_one_report_each_and_quick() {
     let registry = world.registry();
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(ids(&registry), ["custom:good@1.0.0"]);
-    let unreadable =
-        ["fifo", "socket", "link", "loop", "device", "folder", "huge"].map(|name| (name, Code::Unreadable));
+    let names = ["fifo", "socket", "link", "loop", "device", "folder", "huge"];
+    let unreadable = names.map(|name| (name, Code::Unreadable));
     let unread = [("latin", Code::Encoding), ("empty", Code::Syntax), ("half", Code::Syntax), ("deep", Code::Syntax)];
     for (name, code) in unreadable.into_iter().chain(unread) {
         let report = report(&registry, &at(name));
@@ -140,10 +131,10 @@ fn hostile_files_are_one_report_each_and_quick() {
 #[test]
 fn names_are_not_taken_over() {
     let world = World::new();
-    let a = world.method("tool-defs/a/x.tool.json", "custom:x", "1.0.0");
+    let a = world.method("a/x", "custom:x", "1.0.0");
     let registry = world.registry();
     // A twin dropped later is refused; the loaded tool keeps its file.
-    let b = world.method("tool-defs/b/x.tool.json", "Custom:X", "9.0.0");
+    let b = world.method("b/x", "Custom:X", "9.0.0");
     assert_eq!(world.refreshed(&registry), ["custom:x@1.0.0"]);
     let newcomer = report(&registry, &b);
     assert_eq!((newcomer.status, newcomer.problems[0].code), (Status::Skipped, Code::Conflict));
@@ -165,8 +156,8 @@ fn names_are_not_taken_over() {
 #[test]
 fn core_is_compiled_in() {
     let world = World::new();
-    let claim = world.method("tool-defs/c.tool.json", "core:execute-python-script", "99.0.0");
-    let folded = world.method("tool-defs/d.tool.json", "CORE:run", "1.0.0");
+    let claim = world.method("c", "core:execute-python-script", "99.0.0");
+    let folded = world.method("d", "CORE:run", "1.0.0");
     let copy = world.file("tool-defs/core/execute-python-script.tool.json", registry::BUILTIN_FILES[0].1);
     let registry = world.registry();
     assert_eq!(registry.snapshot().find("core:execute-python-script").unwrap().source, "builtin");
@@ -182,30 +173,30 @@ fn core_is_compiled_in() {
 fn versions_live_side_by_side_in_one_folder() {
     let world = World::new();
     for version in ["1.0.0", "1.2.0", "2.0.0-beta.1"] {
-        world.method(&format!("tool-defs/v/{version}.tool.json"), "custom:v", version);
+        world.method(&format!("v/{version}"), "custom:v", version);
     }
     let registry = world.registry();
     let snapshot = registry.snapshot();
-    let find = |reference: &str| {
-        snapshot.find(reference).map(|tool| tool.manifest.version.to_string()).map_err(|f| (f.kind, f.message))
-    };
-    assert_eq!(find("custom:v").as_deref(), Ok("1.2.0"));
-    assert_eq!(find("custom:v@1.0.0").as_deref(), Ok("1.0.0"));
-    assert_eq!(find("custom:v@^1").as_deref(), Ok("1.2.0"));
-    assert_eq!(find("custom:v@>=1, <1.1").as_deref(), Ok("1.0.0"));
-    assert_eq!(find("custom:v@2.0.0-beta.1").as_deref(), Ok("2.0.0-beta.1"));
-    for missing in ["custom:v@^2", "custom:v@3.0.0", "custom:v@banana", "custom:v@"] {
-        let (kind, message) = find(missing).expect_err(missing);
-        assert_eq!(kind, Kind::VersionMismatchError);
-        assert!(message.contains("2.0.0-beta.1, 1.2.0, 1.0.0"), "{message}");
+    for (range, wanted) in [
+        ("", "1.2.0"),
+        ("@1.0.0", "1.0.0"),
+        ("@^1", "1.2.0"),
+        ("@>=1, <1.1", "1.0.0"),
+        ("@2.0.0-beta.1", "2.0.0-beta.1"),
+    ] {
+        let tool = snapshot.find(&format!("custom:v{range}")).expect(range);
+        assert_eq!(tool.manifest.version.to_string(), wanted, "{range}");
     }
-    let (kind, message) = find("custom:w").expect_err("unknown");
-    assert_eq!(kind, Kind::ToolNotFoundError);
-    assert!(message.contains("'custom:v'"), "{message}");
-    assert!(find("v").expect_err("no namespace").1.contains("'custom:v'"));
-    assert!(find("custom__v").expect_err("other dialect").1.contains("'custom:v'"));
+    let (mismatch, all) = (Kind::VersionMismatchError, "2.0.0-beta.1, 1.2.0, 1.0.0");
+    let missing = ["custom:v@^2", "custom:v@3.0.0", "custom:v@banana", "custom:v@"].map(|name| (name, mismatch, all));
+    // Another name, no namespace, and another dialect.
+    let unknown = ["custom:w", "v", "custom__v"].map(|name| (name, Kind::ToolNotFoundError, "'custom:v'"));
+    for (reference, kind, piece) in missing.into_iter().chain(unknown) {
+        let fault = snapshot.find(reference).expect_err(reference);
+        assert!(fault.kind == kind && fault.message.contains(piece), "{reference}: {fault:?}");
+    }
     // The same version twice, in one folder, disables both of it and no other.
-    world.method("tool-defs/v/again.tool.json", "custom:v", "1.2.0+build");
+    world.method("v/again", "custom:v", "1.2.0+build");
     assert_eq!(ids(&world.registry()), ["custom:v@1.0.0", "custom:v@2.0.0-beta.1"]);
     // A loaded one keeps its file.
     assert_eq!(world.refreshed(&registry), ["custom:v@1.0.0", "custom:v@1.2.0", "custom:v@2.0.0-beta.1"]);
@@ -214,13 +205,13 @@ fn versions_live_side_by_side_in_one_folder() {
 #[test]
 fn refresh_replaces_or_keeps_everything() {
     let world = World::new();
-    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
-    world.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
+    world.method("a", "custom:a", "1.0.0");
+    world.method("b", "custom:b", "1.0.0");
     let registry = world.registry();
     let before = registry.snapshot();
-    world.method("tool-defs/a.tool.json", "custom:a", "1.1.0");
+    world.method("a", "custom:a", "1.1.0");
     fs::remove_file(world.path("tool-defs/b.tool.json")).unwrap();
-    world.method("tool-defs/c.tool.json", "custom:c", "1.0.0");
+    world.method("c", "custom:c", "1.0.0");
     assert_eq!(world.refreshed(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
     assert!(before.find("custom:b").is_ok(), "who holds an old snapshot keeps it");
     assert_eq!(registry.refresh_source("unknown"), Ok(()));
@@ -241,7 +232,7 @@ fn refresh_replaces_or_keeps_everything() {
 #[test]
 fn a_manifest_that_breaks_keeps_its_old_definition() {
     let world = World::new();
-    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
+    world.method("a", "custom:a", "1.0.0");
     world.file("tool-defs/b.tool.json", "{");
     let registry = world.registry();
     assert_eq!((ids(&registry), registry.snapshot().warnings.len()), (vec!["custom:a@1.0.0".to_owned()], 0));
@@ -259,12 +250,12 @@ fn a_manifest_that_breaks_keeps_its_old_definition() {
     symlink("b.tool.json", world.path("tool-defs/a.tool.json")).unwrap();
     assert!(world.refreshed(&registry).is_empty() && registry.snapshot().warnings.is_empty());
     fs::remove_file(world.path("tool-defs/a.tool.json")).unwrap();
-    world.method("tool-defs/a.tool.json", "custom:a", "1.2.0");
+    world.method("a", "custom:a", "1.2.0");
     assert_eq!(world.refreshed(&registry), ["custom:a@1.2.0"]);
 }
 
 /// A source that offers the tools of a folder without being one.
-struct Elsewhere(DirectToolLoader);
+pub struct Elsewhere(pub DirectToolLoader);
 
 impl registry::Source for Elsewhere {
     fn id(&self) -> &str {
@@ -278,22 +269,18 @@ impl registry::Source for Elsewhere {
 }
 
 #[test]
-fn other_sources_take_nothing_over() {
+fn other_sources_and_tools_in_this_process_take_nothing_over() {
     let (world, other) = (World::new(), World::new());
-    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
-    other.method("tool-defs/a.tool.json", "custom:a", "2.0.0");
-    other.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
+    world.method("a", "custom:a", "1.0.0");
+    other.method("a", "custom:a", "2.0.0");
+    other.method("b", "custom:b", "1.0.0");
     let registry = world.registry();
     registry.add_source(Arc::new(Elsewhere(other.loader()))).unwrap();
     assert!(registry.add_source(Arc::new(Elsewhere(other.loader()))).is_err(), "the id is taken");
     let snapshot = registry.snapshot();
     assert_eq!(snapshot.find("custom:a").expect("kept").manifest.version.to_string(), "1.0.0");
     assert_eq!(snapshot.find("custom:b").unwrap().source, "elsewhere");
-}
 
-#[test]
-fn in_process_tools() {
-    let registry = World::new().registry();
     let whole = json!({"toolId": "app:echo", "description": "Echoes.", "parameters": {"type": "object"}});
     let missing = [
         ("toolId", json!(""), "a name"),
@@ -319,30 +306,24 @@ fn in_process_tools() {
 #[test]
 fn requirements_are_settled_without_hanging() {
     let world = World::new();
-    let tool = |name: &str, requires: serde_json::Value| {
-        let text =
-            crate::harness::manifest(format!("r:{name}"), json!({ "type": "x-t" }), json!({"requires": requires}));
+    let tool = |name: &str, requires: Value| {
+        let requires = json!({ "requires": requires });
+        let text = crate::harness::manifest(format!("r:{name}"), json!({ "type": "x-t" }), requires);
         world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
     };
-    tool("base", json!({}));
-    tool("good", json!({ "r:base": "^1" }));
-    tool("old", json!({ "r:base": "^2" }));
-    tool("missing", json!({ "r:nothing": "*" }));
-    tool("behind", json!({ "r:missing": "*" }));
-    tool("ring-a", json!({ "r:ring-b": "*" }));
-    tool("ring-b", json!({ "r:ring-a": "*" }));
-    tool("by-ring", json!({ "r:ring-a": "*" }));
+    let tools = [
+        ("base", json!({}), ""),
+        ("good", json!({ "r:base": "^1" }), ""),
+        ("old", json!({ "r:base": "^2" }), "loaded: 1.0.0"),
+        ("missing", json!({ "r:nothing": "*" }), "not loaded"),
+        ("behind", json!({ "r:missing": "*" }), "itself unavailable"),
+        ("ring-a", json!({ "r:ring-b": "*" }), "circle"),
+        ("ring-b", json!({ "r:ring-a": "*" }), "circle"),
+        ("by-ring", json!({ "r:ring-a": "*" }), "itself unavailable"),
+    ];
+    tools.iter().for_each(|(name, requires, _)| tool(name, requires.clone()));
     let registry = world.registry();
-    for (name, piece) in [
-        ("base", ""),
-        ("good", ""),
-        ("old", "loaded: 1.0.0"),
-        ("missing", "not loaded"),
-        ("behind", "itself unavailable"),
-        ("ring-a", "circle"),
-        ("ring-b", "circle"),
-        ("by-ring", "itself unavailable"),
-    ] {
+    for (name, _, piece) in tools {
         let needs = registry.snapshot().find(&format!("r:{name}")).expect(name).needs.join("; ");
         assert!(needs.contains(piece) && needs.is_empty() == piece.is_empty(), "{name}: {needs}");
     }
@@ -352,14 +333,14 @@ fn requirements_are_settled_without_hanging() {
 }
 
 #[test]
-fn script_paths() {
+fn a_script_path_leads_to_one_file_below_a_base_and_anything_else_is_refused() {
     let world = World::new();
-    world.file("user_scripts/a/b.py", "1");
-    world.file("user_scripts/a/%2e%2e.py", "1");
-    world.file("user_scripts/examples/echo.py", "1");
-    world.file("tool-defs/own/beside.py", "1");
-    world.file("outside/x.py", "1");
-    world.file("user_scripts2/x.py", "1");
+    for file in "user_scripts/a/b.py user_scripts/a/%2e%2e.py user_scripts/examples/echo.py tool-defs/own/beside.py \
+                 outside/x.py user_scripts2/x.py"
+        .split(' ')
+    {
+        world.file(file, "1");
+    }
     fs::create_dir_all(world.path("user_scripts/folder.py")).unwrap();
     symlink(world.path("outside/x.py"), world.path("user_scripts/link.py")).unwrap();
     symlink(world.path("outside"), world.path("user_scripts/linked")).unwrap();
@@ -380,37 +361,10 @@ fn script_paths() {
         assert_eq!(resolve(written).map(|site| site.script), Ok(Some(world.path(path))), "{written}");
     }
     let absolute = world.path("user_scripts/a/b.py");
-    let refused = [
-        "../outside/x.py",
-        "a/../../outside/x.py",
-        "a/../b.py",
-        "a\\..\\..\\x.py",
-        "..",
-        "../user_scripts2/x.py",
-        absolute.to_str().unwrap(),
-        "/etc/passwd",
-        "C:\\x.py",
-        "C:/x.py",
-        "~/x.py",
-        "~root/x.py",
-        "\\\\server\\x.py",
-        "//server/x.py",
-        "file:///etc/passwd",
-        "FILE:x.py",
-        "http://h/x.py",
-        "a\0b.py",
-        "a/b.py\n",
-        "\u{202e}yp.x",
-        "",
-        ".",
-        "a/",
-        "link.py",
-        "linked/x.py",
-        "a/inner.py",
-        "fifo.py",
-        "folder.py",
-    ];
-    for written in refused {
+    let refused = "../outside/x.py a/../../outside/x.py a/../b.py a\\..\\..\\x.py .. ../user_scripts2/x.py /etc/passwd \
+        C:\\x.py C:/x.py ~/x.py ~root/x.py \\\\server\\x.py //server/x.py file:///etc/passwd FILE:x.py http://h/x.py \
+        a\0b.py a/b.py\n \u{202e}yp.x . a/ link.py linked/x.py a/inner.py fifo.py folder.py";
+    for written in refused.split(' ').chain(["", absolute.to_str().unwrap()]) {
         let fault = resolve(written).expect_err(written);
         assert_eq!(fault.kind, Kind::SecurityError, "{written:?}: {fault:?}");
         let shows = fault.message.contains(world.root.path().to_str().unwrap());
@@ -422,11 +376,7 @@ fn script_paths() {
     // The manifest's folder helps only inside a base.
     assert!(registry::scripts::resolve(&bases, Some(&world.path("outside")), "x.py").is_err());
     // A link that is swapped in between a look and its use: tests/requirements/swapped_files.rs, against a live server.
-}
-
-#[test]
-fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
-    let world = World::new();
+    // A manifest with such a path is told at load.
     let missing = world.script("tool-defs/missing.tool.json", "s:missing", "no/such.py");
     let upwards = world.script("tool-defs/upwards.tool.json", "s:upwards", "../x.py");
     let registry = world.registry();
@@ -442,7 +392,6 @@ fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
 
 #[test]
 fn places_that_everybody_may_write_are_told_and_still_load() {
-    use std::os::unix::fs::PermissionsExt;
     let world = World::new();
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
     let script = world.file("user_scripts/a/main.py", "pass\n");
@@ -459,12 +408,11 @@ fn places_that_everybody_may_write_are_told_and_still_load() {
             |words: &str| PathBuf::from(words.split("chmod o-w '").nth(1).expect("a fix").split('\'').next().unwrap());
         found.map(|(path, problem)| (path, about(&problem.message))).collect::<Vec<_>>()
     };
-    let usual = |path: &Path| path.metadata().expect("there").permissions().mode();
     assert_eq!(told(), [], "the control: no other user may write");
     for (place, at) in
         [(&file, &file), (&script, &file), (&world.path("user_scripts/a"), &file), (&base, &base), (&root, &base)]
     {
-        let before = usual(place);
+        let before = place.metadata().expect("there").permissions().mode();
         mode(place, before | 0o002);
         let told = told();
         assert!(told.contains(&(at.clone(), place.components().collect())), "{place:?}: {told:?}");
@@ -474,40 +422,23 @@ fn places_that_everybody_may_write_are_told_and_still_load() {
     assert_eq!(told(), [], "sticky: others replace nothing that is there");
     // Whoever owns a place can change what runs there.
     for place in [&file, &script, &world.path("user_scripts/a"), &world.path("tool-defs")] {
-        if !nix::unistd::geteuid().is_root() {
+        if !is_root() {
             break;
         }
         std::os::unix::fs::chown(place, Some(54_321), None).unwrap();
-        let shown = place.display();
+        let (shown, told) = (place.display(), || format!("{:?}", world.registry().snapshot().reports));
         let wanted = format!("{shown} belongs to another user (uid 54321)");
-        let told = format!("{:?}", world.registry().snapshot().reports);
-        assert!(told.contains(&wanted) && told.contains(&format!("`chown 0 '{shown}'`")), "{told}");
+        assert!(told().contains(&wanted) && told().contains(&format!("`chown 0 '{shown}'`")), "{}", told());
         std::os::unix::fs::chown(place, Some(0), None).unwrap();
-        assert!(!format!("{:?}", world.registry().snapshot().reports).contains(&wanted), "the control");
+        assert!(!told().contains(&wanted), "the control");
     }
 }
 
-/// Whose a script is, by where the manifests lie that name it. `id@version place script`; `-` = not loaded.
 #[test]
 fn a_script_belongs_to_the_nearest_manifests() {
-    const LAYOUTS: &[(&str, &[&str])] = &[
-        ("two of one folder", &["a u/a/a a/m.py", "b u/a/b a/m.py"]),
-        ("two scripts of one folder", &["a u/a/a a/m.py", "b u/a/b a/n.py", "-x u/x/x a/m.py", "-y t/y a/n.py"]),
-        ("versions", &["a@1.0.0 u/a/a1 a/m.py", "a@2.0.0 u/a/a2 a/m.py", "-x t/x a/m.py"]),
-        ("what no manifest names in the folder of a tool", &["a u/a/a a/m.py", "-x u/x/x a/h.py", "-y t/y a/lib/h.py"]),
-        ("from the folder above", &["a u/a/a a/sub/m.py", "-x t/x a/sub/m.py", "-y u/a2/y a/sub/h.py"]),
-        ("the nearer folder", &["-a u/a/a a/sub/m.py", "b u/a/sub/b a/sub/m.py"]),
-        ("a tool below a tool", &["a u/a/a a/m.py", "b u/a/sub/b a/sub/m.py", "-c u/a/c a/sub/h.py"]),
-        ("a name is not a prefix", &["a u/a/a a/m.py", "b u/ab/b ab/m.py", "-c u/ab/c a/m.py"]),
-        ("a folder of no tool", &["a t/a loose/m.py", "b t/more/b loose/m.py", "c u/other/c loose/m.py"]),
-        ("a folder of no tool, from a base", &["a u/a loose/m.py", "b t/b loose/m.py"]),
-        ("directly in a base", &["a u/a m.py", "b u/b n.py", "-x t/x m.py", "y t/y o.py"]),
-        ("from the base into a tool's folder", &["a u/a/a a/m.py", "-x u/x a/m.py", "-y u/y a/h.py"]),
-        ("the other base", &["a t/a/a a/only.py", "-x u/x/x a/only.py"]),
-        ("the same id", &["a u/a/a a/m.py", "-a t/a a/m.py", "-a u/x/a a/h.py"]),
-        ("conflicts are among owners", &["-a u/a/a a/m.py", "-a u/b/a b/m.py", "-x t/x a/m.py"]),
-    ];
-    for (what, layout) in LAYOUTS {
+    for row in include_str!("registry/layouts.txt").lines().filter(|row| !row.starts_with('#')) {
+        let (what, layout) = row.split_once(": ").unwrap();
+        let layout: Vec<&str> = layout.split("; ").collect();
         let world = World::new();
         for folder in ["a", "a/sub", "a/lib", "ab", "b", "loose", "."] {
             for name in ["m", "n", "o", "h"] {
@@ -516,7 +447,7 @@ fn a_script_belongs_to_the_nearest_manifests() {
         }
         world.file("tool-defs/a/only.py", "pass");
         let mut expected = Vec::new();
-        for line in *layout {
+        for line in &layout {
             let (loads, line) = line.strip_prefix('-').map_or((true, *line), |line| (false, line));
             let [id, place, script] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let (id, version) = id.split_once('@').unwrap_or((id, "1.0.0"));

@@ -12,126 +12,111 @@ fn program(runtime: &Runtime) -> PathBuf {
     }
 }
 
-/// An ELF file that plays an interpreter: enough for everything that only looks at files.
-fn pretend(folder: &Path, name: &str) -> PathBuf {
-    std::fs::create_dir_all(folder).expect("folder");
-    let file = folder.join(name);
-    std::fs::write(&file, b"\x7fELF not really").expect("file");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("mode");
-    file
+fn put(file: &Path, mode: u32, text: impl AsRef<[u8]>) -> PathBuf {
+    fs::write(file, text).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    file.to_owned()
 }
 
-fn folder() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let real = folder.path().canonicalize().expect("real");
-    (folder, real)
+/// What is found in these folders, with those off limits.
+fn discover(folders: &[&Path], off_limits: &[PathBuf]) -> runtimes::Discovered {
+    runtimes::discover(&std::env::join_paths(folders).unwrap(), &OffLimits::new(off_limits, Default::default()))
 }
 
-/// `prefix/bin/python3 -> python3.12`, a standard library, one shared library and a file that has no part in it.
+/// A folder of its own; in `local/` a Python: `bin/python3 -> python3.12`, a standard library, one shared library and a
+/// folder that has no part in it.
+fn local() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().canonicalize().unwrap();
+    let real = pretend_python(&base.join("local"));
+    (folder, base, real)
+}
+
 fn pretend_python(prefix: &Path) -> PathBuf {
-    let real = pretend(&prefix.join("bin"), "python3.12");
-    symlink("python3.12", prefix.join("bin/python3")).expect("link");
-    std::fs::create_dir_all(prefix.join("lib/python3.12")).expect("library");
-    std::fs::write(prefix.join("lib/python3.12/os.py"), "").expect("os.py");
-    std::fs::write(prefix.join("lib/libpython3.12.so.1.0"), "").expect("so");
-    symlink("libpython3.12.so.1.0", prefix.join("lib/libpython3.12.so")).expect("link");
-    std::fs::create_dir_all(prefix.join("lib/private")).expect("neighbour");
-    real
+    for folder in ["bin", "lib/python3.12", "lib/private"] {
+        fs::create_dir_all(prefix.join(folder)).unwrap();
+    }
+    put(&prefix.join("lib/python3.12/os.py"), 0o644, "");
+    put(&prefix.join("lib/libpython3.12.so.1.0"), 0o644, "");
+    symlink("libpython3.12.so.1.0", prefix.join("lib/libpython3.12.so")).unwrap();
+    symlink("python3.12", prefix.join("bin/python3")).unwrap();
+    // An ELF file that plays an interpreter: enough for everything that only looks at files.
+    put(&prefix.join("bin/python3.12"), 0o755, b"\x7fELF not really")
 }
 
 #[test]
-fn roots_are_narrow() {
-    let (_keep, base) = folder();
-    let real = pretend_python(&base.join("local"));
-    let found = runtimes::discover(base.join("local/bin").as_os_str(), &OffLimits::default());
+fn roots_are_narrow_and_what_others_can_change_is_passed_over() {
+    let (_keep, base, real) = local();
+    let bin = base.join("local/bin");
+    let found = discover(&[&bin], &[]);
     let python = &found.runtimes[&Language::Python];
-    assert_eq!(program(python), real);
-    assert_eq!(python.version, "3.12");
+    assert_eq!((program(python), python.version.as_str()), (real.clone(), "3.12"));
     let local: Vec<_> = python.roots.iter().filter_map(|root| root.strip_prefix(base.join("local")).ok()).collect();
     let expected = ["bin/python3.12", "lib/python3.12", "lib/libpython3.12.so", "lib/libpython3.12.so.1.0"];
     assert_eq!(local, expected.map(Path::new), "{:?}", python.roots);
+    for place in [real.as_path(), &bin, &base.join("local")] {
+        let before = place.metadata().unwrap().permissions();
+        fs::set_permissions(place, fs::Permissions::from_mode(0o777)).unwrap();
+        let found = discover(&[&bin], &[]);
+        assert!(
+            found.runtimes.is_empty() && found.notes[0].contains("others can write"),
+            "{place:?}: {:?}",
+            found.notes
+        );
+        fs::set_permissions(place, before).unwrap();
+    }
+    assert!(!discover(&[&bin], &[]).runtimes.is_empty(), "the control");
 }
 
 #[test]
-fn nothing_from_tool_folders_or_relative_entries() {
-    let (_keep, base) = folder();
-    pretend_python(&base.join("user_scripts/x"));
-    symlink(base.join("user_scripts/x/bin"), base.join("bin")).expect("link");
-    let outside = base.join("outside");
-    std::fs::create_dir(&outside).expect("folder");
-    symlink(base.join("user_scripts/x/bin/python3.12"), outside.join("python3")).expect("link");
-    let entries = ["user_scripts/x/bin", "bin", "outside"].map(|name| base.join(name));
-    let search = std::env::join_paths(entries.iter().chain([&PathBuf::from("relative/bin")])).expect("no colon");
-    let found = runtimes::discover(&search, &OffLimits::new(&[base.join("user_scripts")], Default::default()));
-    assert!(found.runtimes.is_empty(), "{:?}", found.runtimes);
-    assert_eq!(found.notes.len(), 4, "{:?}", found.notes);
-    let control = runtimes::discover(&search, &OffLimits::default());
+fn nothing_is_taken_from_tool_folders_or_relative_entries_nor_opens_them() {
+    let (_keep, base, _) = local();
+    symlink(base.join("local/bin"), base.join("bin")).unwrap();
+    fs::create_dir(base.join("outside")).unwrap();
+    symlink(base.join("local/bin/python3.12"), base.join("outside/python3")).unwrap();
+    let entries = ["local/bin", "bin", "outside"].map(|name| base.join(name));
+    let search: Vec<_> = entries.iter().map(PathBuf::as_path).chain([Path::new("relative/bin")]).collect();
+    let found = discover(&search, &[base.join("local")]);
+    assert!(found.runtimes.is_empty() && found.notes.len() == 4, "{found:?}");
+    let control = discover(&search, &[]);
     assert!(control.runtimes.contains_key(&Language::Python), "{:?}", control.notes);
-}
-
-#[test]
-fn a_runtime_that_would_open_a_tool_folder_is_refused() {
-    let (_keep, base) = folder();
-    let prefix = base.join("conda");
-    pretend_python(&prefix);
-    std::fs::create_dir(prefix.join("conda-meta")).expect("conda");
-    let search = prefix.join("bin");
-    let control = runtimes::discover(search.as_os_str(), &OffLimits::default());
-    assert_eq!(control.runtimes[&Language::Python].roots, [prefix.as_path()]);
-    let found = runtimes::discover(
-        search.as_os_str(),
-        &OffLimits::new(&[prefix.join("project/user_scripts")], Default::default()),
-    );
+    // A conda needs its whole prefix.
+    fs::create_dir(base.join("local/conda-meta")).unwrap();
+    let control = discover(&search[..1], &[]);
+    assert_eq!(control.runtimes[&Language::Python].roots, [base.join("local")]);
+    let found = discover(&search[..1], &[base.join("local/project/user_scripts")]);
     assert!(found.runtimes.is_empty() && found.notes[0].contains("holds the tool folder"), "{:?}", found.notes);
 }
 
 #[test]
-fn what_others_can_change_is_passed_over() {
-    let (_keep, base) = folder();
-    let real = pretend_python(&base.join("local"));
-    for place in [real.as_path(), &base.join("local/bin"), &base.join("local")] {
-        let before = place.metadata().expect("facts").permissions();
-        std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o777)).expect("mode");
-        let found = runtimes::discover(base.join("local/bin").as_os_str(), &OffLimits::default());
-        assert!(found.runtimes.is_empty(), "{}", place.display());
-        assert!(found.notes[0].contains("others can write"), "{:?}", found.notes);
-        std::fs::set_permissions(place, before).expect("mode");
-    }
-    assert!(!runtimes::discover(base.join("local/bin").as_os_str(), &OffLimits::default()).runtimes.is_empty());
-}
-
-#[test]
 fn an_environment_keeps_its_own_path_and_every_link_on_the_way() {
-    let (_keep, base) = folder();
-    let real = pretend_python(&base.join("uv/cpython-3.12.5"));
-    symlink("cpython-3.12.5", base.join("uv/cpython-3.12")).expect("link");
-    let venv = base.join("venv");
-    std::fs::create_dir_all(venv.join("bin")).expect("bin");
-    std::fs::create_dir_all(venv.join("lib/python3.12/site-packages")).expect("lib");
-    std::fs::create_dir_all(venv.join("project-notes")).expect("neighbour");
-    let home = base.join("uv/cpython-3.12/bin");
-    symlink(home.join("python3"), venv.join("bin/python")).expect("link");
-    std::fs::write(venv.join("pyvenv.cfg"), format!("home = {}\nversion_info = 3.12.5\n", home.display()))
-        .expect("cfg");
-    let python = runtimes::named(Language::Python, &venv.join("bin/python"), &OffLimits::default()).expect("a runtime");
-    assert_eq!(program(&python), venv.join("bin/python"));
-    let has = |path: PathBuf| python.roots.contains(&path);
-    for path in [venv.join("pyvenv.cfg"), venv.join("bin"), venv.join("lib"), real, base.join("uv/cpython-3.12")] {
-        assert!(has(path.clone()), "{} is not among {:?}", path.display(), python.roots);
+    let (_keep, base, real) = local();
+    symlink("local", base.join("uv")).unwrap();
+    let (venv, home) = (base.join("venv"), base.join("uv/bin"));
+    for folder in ["bin", "lib/python3.12/site-packages", "project-notes"] {
+        fs::create_dir_all(venv.join(folder)).unwrap();
     }
-    assert!(!has(venv.join("project-notes")) && !has(venv.clone()), "{:?}", python.roots);
+    symlink(home.join("python3"), venv.join("bin/python")).unwrap();
+    let settings = format!("home = {}\nversion_info = 3.12.5\n", home.display());
+    put(&venv.join("pyvenv.cfg"), 0o644, settings);
+    let python = runtimes::named(Language::Python, &venv.join("bin/python"), &OffLimits::default()).unwrap();
+    assert_eq!(program(&python), venv.join("bin/python"));
+    let has = |path: &Path| python.roots.iter().any(|root| root == path);
+    for path in [venv.join("pyvenv.cfg"), venv.join("bin"), venv.join("lib"), real, base.join("uv")] {
+        assert!(has(&path), "{path:?} is not among {:?}", python.roots);
+    }
+    assert!(!has(&venv.join("project-notes")) && !has(&venv), "{:?}", python.roots);
 }
 
 #[test]
-fn a_named_path_must_be_an_interpreter() {
-    let (_keep, base) = folder();
-    let script = base.join("python3");
-    std::fs::write(&script, "#!/bin/sh\n").expect("script");
+fn a_named_path_must_be_an_interpreter_and_a_launcher_is_asked_once_where_it_leads() {
+    let (_keep, base, real) = local();
+    let shim = put(&base.join("python3"), 0o755, format!("#!/bin/sh\necho {}\n", real.display()));
     let node = base.join("node");
-    crate::harness::copy_program("/bin/true", &node);
+    copy_program("/bin/true", &node);
     for (language, path, part) in [
         (Language::Python, Path::new("bin/python"), "not absolute"),
-        (Language::Python, script.as_path(), "launcher"),
+        (Language::Python, shim.as_path(), "launcher"),
         (Language::Python, Path::new("/usr/bin"), "not a regular file"),
         (Language::Python, Path::new("/nowhere/python3"), "/nowhere"),
         (Language::Nodejs, Path::new("/usr/bin/env"), "is not a nodejs interpreter"),
@@ -139,20 +124,8 @@ fn a_named_path_must_be_an_interpreter() {
         (Language::Python, node.as_path(), "is not a python interpreter"),
     ] {
         let why = runtimes::named(language, path, &OffLimits::default()).expect_err("refused");
-        assert!(why.contains(part), "{}: {why}", path.display());
+        assert!(why.contains(part), "{path:?}: {why}");
     }
-}
-
-#[test]
-fn a_launcher_is_asked_once_and_led_to_the_interpreter() {
-    let (_keep, base) = folder();
-    let real = pretend_python(&base.join("installs/python"));
-    let shims = base.join("shims");
-    std::fs::create_dir(&shims).expect("shims");
-    let shim = shims.join("python3");
-    std::fs::write(&shim, format!("#!/bin/sh\necho {}\n", real.display())).expect("shim");
-    std::fs::set_permissions(&shim, std::fs::Permissions::from_mode(0o755)).expect("mode");
-    let search = std::env::join_paths([shims.as_path(), Path::new("/usr/bin"), Path::new("/bin")]).expect("no colon");
-    let found = runtimes::discover(&search, &OffLimits::default());
+    let found = discover(&[&base, Path::new("/usr/bin"), Path::new("/bin")], &[]);
     assert_eq!(program(&found.runtimes[&Language::Python]), real, "{:?}", found.notes);
 }

@@ -3,18 +3,19 @@
 use crate::harness::fake::{caller, define, request, world, world_with, written};
 use crate::prelude::*;
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
-use toolhost::fault::{Fault, Kind};
+use toolhost::fault::Fault;
+use toolhost::fault::Kind::*;
 use toolhost::service::{CallRequest, Caller, Sink};
 
 #[tokio::test]
-async fn a_success_has_every_field_of_the_outcome_and_no_error() {
+async fn a_success_has_every_field_of_the_outcome_and_its_record_what_it_could_touch() {
     let world = world();
     let report = world.call("fake:echo", json!({"message": "hi"})).await;
     let json = json!(report);
-    let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-    let expected =
-        ["id", "tool", "version", "success", "outputData", "logs", "usage", "walls", "denials", "artifacts", "digests"];
-    assert_eq!(keys, expected);
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let expected = "id tool version success outputData logs usage walls denials artifacts digests";
+    assert_eq!(keys(&json), expected);
+    assert_eq!(keys(&json["usage"]), "wallMs cpuMs peakMemoryBytes outputBytes");
     assert_eq!(json["outputData"], json!({"received_message": "hi"}));
     assert_eq!((json["tool"].as_str(), json["version"].as_str()), (Some("fake:echo"), Some("1.0.0")));
     assert_eq!(json["walls"][0]["state"], "stood");
@@ -23,31 +24,36 @@ async fn a_success_has_every_field_of_the_outcome_and_no_error() {
         assert_eq!(json["digests"][digest].as_str().map(str::len), Some(64), "{digest}");
     }
     assert_eq!(report.observation(), "Tool fake:echo executed successfully. Output: {\"received_message\":\"hi\"}");
-    let usage: Vec<&str> = json["usage"].as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(usage, ["wallMs", "cpuMs", "peakMemoryBytes", "outputBytes"]);
+
+    let past = toolhost::service::audit::Log::new(world.root().join("state/audit.jsonl")).recall(&report.id).unwrap();
+    assert_eq!(past.record["tool"], "fake:echo");
+    let shape = past.confinement.unwrap();
+    assert_eq!(shape["tool"], "fake:echo@1.0.0");
+    assert!(shape["script"].as_str().unwrap().ends_with("examples/echo.py"));
+    let kept = world.root().join("state/confinements");
+    let file = fs::read_dir(&kept).unwrap().next().unwrap().unwrap();
+    let mode = |facts: fs::Metadata| facts.permissions().mode() & 0o777;
+    assert_eq!((mode(file.metadata().unwrap()), mode(fs::metadata(&kept).unwrap())), (0o600, 0o700));
+    world.call("fake:echo", json!({"message": 2})).await;
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1, "once per digest");
 }
 
 #[tokio::test]
 async fn each_failure_has_its_type_and_leaves_one_record() {
     let world = world();
     let cases = [
-        ("fake:nothing", json!({}), Kind::ToolNotFoundError, "refused"),
-        ("fake:echo@^2", json!({}), Kind::VersionMismatchError, "refused"),
-        ("fake:whole", json!({"timeoutMs": 5}), Kind::ParameterValidationError, "refused"),
-        ("fake:whole", json!({"timeoutMsx": 5}), Kind::ParameterValidationError, "refused"),
-        ("fake:greedy", json!({}), Kind::SecurityError, "refused"),
-        ("fake:fails", json!({}), Kind::ScriptError, "allowed"),
-        ("fake:over", json!({}), Kind::ResourceLimitError, "allowed"),
-        ("fake:long_running", json!({}), Kind::TimeoutError, "allowed"),
-        ("fake:wrong", json!({}), Kind::OutputValidationError, "allowed"),
-        ("fake:panics", json!({}), Kind::InternalError, "allowed"),
-        (
-            "core:execute-nodejs-script",
-            json!({"scriptPath": "examples/echo.py"}),
-            Kind::ParameterValidationError,
-            "refused",
-        ),
-        ("core:execute-python-script", json!({"scriptPath": "../secret.py"}), Kind::SecurityError, "refused"),
+        ("fake:nothing", json!({}), ToolNotFoundError, "refused"),
+        ("fake:echo@^2", json!({}), VersionMismatchError, "refused"),
+        ("fake:whole", json!({"timeoutMs": 5}), ParameterValidationError, "refused"),
+        ("fake:whole", json!({"timeoutMsx": 5}), ParameterValidationError, "refused"),
+        ("fake:greedy", json!({}), SecurityError, "refused"),
+        ("fake:fails", json!({}), ScriptError, "allowed"),
+        ("fake:over", json!({}), ResourceLimitError, "allowed"),
+        ("fake:long_running", json!({}), TimeoutError, "allowed"),
+        ("fake:wrong", json!({}), OutputValidationError, "allowed"),
+        ("fake:panics", json!({}), InternalError, "allowed"),
+        ("core:execute-nodejs-script", json!({"scriptPath": "examples/echo.py"}), ParameterValidationError, "refused"),
+        ("core:execute-python-script", json!({"scriptPath": "../secret.py"}), SecurityError, "refused"),
     ];
     for (at, (tool, arguments, kind, decision)) in cases.iter().enumerate() {
         let report = world.call(tool, arguments.clone()).await;
@@ -60,29 +66,10 @@ async fn each_failure_has_its_type_and_leaves_one_record() {
         assert!(!json.to_string().contains(world.root().to_str().unwrap()), "no host path: {json}");
         let records = world.records();
         assert_eq!(records.len(), at + 1, "one record each");
-        let record = &records[at];
-        assert_eq!(record["call"], json!(report.id));
-        assert_eq!(record["outcome"], kind.to_string());
-        assert_eq!(record["user"], "alice");
-        assert_eq!(record["decision"], *decision, "{tool}");
+        let told = json!({"call": report.id, "outcome": kind.to_string(), "user": "alice", "decision": decision});
+        told.as_object().unwrap().iter().for_each(|(name, value)| assert_eq!(&records[at][name], value, "{tool}"));
     }
     assert!(world.call("fake:echo", json!({"message": 1})).await.success, "the service lives on");
-}
-
-/// A method may be registered at any time: until then the tool fails, and is not offered.
-#[tokio::test]
-async fn a_tool_is_offered_once_its_service_is_there() {
-    let mut methods = None;
-    let world = world_with(|root, executors| {
-        methods = Some(executors.methods.clone());
-        let handler = json!({"type": "service-method", "serviceName": "Late", "methodName": "run"});
-        define(root, "late:run", handler, json!({}));
-    });
-    let tool = world.service.registry().snapshot().find("late:run").unwrap();
-    assert!(!world.service.can_call(&caller(), &tool));
-    assert_eq!(world.call("late:run", json!({})).await.error.unwrap().kind, Kind::ServiceError);
-    methods.unwrap().register_sync("Late", "run", Ok);
-    assert!(world.service.can_call(&caller(), &tool) && world.call("late:run", json!({})).await.success);
 }
 
 #[tokio::test]
@@ -91,10 +78,10 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     fs::create_dir_all(world.root().join("state/audit.jsonl")).unwrap();
     let report = world.call("fake:echo", json!({"message": 1})).await;
     let error = report.error.unwrap();
-    assert_eq!(error.kind, Kind::InternalError);
+    assert_eq!(error.kind, InternalError);
     assert!(error.person.unwrap().contains("--audit-log"));
     assert!(!world.call("fake:echo", json!({"message": 1})).await.success);
-    let unread = Fault::new(Kind::ParameterValidationError, "not a call");
+    let unread = Fault::new(ParameterValidationError, "not a call");
     assert!(world.service.refuses(&caller(), "POST /", unread.clone()).is_err());
     assert_eq!(world.runs(), 0);
     // What has no record is counted in one as soon as it can be written.
@@ -103,40 +90,6 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     let record = world.records().pop().unwrap();
     assert_eq!(record["notes"], json!(["2 such refusals before this one have no record"]));
     assert!(world.service.refuses(&caller(), "POST /", unread).is_ok() && world.records().len() == 2, "the control");
-}
-
-#[tokio::test]
-async fn a_dropped_call_is_cancelled_and_recorded() {
-    let world = world();
-    let request = CallRequest {
-        timeout_ms: Some(10_000),
-        ..request("core:execute-python-script", json!({"scriptPath": "examples/long_running.py"}))
-    };
-    let call = world.service.call(request, Sink::none());
-    let ended = tokio::time::timeout(Duration::from_millis(200), call).await;
-    assert!(ended.is_err(), "it was still running");
-    assert_eq!(world.fake.dropped.load(Ordering::SeqCst), 1, "the executor's future was dropped");
-    let records = world.records();
-    assert_eq!((records.len(), records[0]["outcome"].as_str()), (1, Some("CancelledError")));
-    assert_eq!(records[0]["limits"]["timeoutMs"], 10_000, "the call's own limit reached the script");
-}
-
-#[tokio::test]
-async fn the_record_tells_what_a_past_call_could_touch() {
-    let world = world();
-    let report = world.call("fake:echo", json!({"message": 1})).await;
-    let log = toolhost::service::audit::Log::new(world.root().join("state/audit.jsonl"));
-    let past = log.recall(&report.id).unwrap();
-    assert_eq!(past.record["tool"], "fake:echo");
-    let shape = past.confinement.unwrap();
-    assert_eq!(shape["tool"], "fake:echo@1.0.0");
-    assert!(shape["script"].as_str().unwrap().ends_with("examples/echo.py"));
-    let kept = world.root().join("state/confinements");
-    let file = fs::read_dir(&kept).unwrap().next().unwrap().unwrap();
-    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o700);
-    world.call("fake:echo", json!({"message": 2})).await;
-    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1, "once per digest");
 }
 
 #[tokio::test]
@@ -156,11 +109,16 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     let report = world.service.call(nasty, Sink::none()).await;
     assert!(!report.tool.contains('\u{1b}'));
     assert_eq!(world.records().len(), 2, "a name cannot add a line");
+    // Neither arguments nor variables show in a debug line.
+    let variable = toolhost::policy::Variable::Host("hunter22".to_owned());
+    let shown = format!("{:?} {variable:?}", request("app:x", json!({"token": "hunter22"})));
+    assert!(!shown.contains("hunter22"), "{shown}");
 }
 
 #[tokio::test]
-async fn services_of_an_embedding_program_are_called_by_name() {
+async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_they_are_there() {
     let who = json!({"type": "object", "properties": {"who": {"type": "string", "description": "d"}}});
+    let mut methods = None;
     let world = world_with(|root, executors| {
         for (id, method) in
             [("app:greet", "greet"), ("app:bad", "broken"), ("app:none", "nowhere"), ("app:boom", "boom")]
@@ -174,35 +132,56 @@ async fn services_of_an_embedding_program_are_called_by_name() {
             Ok(json!({"success": false, "error": {"type": "DependencyError", "message": "no database"}}))
         });
         executors.methods.register_sync("Greeter", "boom", |_| panic!("a bug in a service"));
+        methods = Some(executors.methods.clone());
     });
     let report = world.call("app:greet", json!({"who": "alice"})).await;
     assert_eq!(report.output(), Some(json!({"hello": "alice"})), "{:?}", report.error);
-    assert_eq!(world.call("app:bad", json!({})).await.error.unwrap().kind, Kind::DependencyError);
-    assert_eq!(world.call("app:none", json!({})).await.error.unwrap().kind, Kind::ServiceError);
-    assert_eq!(world.call("app:boom", json!({})).await.error.unwrap().kind, Kind::InternalError);
+    for (tool, kind) in [("app:bad", DependencyError), ("app:none", ServiceError), ("app:boom", InternalError)] {
+        assert_eq!(world.call(tool, json!({})).await.error.unwrap().kind, kind, "{tool}");
+    }
+    // A method may be registered at any time: until then the tool fails, and is not offered.
+    let tool = world.service.registry().snapshot().find("app:none").unwrap();
+    assert!(!world.service.can_call(&caller(), &tool));
+    methods.unwrap().register_sync("Greeter", "nowhere", Ok);
+    assert!(world.service.can_call(&caller(), &tool) && world.call("app:none", json!({})).await.success);
     assert_eq!(world.runs(), 0, "no process");
 }
 
-/// A new kind of tool through the public interface.
+/// A new kind of tool through the public interface: answers what it is given, waits, or tells how long its call's clock
+/// has run, in microseconds.
 struct XEcho;
 
 impl Executor for XEcho {
-    fn run<'a>(&'a self, _: &'a Context, call: Call, _: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, _: &'a Events) -> Running<'a> {
         Box::pin(async move {
-            if call.input["wait"] == true {
-                std::future::pending::<()>().await;
-            }
-            Ok(crate::harness::fake::outcome(Ending::answer(&call.input), Vec::new()))
+            let answer = match call.input {
+                input if input["wait"] == true => std::future::pending().await,
+                input if input["words"].is_array() => json!(context.came.elapsed().as_micros() as u64),
+                input => input,
+            };
+            Ok(crate::harness::fake::outcome(Ending::answer(&answer), Vec::new()))
         })
     }
 }
 
 #[tokio::test]
-async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
-    let world = world();
+async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_tool() {
+    let world = world_with(|root, executors| {
+        define(root, "app:x", json!({"type": "x-echo"}), json!({"execution": {"timeoutMs": 150}}));
+        define(root, "app:y", json!({"type": "x-unknown"}), json!({}));
+        executors.extensions.insert("x-echo".into(), Arc::new(XEcho));
+    });
+    assert_eq!(world.call("app:x", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
+    assert_eq!(world.call("app:y", json!({})).await.error.unwrap().kind, CapabilityError);
+    let started = Instant::now();
+    let error = world.call("app:x", json!({"wait": true})).await.error.unwrap();
+    assert_eq!((error.kind, error.message.as_str()), (TimeoutError, "Script execution timed out."));
+    assert!(started.elapsed() < Duration::from_secs(5), "the service holds the clock");
+
     let definition = |name: &str| json!({"toolId": name, "description": "Echoes.", "parameters": {"type": "object"}});
-    let kind = |report: toolhost::service::Report| report.error.map(|fault| fault.kind);
-    assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError), "the control");
+    let gone =
+        async || world.call("app:late", json!({})).await.error.is_some_and(|fault| fault.kind == ToolNotFoundError);
+    assert!(gone().await, "the control");
     world.service.register(definition("app:late"), "x-late", Arc::new(XEcho)).unwrap();
     assert_eq!(world.call("app:late", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
     let fault = world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).unwrap_err();
@@ -210,41 +189,13 @@ async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
     assert!(world.service.register(definition("nonamespace"), "x-none", Arc::new(XEcho)).is_err());
     assert!(!world.service.unregister("fake:echo"), "what a file defines stays");
     assert!(world.service.unregister("app:late") && !world.service.unregister("app:late"));
-    assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError));
+    assert!(gone().await);
     world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).expect("its handler is gone as well");
-}
-
-/// Neither arguments nor variables show in a debug line.
-#[test]
-fn no_debug_line_shows_what_may_be_secret() {
-    let hidden = |text: String| assert!(!text.contains("hunter22"), "{text}");
-    hidden(format!("{:?}", request("app:x", json!({"token": "hunter22"}))));
-    hidden(format!("{:?}", toolhost::policy::Variable::Host("hunter22".to_owned())));
-}
-
-/// Tells how long its call's clock has run, in microseconds.
-struct XClock;
-
-impl Executor for XClock {
-    fn run<'a>(&'a self, context: &'a Context, _: Call, _: &'a Events) -> Running<'a> {
-        Box::pin(async move {
-            let ran = u64::try_from(context.came.elapsed().as_micros()).unwrap();
-            Ok(crate::harness::fake::outcome(Ending::answer(&json!(ran)), Vec::new()))
-        })
-    }
-}
-
-/// A call has its time once: a long check of its arguments is taken from it.
-#[tokio::test]
-async fn one_clock_runs_from_the_turn_of_a_call() {
-    let world = world();
+    // A call has its time once: a long check of its arguments is taken from it.
+    let mut definition = definition("app:clock");
     let words = json!({"type": "array", "description": "d", "items": {"type": "string", "pattern": "^(ab|cd)*e?$"}});
-    let definition = json!({
-        "toolId": "app:clock",
-        "description": "Tells its clock.",
-        "parameters": {"type": "object", "properties": {"words": words}},
-    });
-    world.service.register(definition, "x-clock", Arc::new(XClock)).unwrap();
+    definition["parameters"]["properties"] = json!({ "words": words });
+    world.service.register(definition, "x-clock", Arc::new(XEcho)).unwrap();
     let began = Instant::now();
     let report = world.call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]})).await;
     let (ran, all) = (report.output().and_then(|ran| ran.as_u64()), began.elapsed().as_micros());
@@ -252,29 +203,14 @@ async fn one_clock_runs_from_the_turn_of_a_call() {
 }
 
 #[tokio::test]
-async fn a_new_handler_type_needs_no_change_here() {
-    let world = world_with(|root, executors| {
-        define(root, "app:x", json!({"type": "x-echo"}), json!({"execution": {"timeoutMs": 150}}));
-        define(root, "app:y", json!({"type": "x-unknown"}), json!({}));
-        executors.extensions.insert("x-echo".into(), Arc::new(XEcho));
-    });
-    assert_eq!(world.call("app:x", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
-    assert_eq!(world.call("app:y", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
-    let started = Instant::now();
-    let error = world.call("app:x", json!({"wait": true})).await.error.unwrap();
-    assert_eq!((error.kind, error.message.as_str()), (Kind::TimeoutError, "Script execution timed out."));
-    assert!(started.elapsed() < Duration::from_secs(5), "the service holds the clock");
-}
-
-#[tokio::test]
 async fn a_hundred_calls_at_once_each_get_their_own_answer() {
     let world = world();
-    let mut waiting = Vec::new();
-    for n in 0..100 {
+    let start = |n| {
         let arguments = json!({"n": n, "delay": (n * 7) % 50});
-        waiting.push((n, world.start(written(&format!("user-{n}"), "fake:user", &arguments)).1));
-    }
-    for (n, mut call) in waiting {
+        world.start(written(&format!("user-{n}"), "fake:user", &arguments)).1
+    };
+    let waiting: Vec<_> = (0..100).map(start).collect();
+    for (n, mut call) in waiting.into_iter().enumerate() {
         let report = call.join_next().await.unwrap().unwrap();
         assert_eq!(report.output(), Some(json!({"user": format!("user-{n}"), "n": n})));
     }
@@ -293,25 +229,21 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     let mut hanging: Vec<_> = (0..1100).map(ask).collect();
     until("48 run", || world.runs() >= 48).await;
     for n in 0..20 {
-        let report = world.call("fake:echo", json!({"message": n})).await;
-        assert!(report.success, "{report:?}");
+        assert!(world.call("fake:echo", json!({"message": n})).await.success);
     }
     assert_eq!(world.runs(), 48 + 20, "48 of one tool run at once, and those of another beside them");
     assert!(began.elapsed() < Duration::from_secs(20), "control: none of those that hang has ended");
     let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
-    assert_eq!(report.error.unwrap().kind, Kind::RateLimitError, "the last one found no room");
+    assert_eq!(report.error.unwrap().kind, RateLimitError, "the last one found no room");
 }
 
 /// A policy that narrows, and a manifest that asks for more than it gives.
-fn narrowing(root: &std::path::Path) {
-    let eager = manifest(
-        "u:eager",
-        script("eager/echo.py", "python"),
-        json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 20_000}}),
-    );
+fn narrowing(root: &Path) {
+    let files = json!({"allowRead": ["self"], "allowWrite": ["out/**"]});
+    let asks = json!({"securityContext": {"fileAccess": files}, "execution": {"timeoutMs": 20_000}});
+    define(root, "u:eager", script("eager/echo.py", "python"), asks);
     fs::create_dir_all(root.join("user_scripts/eager")).unwrap();
     fs::write(root.join("user_scripts/eager/echo.py"), "").unwrap();
-    fs::write(root.join("user_scripts/eager/eager.tool.json"), eager.to_string()).unwrap();
     let policy =
         "name = \"narrow\"\nwhy = \"w\"\ntools = [\"u:eager\"]\nmode = \"narrow\"\n[limits]\ntimeout_ms = 5_000\n";
     fs::write(root.join("sandbox-policies/narrow.policy.toml"), policy).unwrap();
@@ -333,8 +265,7 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
     // The same script by the builtin's road, with a call that asks for still more.
     let arguments = json!({"scriptPath": "eager/echo.py", "inputData": {"message": 1}, "timeoutMs": 25_000});
     let report = world.call("core:execute-python-script", arguments).await;
-    assert!(report.success, "{report:?}");
-    assert!(report.notes.contains(&"clamped: timeoutMs asked 25000, gets 5000".to_owned()), "{:?}", report.notes);
+    assert!(report.success && report.notes.contains(&"clamped: timeoutMs asked 25000, gets 5000".into()), "{report:?}");
     assert!(report.notes.iter().any(|note| note.contains("u:eager@1.0.0 names this script")), "{:?}", report.notes);
     assert_eq!(world.records()[1]["notes"].as_array().unwrap().len(), report.notes.len());
     let plain = json!(world.call("fake:echo", json!({"message": 1})).await);
@@ -342,7 +273,7 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
 }
 
 /// A tool of its own over executeScript.
-fn over_scripts(root: &std::path::Path, id: &str, map: Value, mut parameters: Value) {
+fn over_scripts(root: &Path, id: &str, map: Value, mut parameters: Value) {
     let handler = json!({"type": "service-method", "serviceName": method::SCRIPT_SERVICE,
                          "methodName": "executeScript", "parameterMap": map});
     parameters["scriptPath"] = json!({"type": "string", "description": "d"});
@@ -351,63 +282,43 @@ fn over_scripts(root: &std::path::Path, id: &str, map: Value, mut parameters: Va
     define(root, id, handler, json!({"parameters": parameters, "securityContext": read}));
 }
 
-/// A tool of its own over executeScript, with an environment and a secret among its parameters.
-fn with_env(root: &std::path::Path) {
+#[tokio::test]
+async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record() {
     let secret = json!({"type": "string", "writeOnly": true});
     let env = json!({"type": "object", "description": "d", "additionalProperties": secret});
-    over_scripts(root, "u:env", json!({}), json!({ "env": env }));
-}
-
-#[tokio::test]
-async fn the_environment_of_a_call_answers_to_the_one_rule() {
-    let world = world_with(|root, _| with_env(root));
-    let call =
-        |script: &str, name: &str| world.call("u:env", json!({"scriptPath": script, "env": {name: "some text"}}));
+    let world = world_with(|root, _| over_scripts(root, "u:env", json!({}), json!({ "env": env })));
+    let call = |script: &str, name: &str, text: &str| {
+        world.call("u:env", json!({"scriptPath": format!("{script}/echo.py"), "env": {name: text}}))
+    };
     // The variables that child programs obey are too many to list: a call sets only those that the manifest declares.
-    let obeyed = [
-        "BASH_ENV",
-        "ENV",
-        "PERL5OPT",
-        "GIT_CONFIG_COUNT",
-        "GIT_CONFIG_KEY_0",
-        "OPENSSL_CONF",
-        "RUBYOPT",
-        "JAVA_TOOL_OPTIONS",
-        "SSLKEYLOGFILE",
-        "GCONV_PATH",
-        "MODE",
-    ];
-    for name in crate::policy::calls::REFUSED_NAMES.iter().chain(&obeyed) {
-        let report = call("examples/echo.py", name).await;
+    let obeyed = "BASH_ENV ENV PERL5OPT GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 OPENSSL_CONF RUBYOPT JAVA_TOOL_OPTIONS \
+                  SSLKEYLOGFILE GCONV_PATH MODE";
+    for name in crate::policy::calls::REFUSED_NAMES.iter().copied().chain(obeyed.split(' ')) {
+        let report = call("examples", name, "some text").await;
         let error = report.error.as_ref().unwrap_or_else(|| panic!("{name}: {report:?}"));
         let told = format!("{} {}", error.message, error.details.as_deref().unwrap_or_default());
-        assert_eq!(error.kind, Kind::SecurityError, "{name}: {report:?}");
+        assert_eq!(error.kind, SecurityError, "{name}: {report:?}");
         assert!(told.contains("the script's own manifest does not declare it: execution.env names each"), "{told}");
     }
     // For a script that no manifest names a call may set no variable.
-    assert!(!call("free/echo.py", "GREETING").await.success);
+    assert!(!call("free", "GREETING", "some text").await.success);
     assert_eq!(world.runs(), 0);
-    assert!(call("examples/echo.py", "GREETING").await.success);
-}
+    assert!(call("examples", "GREETING", "some text").await.success, "the control");
 
-#[tokio::test]
-async fn the_environment_of_a_call_reaches_the_tool_and_no_record() {
-    let world = world_with(|root, _| with_env(root));
     let mut digests = Vec::new();
     for text in ["hunter2-very-secret", "swordfish-very-secret"] {
-        let report = world.call("u:env", json!({"scriptPath": "examples/echo.py", "env": {"TOKEN": text}})).await;
+        let report = call("examples", "TOKEN", text).await;
         assert!(report.success, "{report:?}");
         digests.push(report.digests.confinement);
         let seen = world.fake.seen.lock().unwrap();
         let seen = seen.last().unwrap();
         assert_eq!(seen.per_call.env["TOKEN"], text);
         assert!(seen.shape.env.is_empty() && !format!("{seen:?}").contains(text), "{seen:?}");
-        let record = world.records().pop().unwrap();
-        assert_eq!(record["notes"], json!(["environment: set by the call: TOKEN"]));
+        assert_eq!(world.records().pop().unwrap()["notes"], json!(["environment: set by the call: TOKEN"]));
     }
     assert!(world.call("u:env", json!({"scriptPath": "examples/echo.py"})).await.success);
     let seen = world.fake.seen.lock().unwrap();
-    assert!(seen[2].per_call.env.is_empty() && seen[2].shape == seen[1].shape, "it ends with its call");
+    assert!(seen[3].per_call.env.is_empty() && seen[3].shape == seen[2].shape, "it ends with its call");
     assert_eq!(digests[0], digests[1], "the digest is no oracle for it");
     for entry in walkdir::WalkDir::new(world.root().join("state")).into_iter().flatten() {
         let kept = fs::read_to_string(entry.path()).unwrap_or_default();
@@ -419,18 +330,13 @@ async fn the_environment_of_a_call_reaches_the_tool_and_no_record() {
 struct Stuck;
 
 impl method::ServiceMethod for Stuck {
-    fn call<'a>(
-        &'a self,
-        _: &'a method::MethodCall,
-        _: Value,
-        _: &'a Events,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>> {
+    fn call<'a>(&'a self, _: &'a method::MethodCall, _: Value, _: &'a Events) -> method::Answering<'a> {
         Box::pin(std::future::pending())
     }
 }
 
 /// A tool of its own over executeScript, which says nothing of secrets.
-fn runner(root: &std::path::Path) {
+fn runner(root: &Path) {
     let any = json!({"type": "object", "description": "d", "additionalProperties": true});
     over_scripts(root, "u:run", json!({"data": "inputData"}), json!({"data": any, "env": any}));
 }
@@ -470,20 +376,17 @@ async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_fou
         runner(root);
         executors.methods.register(method::SCRIPT_SERVICE, "executeScript", Arc::new(Stuck));
     });
-    let service = world.service.clone();
-    let call =
-        tokio::spawn(async move { service.call(request("u:run", run_of("examples/fails.py")), Sink::none()).await });
+    let _call = world.start(request("u:run", run_of("examples/fails.py")));
     let begun = || {
         let files = fs::read_dir(world.root().join("state/begun")).into_iter().flatten().flatten();
         files.map(|file| fs::read_to_string(file.path()).unwrap()).collect::<String>()
     };
     until("the call begins", || begun().contains("scriptPath")).await;
     assert!(begun().contains("examples/fails.py") && !begun().contains("-secret"), "{}", begun());
-    call.abort();
 }
 
 /// Two tools whose lists may hold one of so many numbers: one takes such a list, one answers it.
-fn choosy(root: &std::path::Path, choices: usize) {
+fn choosy(root: &Path, choices: usize) {
     let choices: Vec<Value> = (0..choices).map(|n| json!({"const": n})).collect();
     let list = json!({"type": "object", "properties": {
         "a": {"type": "array", "description": "d", "items": {"anyOf": choices}}}});
@@ -498,7 +401,7 @@ fn choosy(root: &std::path::Path, choices: usize) {
 async fn a_check_that_would_take_long_is_refused_and_recorded() {
     let world = world_with(|root, _| choosy(root, 900));
     let list = |count: usize| json!({"a": vec![json!(899); count]});
-    for (tool, kind) in [("c:takes", Kind::ParameterValidationError), ("c:gives", Kind::OutputValidationError)] {
+    for (tool, kind) in [("c:takes", ParameterValidationError), ("c:gives", OutputValidationError)] {
         let started = Instant::now();
         let error = world.call(tool, list(150_000)).await.error.unwrap();
         assert_eq!(error.kind, kind);
@@ -517,25 +420,20 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     let world = world_with(|root, _| choosy(root, 100));
     let list = json!({"a": vec![json!(99); 60_000]});
     assert!(world.call("c:takes", list.clone()).await.success, "long, but not too long");
-    let long = |timeout_ms| {
-        let (service, list) = (world.service.clone(), list.clone());
-        tokio::spawn(
-            async move { service.call(CallRequest { timeout_ms, ..request("c:takes", list) }, Sink::none()).await },
-        )
-    };
+    let long = |timeout_ms| world.start(CallRequest { timeout_ms, ..request("c:takes", list.clone()) }).1;
     let calls: Vec<_> = (0..4).map(|_| long(None)).collect();
-    let late = long(Some(100));
+    let mut late = long(Some(100));
     tokio::task::yield_now().await;
     let started = Instant::now();
     // This runtime has one thread: long work on it would keep this call waiting.
     assert!(world.call("fake:echo", json!({"message": 1})).await.success);
     let quick = started.elapsed();
-    let late = late.await.unwrap();
+    let late = late.join_next().await.unwrap().unwrap();
     let ended = started.elapsed();
-    assert_eq!(late.error.unwrap().kind, Kind::TimeoutError);
+    assert_eq!(late.error.unwrap().kind, TimeoutError);
     assert!(ended < Duration::from_millis(1100), "{ended:?}");
-    for call in calls {
-        assert!(call.await.unwrap().success);
+    for mut call in calls {
+        assert!(call.join_next().await.unwrap().unwrap().success);
     }
     let all = started.elapsed();
     assert!(quick < all / 4, "{quick:?} of {all:?}");

@@ -1,17 +1,12 @@
 //! Staged grants, judged from outside: what reaches the tool's folder, what does not, and what is said of it.
 
 use crate::prelude::*;
-const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout = Path('out')\n";
-const POLICY: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./**\", why = \"t\" }]\n";
 
-/// Only root could write what the folder's owner may not.
-fn everybody() -> impl Iterator<Item = Playground> {
-    Who::both().map(playground)
-}
+const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout = Path('out')\n";
 
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    playground.policy("staging", "esc:*", POLICY);
+    playground.allow("staging", "esc:*", &["./**"], &["./**"]);
     playground
 }
 
@@ -35,8 +30,12 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
     entries.map(|entry| (name(&entry), fs::read_to_string(entry.path()).unwrap())).collect()
 }
 
+fn are(files: &[(&str, &str)]) -> BTreeMap<String, String> {
+    files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
 fn untouched(out: &Path) -> bool {
-    files(out) == BTreeMap::from([("old.csv".to_owned(), "old".to_owned())])
+    files(out) == are(&[("old.csv", "old")])
 }
 
 /// path → why it was dropped, empty where it was published.
@@ -55,31 +54,33 @@ fn what_matches_is_published_as_the_folders_owner() {
         (out / 'old.csv').write_text('changed')\n(out / 'note.txt').write_text('x')\n\
         (out / 'x.tool.json').write_text('{}')\n\
         refused = 0\n\
-        for make in (lambda: os.symlink('/etc/passwd', 'out/link.csv'), lambda: os.link('out/note.txt', 'out/hard.csv'), lambda: os.mkfifo('out/pipe.csv')):\n\
+        for make in (lambda: os.symlink('/etc/passwd', 'out/link.csv'), \
+        lambda: os.link('out/note.txt', 'out/hard.csv'), lambda: os.mkfifo('out/pipe.csv')):\n\
         \x20   try:\n        make()\n    except OSError:\n        refused += 1\n\
         print(json.dumps(refused))\n";
-    for playground in everybody() {
+    for playground in Who::both().map(playground) {
         let out = tool(&playground, "maker", script, json!({}));
-        let ended = playground.call("esc:maker", "{}");
-        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(2)), "{ended:?}");
-        let wanted = [("new.csv", "1,2"), ("old.csv", "changed"), ("secret.csv", "3")];
-        assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
+        let ended = playground.expect("esc:maker", "{}", "ok 2");
+        assert_eq!(files(&out), are(&[("new.csv", "1,2"), ("old.csv", "changed"), ("secret.csv", "3")]));
         let owner = fs::metadata(&out).unwrap();
         for (name, mode) in [("new.csv", 0o644), ("old.csv", 0o644), ("secret.csv", 0o600)] {
             let facts = fs::symlink_metadata(out.join(name)).unwrap();
             assert!(facts.is_file() && facts.nlink() == 1, "{name}");
-            assert_eq!(facts.mode() & 0o7777, mode, "{name}");
-            assert_eq!((facts.uid(), facts.gid()), (owner.uid(), owner.gid()), "{name}");
+            let own = (facts.mode() & 0o7777, facts.uid(), facts.gid());
+            assert_eq!(own, (mode, owner.uid(), owner.gid()), "{name}");
         }
         let told = told(&ended);
-        assert!(["out/new.csv", "out/old.csv", "out/secret.csv"].iter().all(|name| told[*name].is_empty()), "{told:?}");
+        assert_eq!(told.len(), 6, "{told:?}");
+        assert!(
+            ["new.csv", "old.csv", "secret.csv"].iter().all(|name| told[&format!("out/{name}")].is_empty()),
+            "{told:?}"
+        );
         // A link is made where nothing is written live, and is not published.
         assert_eq!(told["out/hard.csv"], "it has more than one hard link");
         assert!(
-            ["out/note.txt", "out/x.tool.json"].iter().all(|name| told[*name].contains("matches none")),
+            ["note.txt", "x.tool.json"].iter().all(|name| told[&format!("out/{name}")].contains("matches none")),
             "{told:?}"
         );
-        assert_eq!(told.len(), 6, "{told:?}");
         // What it holds is told of a file that was dropped, too.
         let dropped = ended.out["artifacts"].as_array().unwrap().iter().find(|a| a["path"] == "out/x.tool.json");
         assert_eq!(dropped.unwrap()["bytes"], 2, "{ended:?}");
@@ -108,86 +109,74 @@ fn what_others_obey_is_not_published() {
     // The controls: other names are published, and what was not changed is not told.
     assert!(told["out/plain.yml"].is_empty() && told["out/.plain.csv"].is_empty() && told.len() == 7, "{told:?}");
     let wanted = [(".mcp.json", "old"), (".plain.csv", "new"), ("old.csv", "old"), ("plain.yml", "new")];
-    assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
+    assert_eq!(files(&out), are(&wanted));
 }
 
 /// Half a result would look like a whole one.
 #[test]
 fn too_many_or_too_much_is_not_published_at_all() {
     let many = "for n in range(1001):\n    (out / f'{n}.csv').write_text('')\nprint(1)\n";
-    let much = "with open('out/holes.csv', 'w') as f:\n    f.truncate(3 << 20)\n(out / 'small.csv').write_text('x')\nprint(1)\n";
+    let much = "with open('out/holes.csv', 'w') as f:\n    f.truncate(3 << 20)\n\
+        (out / 'small.csv').write_text('x')\nprint(1)\n";
     let playground = playground(Who::ours());
-    for (name, script, why) in [("many", many, "more than 1000 files"), ("much", much, "scratchBytes allows")] {
-        let out = tool(&playground, name, script, json!({"scratchBytes": 8 << 20}));
-        if name == "much" {
-            let path = playground.path("user_scripts/much/much.tool.json");
-            fs::write(&path, fs::read_to_string(&path).unwrap().replace("8388608", "1048576")).unwrap();
-        }
-        let ended = playground.call(&format!("esc:{name}"), "{}");
-        assert!(untouched(&out), "{name}: {:?}", files(&out).keys());
-        if name == "much" {
-            // A limit of the call: it ends the call and names itself.
-            let error = &ended.out["error"];
-            assert_eq!(error["type"], json!("ResourceLimitError"), "{ended:?}");
-            assert!(error["message"].as_str().is_some_and(|m| m.contains("scratchBytes")), "{ended:?}");
-            continue;
-        }
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        let told = told(&ended);
-        assert!(told.len() == 1 && told["out"].contains(why), "{name}: {told:?}");
-    }
+    let out = tool(&playground, "many", many, json!({"scratchBytes": 8 << 20}));
+    let told = told(&playground.expect("esc:many", "{}", "ok 1"));
+    assert!(untouched(&out) && told.len() == 1 && told["out"].contains("more than 1000 files"), "{told:?}");
+    // A limit of the call: it ends the call and names itself.
+    let out = tool(&playground, "much", much, json!({"scratchBytes": 1 << 20}));
+    playground.expect("esc:much", "{}", "ResourceLimitError: scratchBytes");
+    assert!(untouched(&out), "{:?}", files(&out).keys());
 }
 
 /// An answer that speaks of files which are not there is no success.
 #[test]
 fn a_file_that_cannot_be_written_out_fails_the_call() {
     let playground = playground(Who::ours());
-    let out = tool(&playground, "stuck", "(out / 'a.csv').write_text('x')\nprint(1)\n", json!({}));
-    let slow = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
-    let script = playground.path("user_scripts/stuck/main.py");
-    fs::write(&script, format!("{START}{slow}")).unwrap();
-    let blocked = out.join("a.csv");
+    let script = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
+    let out = tool(&playground, "stuck", script, json!({}));
     let ended = std::thread::scope(|scope| {
         let call = scope.spawn(|| playground.call("esc:stuck", "{}"));
         playground.runs("user_scripts/stuck/main.py", 1);
-        fs::create_dir(&blocked).unwrap();
+        fs::create_dir(out.join("a.csv")).unwrap();
         call.join().unwrap()
     });
     assert_eq!(ended.error().0, "InternalError", "{ended:?}");
     assert!(told(&ended)["out/a.csv"].contains("Is a directory"), "{ended:?}");
     // The file beside it is out, and the answer says so.
-    assert_eq!(
-        (told(&ended)["out/b.csv"].as_str(), fs::read_to_string(out.join("b.csv")).unwrap().as_str()),
-        ("", "y")
-    );
+    assert_eq!((&*told(&ended)["out/b.csv"], &*fs::read_to_string(out.join("b.csv")).unwrap()), ("", "y"));
 }
 
 #[test]
 fn nothing_is_published_without_a_good_answer() {
-    let write = "(out / 'new.csv').write_text('x')\n(out / 'old.csv').write_text('changed')\n";
-    let ends = [
-        ("fails", "sys.exit(3)\n", "ScriptError"),
-        ("raises", "raise ValueError('no')\n", "ScriptError"),
-        ("dies", "os.kill(os.getpid(), 9)\nimport ctypes\nctypes.string_at(8)\n", "ScriptError"),
-        ("late", "time.sleep(60)\n", "TimeoutError"),
-        ("silent", "pass\n", "ScriptError"),
-        ("wordy", "print('hello')\n", "ScriptError"),
-        ("floods", "while True:\n    os.write(1, b'x' * 65536)\n", "ResourceLimitError"),
-    ];
+    let script = "(out / 'new.csv').write_text('x')\n(out / 'old.csv').write_text('changed')\n\
+        exec(json.load(sys.stdin)['end'])\n";
     let playground = playground(Who::ours());
-    for (name, end, kind) in ends {
-        let out = tool(&playground, name, &format!("{write}{end}"), json!({}));
-        let more: &[&str] = if name == "late" { &["--timeout-ms", "1500"] } else { &[] };
-        let ended = playground.call_with(&format!("esc:{name}"), "{}", more);
-        assert_eq!(ended.error().0, kind, "{name}: {ended:?}");
-        assert!(untouched(&out), "{name}: {:?}", files(&out));
-        assert_eq!(ended.out["artifacts"], json!([]), "{name}");
+    playground.without_breaker();
+    let out = tool(&playground, "ends", script, json!({}));
+    for (end, kind) in [
+        ("sys.exit(3)", "ScriptError"),
+        ("raise ValueError('no')", "ScriptError"),
+        ("os.kill(os.getpid(), 9)\nimport ctypes\nctypes.string_at(8)", "ScriptError"),
+        ("time.sleep(60)", "TimeoutError"),
+        ("pass", "ScriptError"),
+        ("print('hello')", "ScriptError"),
+        ("while True: os.write(1, b'x' * 65536)", "ResourceLimitError"),
+    ] {
+        let input = json!({"end": end}).to_string();
+        let more = if kind == "TimeoutError" { &["--timeout-ms", "1500"][..] } else { &[] };
+        let ended = playground.call_with("esc:ends", &input, more);
+        fits(kind, &ended).unwrap();
+        assert!(untouched(&out), "{end}: {:?}", files(&out));
+        assert_eq!(ended.out["artifacts"], json!([]), "{end}");
     }
+    // The control.
+    let ended = playground.expect("esc:ends", "{\"end\": \"print(1)\"}", "ok 1");
+    assert!(!untouched(&out) && told(&ended).len() == 2, "{ended:?}");
 }
 
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
-    for playground in everybody() {
+    for playground in Who::both().map(playground) {
         let out = tool(&playground, "slow", "(out / 'new.csv').write_text('x')\ntime.sleep(3)\nprint(1)\n", json!({}));
         let aim = playground.path("granted/ro-sibling");
         let before = files(&aim);
@@ -213,40 +202,28 @@ fn what_cannot_be_staged_is_refused_before_the_run() {
     let playground = playground(Who::ours());
     let out = tool(&playground, "large", "print(1)\n", json!({"scratchBytes": 65_536}));
     fs::write(out.join("old.csv"), vec![b'x'; 300_000]).unwrap();
-    let ended = playground.call("esc:large", "{}");
-    let (kind, message) = ended.error();
-    assert_eq!(kind, "ResourceLimitError", "{ended:?}");
-    assert!(message.contains("scratchBytes is 65536 bytes"), "{message}");
+    playground.expect("esc:large", "{}", "ResourceLimitError: scratchBytes is 65536 bytes");
 
     let places: Vec<String> = (0..33).map(|n| format!("o{n}/*.csv")).collect();
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
     playground.tool("wide", "python", "print(1)\n", asks);
     playground.settle();
-    let ended = playground.call("esc:wide", "{}");
-    let (kind, message) = ended.error();
-    assert_eq!((kind, ended.code), ("SecurityError", Some(3)), "{ended:?}");
-    assert!(message.contains("33 staged folders") && message.contains("32"), "{message}");
-    assert!(ended.out["error"].to_string().len() < 500 && !message.contains('/'), "{ended:?}");
+    let ended = playground.expect("esc:wide", "{}", "SecurityError: 33 staged folders");
+    let (_, message) = ended.error();
+    assert!(ended.code == Some(3) && message.contains("32") && !message.contains('/'), "{ended:?}");
+    assert!(ended.out["error"].to_string().len() < 500, "{ended:?}");
 }
 
 /// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended, with the limit's name.
 #[test]
 fn a_file_too_large_is_an_error_number_or_the_end() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script = |signals: &str| {
-        format!(
-            "import errno, json, os, signal\n{signals}file = os.open('/tmp/x', os.O_WRONLY | os.O_CREAT)\n\
-             try:\n    os.write(file, bytes(4096)); os.write(file, b'x')\n    saw = 0\n\
-             except OSError as e:\n    saw = errno.errorcode[e.errno]\nprint(json.dumps(saw))\n"
-        )
-    };
+    let script = "import errno, json, os, signal, sys\n\
+        if json.load(sys.stdin)['ends']: signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n\
+        file = os.open('/tmp/x', os.O_WRONLY | os.O_CREAT)\n\
+        try:\n    os.write(file, bytes(4096)); os.write(file, b'x')\n    saw = 0\n\
+        except OSError as e:\n    saw = errno.errorcode[e.errno]\nprint(json.dumps(saw))\n";
     let small = json!({"limits": {"fileBytes": 4096}});
-    playground.tool("deaf", "python", &script(""), small.clone());
-    playground.tool("large", "python", &script("signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"), small);
-    playground.settle();
-    let ended = playground.call("esc:deaf", "{}");
-    assert_eq!(ended.out["outputData"], json!("EFBIG"), "{ended:?}");
-    let ended = playground.call("esc:large", "{}");
-    assert_eq!(ended.error().0, "ResourceLimitError", "{ended:?}");
-    assert!(ended.error().1.contains("fileBytes"), "{ended:?}");
+    let playground = Playground::with(Who::ours(), &[("large", "python", script, small)]);
+    playground.expect("esc:large", r#"{"ends": false}"#, "ok \"EFBIG\"");
+    playground.expect("esc:large", r#"{"ends": true}"#, "ResourceLimitError: fileBytes");
 }

@@ -7,21 +7,12 @@ use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::Kind;
 use toolhost::service::{Event, Sink};
 
-/// Sends `n` parts, then does what `then` says. Counts how many of its calls are under way.
-struct Streamer(Arc<AtomicUsize>);
-
-struct UnderWay(Arc<AtomicUsize>);
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
+/// Sends `n` parts, then does what `then` says. Whoever else holds what it holds is a call under way.
+struct Streamer(Arc<()>);
 
 impl ServiceMethod for Streamer {
     fn call<'a>(&'a self, _: &'a MethodCall, arguments: Value, events: &'a Events) -> Answering<'a> {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        let under_way = UnderWay(self.0.clone());
+        let under_way = self.0.clone();
         Box::pin(async move {
             let _under_way = under_way;
             for n in 0..arguments["n"].as_u64().unwrap_or(0) {
@@ -37,30 +28,26 @@ impl ServiceMethod for Streamer {
     }
 }
 
-fn world(calls: &Arc<AtomicUsize>) -> crate::harness::fake::World {
-    world_with(|root, executors| {
+/// Lines of the log and parts of the answer reach the sink while the tool runs, in order and without its secrets; a
+/// reader that is slow stops neither the tool nor its clock.
+#[tokio::test]
+async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
+    let calls = Arc::new(());
+    let world = world_with(|root, executors| {
         executors.methods.register("Streams", "stream", Arc::new(Streamer(calls.clone())));
         let handler = json!({"type": "service-method", "serviceName": "Streams", "methodName": "stream"});
         let secret = json!({"token": {"type": "string", "description": "d", "writeOnly": true}});
         let parameters = json!({"type": "object", "additionalProperties": true, "properties": secret});
         let more = json!({"execution": {"timeoutMs": 300}, "parameters": parameters});
         define(root, "streams:stream", handler, more);
-    })
-}
-
-/// Lines of the log and parts of the answer reach the sink while the tool runs, in order and without its secrets; a
-/// reader that is slow stops neither the tool nor its clock.
-#[tokio::test]
-async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
-    let calls: Arc<AtomicUsize> = Arc::default();
-    let world = world(&calls);
+    });
     let arguments = json!({"n": 2, "then": "hang", "token": "hunter2-secret"});
     let (sink, mut events) = Sink::new(1);
     let call = world.service.call(request("streams:stream", arguments), sink);
     let (report, heard) = tokio::join!(call, async {
         let mut heard = Vec::new();
         while let Some(event) = events.recv().await {
-            heard.push((event, calls.load(Ordering::SeqCst)));
+            heard.push((event, Arc::strong_count(&calls) - 2));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         heard

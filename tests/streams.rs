@@ -8,28 +8,11 @@ use crate::prelude::*;
 const STREAM: &str = "Accept: text/event-stream";
 const LANGUAGES: [&str; 3] = ["python", "nodejs", "bun"];
 
-/// A generator `go` of a language: what it does, in Python and in JavaScript. `then()` is to be there.
-struct Tool {
-    name: &'static str,
-    python: &'static str,
-    javascript: &'static str,
-    more: Value,
-}
-
-impl Tool {
-    fn put(&self, playground: &Playground, language: &str) {
-        let (head, body) = match language {
-            "python" => ("import os, time\nHERE = os.path.dirname(__file__)\n", self.python),
-            _ => (
-                "const fs = require('fs');\nconst sleep = (ms) => new Promise((r) => setTimeout(r, ms));\n",
-                self.javascript,
-            ),
-        };
-        let name = format!("{}-{language}", self.name);
-        let mut more = self.more.clone();
-        more["handler"] = json!({"entryPoint": "go"});
-        playground.tool(&name, language, &format!("{head}{body}"), more);
-    }
+/// A tool of one generator, which is a function of `streams/tools.py` and of `tools.js`.
+fn put(playground: &Playground, name: &str, language: &str, mut more: Value) {
+    more["handler"] = json!({"entryPoint": name});
+    let script = if language == "python" { include_str!("streams/tools.py") } else { include_str!("streams/tools.js") };
+    playground.tool(&format!("{name}-{language}"), language, script, more);
 }
 
 /// A test of each language, all at once.
@@ -52,14 +35,7 @@ fn kind(outcome: &Value) -> (&str, String) {
 #[test]
 fn a_yielded_value_is_told_at_once() {
     side_by_side(|language, playground| {
-        let waits = Tool {
-            name: "waits",
-            python: "def go():\n  yield 'one'\n  while not os.path.exists(HERE + '/made'): time.sleep(0.01)\n  yield {'n': 2}\n",
-            javascript: "exports.go = async function* go() { yield 'one'; \
-                             while (!fs.existsSync(__dirname + '/made')) await sleep(10); yield {n: 2}; };\n",
-            more: json!({}),
-        };
-        waits.put(playground, language);
+        put(playground, "waits", language, json!({}));
         playground.settle();
         let web = Web::start(playground, &[]);
         let tool = format!("esc:waits-{language}");
@@ -75,144 +51,39 @@ fn a_yielded_value_is_told_at_once() {
         assert_eq!(names, ["start", "chunk", "chunk", "end"], "{language}");
         assert_eq!(parts(&told), ["one", "{\"n\":2}"]);
         assert_eq!(told[3].1["outputData"], json!(["one", {"n": 2}]));
-        assert_eq!(web.call(&tool, &json!({}), &[]).json()["outputData"], told[3].1["outputData"]);
-        assert_eq!(playground.call(&tool, "{}").out["outputData"], told[3].1["outputData"]);
+        assert_eq!(web.call(&tool, &json!({}), &[]).json()["outputData"], json!(["one", {"n": 2}]));
+        playground.expect(&tool, "{}", r#"ok ["one",{"n":2}]"#);
     });
-}
-
-/// (the tool, parts, type of the error, words of it, the answer)
-type Case = (Tool, &'static [&'static str], &'static str, &'static str, Value);
-
-fn endings() -> Vec<Case> {
-    let tool = |name, python, javascript, more| Tool { name, python, javascript, more };
-    let text = json!({"output": {"type": "string"}});
-    vec![
-        (
-            tool(
-                "text",
-                "async def go():\n  yield 'a'\n  yield 'b'\n",
-                "exports.go = function* go() { yield 'a'; yield 'b'; };",
-                text,
-            ),
-            &["a", "b"],
-            "none",
-            "",
-            json!("ab"),
-        ),
-        (
-            tool(
-                "whole",
-                "def go():\n  print('log')\n  yield 1\n  return {'sum': 1}\n",
-                "exports.go = async function* go() { console.log('log'); yield 1; return {sum: 1}; };",
-                json!({"output": {"type": "object"}}),
-            ),
-            &["1"],
-            "none",
-            "",
-            json!({"sum": 1}),
-        ),
-        (
-            tool("none", "def go():\n  if False: yield\n", "exports.go = function* go() {};", json!({})),
-            &[],
-            "none",
-            "",
-            json!([]),
-        ),
-        (
-            tool(
-                "breaks",
-                "def go():\n  yield 1\n  raise ValueError('in the middle')\n",
-                "exports.go = function* go() { yield 1; throw new Error('in the middle'); };",
-                json!({}),
-            ),
-            &["1"],
-            "ScriptError",
-            "in the middle",
-            Value::Null,
-        ),
-        (
-            tool(
-                "odd",
-                "def go():\n  yield 1\n  yield {1, 2}\n",
-                "exports.go = function* go() { yield 1; yield new Set(); };",
-                json!({}),
-            ),
-            &["1"],
-            "ScriptError",
-            "chunk 2 is a ",
-            Value::Null,
-        ),
-        (
-            tool(
-                "long",
-                "def go():\n  yield 1\n  yield 'x' * 300000\n  time.sleep(20)\n",
-                "exports.go = async function* go() { yield 1; yield 'x'.repeat(300000); await sleep(20000); };",
-                json!({}),
-            ),
-            &["1"],
-            "ScriptError",
-            "longer than 256 KiB",
-            Value::Null,
-        ),
-        (
-            tool(
-                "much",
-                "def go():\n  while True: yield 'x' * 1000\n",
-                "exports.go = function* go() { for (;;) yield 'x'.repeat(1000); };",
-                json!({"limits": {"outputBytes": 20000}}),
-            ),
-            &["*"],
-            "ResourceLimitError",
-            "outputBytes",
-            Value::Null,
-        ),
-        (
-            tool(
-                "unfit",
-                "def go():\n  yield 1\n  yield 'two'\n",
-                "exports.go = function* go() { yield 1; yield 'two'; };",
-                json!({"output": {"type": "array", "items": {"type": "integer"}}}),
-            ),
-            &["1", "two"],
-            "OutputValidationError",
-            "integer",
-            Value::Null,
-        ),
-        (
-            tool(
-                "endless",
-                "def go():\n  yield 1\n  while True:\n    time.sleep(0.01)\n",
-                "exports.go = async function* go() { yield 1; for (;;) await sleep(10); };",
-                json!({"execution": {"timeoutMs": 4000}}),
-            ),
-            &["1"],
-            "TimeoutError",
-            "",
-            Value::Null,
-        ),
-    ]
 }
 
 #[test]
 fn a_stream_ends_once_and_its_parts_come_before() {
+    // Name, what its manifest says, parts, type of the error, words of it, the answer. `*`: any parts.
+    let integers = json!({"output": {"type": "array", "items": {"type": "integer"}}});
+    let cases: [(_, _, &[&str], _, _, _); 9] = [
+        ("text", json!({"output": {"type": "string"}}), &["a", "b"], "none", "", json!("ab")),
+        ("whole", json!({"output": {"type": "object"}}), &["1"], "none", "", json!({"sum": 1})),
+        ("none", json!({}), &[], "none", "", json!([])),
+        ("breaks", json!({}), &["1"], "ScriptError", "in the middle", json!(null)),
+        ("odd", json!({}), &["1"], "ScriptError", "chunk 2 is a ", json!(null)),
+        ("long", json!({}), &["1"], "ScriptError", "longer than 256 KiB", json!(null)),
+        ("much", json!({"limits": {"outputBytes": 20000}}), &["*"], "ResourceLimitError", "outputBytes", json!(null)),
+        ("unfit", integers, &["1", "two"], "OutputValidationError", "integer", json!(null)),
+        ("endless", json!({"execution": {"timeoutMs": 4000}}), &["1"], "TimeoutError", "", json!(null)),
+    ];
     side_by_side(|language, playground| {
         playground.without_breaker();
-        let cases = endings();
-        cases.iter().for_each(|(tool, ..)| tool.put(playground, language));
+        cases.iter().for_each(|(name, more, ..)| put(playground, name, language, more.clone()));
         playground.settle();
         let web = Web::start(playground, &[]);
-        for (tool, wanted, error, words, answer) in &cases {
-            let told = events(&web.call(&format!("esc:{}-{language}", tool.name), &json!({}), &[STREAM]).body);
+        for (name, _, wanted, error, words, answer) in &cases {
+            let told = events(&web.call(&format!("esc:{name}-{language}"), &json!({}), &[STREAM]).body);
             let (last, end) = told.last().unwrap();
-            let seen = parts(&told);
-            let (name, said) = (tool.name, kind(end));
+            let (seen, (kind, said)) = (parts(&told), kind(end));
             assert!(wanted == &["*"] || seen == *wanted, "{language} {name}: {seen:.200?}");
-            assert_eq!(
-                (last.as_str(), said.0, &end["outputData"]),
-                ("end", *error, answer),
-                "{language} {name}: {end}"
-            );
-            assert!(said.1.contains(words), "{language} {name}: {said:?}");
+            let ended = (last.as_str(), kind, &end["outputData"]);
+            assert_eq!(ended, ("end", *error, answer), "{language} {name}: {end}");
+            assert!(said.contains(words), "{language} {name}: {said}");
             assert_eq!(told.iter().filter(|(name, _)| name == "end").count(), 1);
             playground.runs(&format!("user_scripts/{name}-{language}/"), 0);
         }
@@ -231,14 +102,13 @@ fn printed_lines_are_a_stream() {
     playground.tool("late", "python", &format!("print('hello')\n{chunk}"), json!({}));
     playground.settle();
     let web = Web::start(&playground, &[]);
-    let of = |name: &str| events(&web.call(&format!("esc:{name}"), &json!({}), &[STREAM]).body);
     for (name, chunks, answer, words) in [
         ("lines", 1, json!(["a"]), ""),
         ("own", 1, json!({"own": 1}), ""),
         ("open", 1, Value::Null, "the stream has no end"),
         ("late", 0, Value::Null, "must be a single JSON value"),
     ] {
-        let told = of(name);
+        let told = events(&web.call(&format!("esc:{name}"), &json!({}), &[STREAM]).body);
         let end = &told.last().unwrap().1;
         assert_eq!((parts(&told).len(), &end["outputData"]), (chunks, &answer), "{name}: {end}");
         assert!(kind(end).1.contains(words), "{name}: {end}");
@@ -252,13 +122,8 @@ fn a_slow_reader_makes_the_tool_wait() {
     let allowed = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 67108864\n";
     playground.policy("much", "*", allowed);
     fs::remove_file(playground.path("sandbox-policies/default.policy.toml")).unwrap();
-    let pours = Tool {
-        name: "pours",
-        python: "def go():\n  for n in range(120): yield 'x' * 100000\n  return 'all'\n",
-        javascript: "",
-        more: json!({"limits": {"outputBytes": 67_108_864}, "execution": {"timeoutMs": 120_000}}),
-    };
-    pours.put(&playground, "python");
+    let more = json!({"limits": {"outputBytes": 67_108_864}, "execution": {"timeoutMs": 120_000}});
+    put(&playground, "pours", "python", more);
     playground.settle();
     let web = Web::start(&playground, &[]);
     let script = playground.path("user_scripts/pours-python/main.py").display().to_string();

@@ -35,18 +35,12 @@ impl Collector {
         Collector { address: format!("http://127.0.0.1:{}/v1/traces", receiver.port), receiver }
     }
 
-    /// All spans so far, each with its name, its parent and itself.
+    /// All spans so far.
     fn spans(&self) -> Vec<Value> {
-        let mut found = Vec::new();
-        for (_, body) in self.receiver.heard() {
-            let body: Value = serde_json::from_str(&body).unwrap();
-            for resource in body["resourceSpans"].as_array().unwrap() {
-                for scope in resource["scopeSpans"].as_array().unwrap() {
-                    found.extend(scope["spans"].as_array().unwrap().iter().cloned());
-                }
-            }
-        }
-        found
+        let bodies = self.receiver.heard().into_iter().map(|(_, body)| serde_json::from_str::<Value>(&body).unwrap());
+        let list = |of: &Value, name: &str| of[name].as_array().unwrap().clone();
+        let scopes = bodies.flat_map(|body| list(&body, "resourceSpans")).flat_map(|one| list(&one, "scopeSpans"));
+        scopes.flat_map(|scope| list(&scope, "spans")).collect()
     }
 
     fn named(&self, name: &str) -> Vec<Value> {
@@ -60,64 +54,56 @@ fn attribute<'s>(span: &'s Value, name: &str) -> &'s Value {
     found.map_or(&Value::Null, |attribute| &attribute["value"])
 }
 
-/// What the last call of the tool left: its record, and its lines in the log.
-fn left(playground: &Playground, log: &str) -> (Value, Vec<Value>) {
-    let record = playground.records().pop().unwrap();
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let own = lines.filter(|line| line["call"] == record["call"]).collect();
-    (record, own)
+/// The trace in the record of the last call.
+fn recorded(playground: &Playground) -> Value {
+    playground.records().pop().unwrap()["trace"].clone()
 }
 
+/// That the lines of the log have it as well: `logs.rs`.
 #[test]
-fn the_context_of_each_face_goes_on_into_tool_log_and_record() {
+fn the_context_of_each_face_goes_on_into_tool_and_record() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     tools(&playground);
     let given = json!([parent("01"), STATE]);
-    let headers = [format!("traceparent: {}", parent("01")), format!("tracestate: {STATE}")];
-    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-    let web = Web::start(&playground, &["--log", "info,json"]);
-    let call = |tool: &str, headers: &[&str]| web.call(tool, &json!({}), headers).json()["outputData"].clone();
-    let traced = |what: &str, log: &str| {
-        let (record, lines) = left(&playground, log);
-        assert_eq!(record["trace"], TRACE, "{what}: {record}");
-        assert!(!lines.is_empty() && lines.iter().all(|line| line["trace"] == TRACE), "{what}: {lines:?}");
-    };
-    assert_eq!(call("esc:traced", &headers), given);
-    wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
-    traced("http", &web.said());
-    assert_eq!(call("esc:blind", &headers), json!([null, null]), "its manifest declares neither");
-    wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
-    traced("http, not declared", &web.said());
-    // The control: no context, and what is none.
-    for bad in [None, Some("traceparent: 00-zz"), Some("traceparent: not one")] {
-        let headers: Vec<&str> = bad.into_iter().collect();
-        assert_eq!(call("esc:traced", &headers), json!(["", ""]), "{bad:?}");
-        assert_eq!(left(&playground, "").0["trace"], Value::Null, "{bad:?}");
+    let headers = [&*format!("traceparent: {}", parent("01")), &*format!("tracestate: {STATE}")];
+    let web = Web::start(&playground, &[]);
+    for (tool, headers, wanted, trace) in [
+        ("esc:traced", &headers[..], &given, json!(TRACE)),
+        // Its manifest declares neither.
+        ("esc:blind", &headers, &json!([null, null]), json!(TRACE)),
+        // The control: no context, what is none, and two.
+        ("esc:traced", &[], &json!(["", ""]), json!(null)),
+        ("esc:traced", &["traceparent: 00-zz"], &json!(["", ""]), json!(null)),
+        ("esc:traced", &["traceparent: not one"], &json!(["", ""]), json!(null)),
+        ("esc:traced", &[headers[0], headers[0]], &json!(["", ""]), json!(null)),
+    ] {
+        let outcome = web.call(tool, &json!({}), headers).json();
+        assert_eq!((&outcome["outputData"], recorded(&playground)), (wanted, trace), "{tool} {headers:?}");
     }
-    let twice = [headers[0], headers[0]];
-    assert_eq!(call("esc:traced", &twice), json!(["", ""]), "two contexts are none");
-    let action = json!({"text": "<ACTION><tool>esc:traced</tool><input>{}</input></ACTION>"}).to_string();
-    web.ask("POST", "/v1/actions", &headers, &action);
-    assert_eq!(left(&playground, "").0["trace"], TRACE, "actions");
-    let batch = json!({"calls": [{"tool": "esc:traced"}]}).to_string();
-    web.ask("POST", "/v1/calls", &headers, &batch);
-    assert_eq!(left(&playground, "").0["trace"], TRACE, "a batch");
+    for (path, body) in [
+        ("/v1/actions", json!({"text": "<ACTION><tool>esc:traced</tool><input>{}</input></ACTION>"})),
+        ("/v1/calls", json!({"calls": [{"tool": "esc:traced"}]})),
+    ] {
+        web.call("esc:traced", &json!({}), &[]);
+        web.ask("POST", path, &headers, &body.to_string());
+        assert_eq!(recorded(&playground), TRACE, "{path}");
+    }
     drop(web);
 
-    let mut server = Server::start(&playground);
     let meta = json!({"traceparent": parent("01"), "tracestate": STATE});
     let asked = json!({"name": "esc__traced", "arguments": {}, "_meta": meta});
-    let answer = server.asked("tools/call", asked);
-    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
-    assert_eq!(serde_json::from_str::<Value>(text).unwrap(), given, "MCP");
-    assert_eq!(left(&playground, "").0["trace"], TRACE, "MCP");
+    let answer = Server::start(&playground).asked("tools/call", asked);
+    assert_eq!(serde_json::from_str::<Value>(&words(&answer)).unwrap(), given, "MCP");
+    assert_eq!(recorded(&playground), TRACE, "MCP");
 
     let mut command = playground.host();
     command.args(["--log", "info,json", "call", "esc:traced", "--json"]);
     command.env("TRACEPARENT", parent("01")).env("TRACESTATE", STATE);
     let ended = finish(command, b"");
-    assert_eq!(ended.out["outputData"], given, "{ended:?}");
-    traced("the command line", &ended.stderr);
+    assert_eq!((&ended.out["outputData"], recorded(&playground)), (&given, json!(TRACE)), "{ended:?}");
+    let lines = ended.stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let own: Vec<Value> = lines.filter(|line| line["call"] == ended.out["id"]).collect();
+    assert!(!own.is_empty() && own.iter().all(|line| line["trace"] == TRACE), "{own:?}");
 }
 
 #[test]
@@ -135,7 +121,7 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     let parts: Vec<&str> = own.split('-').collect();
     assert!(parts[1] == TRACE && parts[2] != SPAN && parts[3] == "01", "a span of its own: {own}");
     web.call("esc:traced", &json!({}), &[&format!("traceparent: {}", parent("00"))]);
-    assert_eq!(playground.records().pop().unwrap()["trace"], TRACE);
+    assert_eq!(recorded(&playground), TRACE);
     web.call("no:such", &json!({}), &[]);
     wait_for("the spans come", || collector.named("execute_tool").len() == 1);
     let of_call = collector.named("execute_tool esc:traced");
@@ -153,8 +139,8 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
         assert_eq!(attribute(span, name)["stringValue"], wanted, "{name}: {span}");
     }
     assert!(attribute(span, "toolhost.caller")["stringValue"].is_string(), "{span}");
-    let stages: Vec<Value> =
-        collector.spans().into_iter().filter(|stage| stage["parentSpanId"] == span["spanId"]).collect();
+    let mut stages = collector.spans();
+    stages.retain(|stage| stage["parentSpanId"] == span["spanId"]);
     let mut names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
     // On a busy machine the decision is too old once the tool may start, and is taken again.
     if names.get(4..6) == Some(&["decide", "run"]) {
@@ -163,28 +149,23 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     assert_eq!(names, ["turn", "decide", "prepare", "run", "answer"]);
     let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u64>().unwrap();
     for stage in &stages {
-        assert_eq!(stage["traceId"], TRACE);
-        assert!(time(stage, "startTimeUnixNano") >= time(span, "startTimeUnixNano"), "{stage}");
-        assert!(time(stage, "startTimeUnixNano") <= time(stage, "endTimeUnixNano"), "{stage}");
+        let [began, start, end] = [(span, "start"), (stage, "start"), (stage, "end")]
+            .map(|(span, which)| time(span, &format!("{which}TimeUnixNano")));
+        assert!(stage["traceId"] == TRACE && began <= start && start <= end, "{stage}");
     }
     let unknown = &collector.named("execute_tool")[0];
     assert_ne!(unknown["traceId"], TRACE);
     assert_eq!(attribute(unknown, "error.type")["stringValue"], "ToolNotFoundError");
     // What waits is sent before the server ends.
     web.call("esc:blind", &json!({}), &[]);
-    web.signal(nix::sys::signal::Signal::SIGTERM);
+    web.signal(Signal::SIGTERM);
     web.ended(Duration::from_secs(30));
     assert_eq!(collector.named("execute_tool esc:blind").len(), 1);
     let all = format!("{:?}", collector.receiver.heard());
     assert!(all.contains("toolhost") && !all.contains("an-argument") && !all.contains("user_scripts"), "{all}");
     assert!(!all.contains(&playground.base.display().to_string()), "{all}");
-}
 
-/// By the standard variables: one call sends its spans before it ends.
-#[test]
-fn one_call_from_the_command_line_is_told_too() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    tools(&playground);
+    // By the standard variables: one call from the command line sends its spans before it ends.
     let collector = Collector::start();
     let mut command = playground.host();
     command.args(["call", "esc:traced", "--json"]);
@@ -194,7 +175,7 @@ fn one_call_from_the_command_line_is_told_too() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let span = collector.named("execute_tool esc:traced");
     assert_eq!(span.len(), 1, "{ended:?}");
-    assert_eq!(playground.records().pop().unwrap()["trace"], span[0]["traceId"]);
+    assert_eq!(recorded(&playground), span[0]["traceId"]);
     let heard = collector.receiver.heard();
     assert!(heard[0].0.contains("authorization: Bearer abc") && heard[0].1.contains("\"ours\""), "{heard:?}");
 }
@@ -222,7 +203,7 @@ fn a_dead_or_slow_collector_holds_up_no_call_and_what_is_lost_is_counted() {
         within(Duration::from_secs(40), "the loss is counted", || lost() >= 18);
         web.says("the collector takes no spans", 1);
         web.call("esc:traced", &json!({}), &[]);
-        web.signal(nix::sys::signal::Signal::SIGTERM);
+        web.signal(Signal::SIGTERM);
         assert_eq!(web.ended(Duration::from_secs(30)), Some(143), "{what}");
     };
     std::thread::scope(|scope| {

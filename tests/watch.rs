@@ -16,6 +16,14 @@ fn reloads(web: &Web) -> usize {
     web.said().matches("toolhost: reloaded").count()
 }
 
+fn status(web: &Web) -> Value {
+    web.get("/v1/status", &[]).json()
+}
+
+fn stale(web: &Web) -> String {
+    status(web)["stale"].to_string()
+}
+
 /// Nothing more is read for a while.
 fn at_rest(web: &Web) -> usize {
     let mut seen = reloads(web);
@@ -28,7 +36,7 @@ fn at_rest(web: &Web) -> usize {
     }
 }
 
-fn manifest(playground: &Playground, name: &str) -> std::path::PathBuf {
+fn file_of(playground: &Playground, name: &str) -> PathBuf {
     playground.path(&format!("user_scripts/{name}/{name}.tool.json"))
 }
 
@@ -47,29 +55,28 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     assert_eq!(output(&web, "esc:two"), 2);
 
     // A call that runs keeps its definition; the next has the new one.
-    let text = fs::read_to_string(manifest(&playground, "one")).unwrap();
+    let text = fs::read_to_string(file_of(&playground, "one")).unwrap();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| web.call("esc:one", &json!({}), &[]).json());
         playground.runs("user_scripts/one/main.py", 1);
         fs::write(playground.path("user_scripts/one/next.py"), "print(10)\n").unwrap();
         let next = text.replace("1.0.0", "2.0.0").replace("main.py", "next.py");
-        fs::write(manifest(&playground, "one"), next).unwrap();
+        fs::write(file_of(&playground, "one"), next).unwrap();
         wait_for("the new version", || web.get("/v1/tools/esc:one@2", &[]).status == 200);
         let next = web.call("esc:one", &json!({}), &[]).json();
-        assert_eq!((&next["version"], &next["outputData"]), (&json!("2.0.0"), &json!(10)));
-        let first = running.join().unwrap();
-        assert_eq!((&first["version"], &first["outputData"]), (&json!("1.0.0"), &json!(1)), "{first}");
+        for (outcome, version, answer) in [(next, "2.0.0", 10), (running.join().unwrap(), "1.0.0", 1)] {
+            assert_eq!((&outcome["version"], &outcome["outputData"]), (&json!(version), &json!(answer)), "{outcome}");
+        }
     });
 
     // A manifest that is broken leaves its tool as it was, and that is said.
-    fs::write(manifest(&playground, "one"), &text[..text.len() / 2]).unwrap();
-    let stale = || web.get("/v1/status", &[]).json()["stale"].to_string();
-    wait_for("it is told", || stale().contains("is broken, and its old definition stays"));
+    fs::write(file_of(&playground, "one"), &text[..text.len() / 2]).unwrap();
+    wait_for("it is told", || stale(&web).contains("is broken, and its old definition stays"));
     assert_eq!(web.call("esc:one", &json!({}), &[]).json()["version"], "2.0.0");
     assert!(web.said().contains("its old definition stays"), "{}", web.said());
-    fs::write(manifest(&playground, "one"), text.replace("1.0.0", "3.0.0")).unwrap();
+    fs::write(file_of(&playground, "one"), text.replace("1.0.0", "3.0.0")).unwrap();
     wait_for("the repaired one", || web.get("/v1/tools/esc:one@3", &[]).status == 200);
-    assert_eq!(stale(), "[]");
+    assert_eq!(stale(&web), "[]");
 
     // Policies: obeyed at once, and whole or not at all.
     let policy = playground.path("sandbox-policies/two.policy.toml");
@@ -78,95 +85,57 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     let asks = || web.get("/v1/tools/esc:two/audit", &[]).json()["confirm"] != json!([]);
     wait_for("the policy that came", asks);
     fs::write(&policy, "name = 7\n").unwrap();
-    wait_for("it is told", || stale().contains("the old ones hold"));
+    wait_for("it is told", || stale(&web).contains("the old ones hold"));
     assert!(asks(), "the old one holds");
     assert_eq!(web.get("/readyz", &[]).status, 200);
     assert!(web.said().contains("two.policy.toml"), "{}", web.said());
     fs::remove_file(&policy).unwrap();
     wait_for("the policy that went", || !asks());
-    assert_eq!((stale().as_str(), output(&web, "esc:two")), ("[]", json!(2)));
+    assert_eq!((stale(&web).as_str(), output(&web, "esc:two")), ("[]", json!(2)));
 
     // What is taken away is gone; sources are counted.
-    let count = || web.get("/v1/status", &[]).json()["sources"]["files"].clone();
-    assert_eq!(count(), 2);
+    assert_eq!(status(&web)["sources"]["files"], 2);
     fs::remove_dir_all(playground.path("user_scripts/one")).unwrap();
-    wait_for("the tool that went", || listed(&web) == ["esc:two"]);
-    wait_for("its source has one less", || count() == 1);
+    wait_for("the tool that went", || listed(&web) == ["esc:two"] && status(&web)["sources"]["files"] == 1);
     // Who comes in its place is seen, too.
     playground.tool("one", "python", "print(11)\n", json!({}));
     playground.settle();
     wait_for("the tool that came again", || listed(&web).len() == 2);
-    fs::write(manifest(&playground, "one"), text.replace("1.0.0", "4.0.0")).unwrap();
+    fs::write(file_of(&playground, "one"), text.replace("1.0.0", "4.0.0")).unwrap();
     wait_for("a change in a folder that came again", || web.get("/v1/tools/esc:one@4", &[]).status == 200);
-}
-
-#[test]
-fn every_kind_of_definition_is_watched() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let folder = playground.path("tool-defs");
-    fs::create_dir_all(&folder).unwrap();
-    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
-    write("notes.json", "{}");
-    let kinds = ["a.prompt.json", "a.resource.json", "a.tool-service.json"];
-    kinds.iter().for_each(|name| write(name, "{}"));
-    playground.settle();
-    let web = Web::start(&playground, &[]);
-    let mut before = at_rest(&web);
-    write("notes.json", "{\"a\": 1}");
-    assert_eq!(at_rest(&web), before, "control: what is no definition");
-    for name in kinds {
-        write(name, "{\"a\": 1}");
-        wait_for(name, || reloads(&web) > before);
-        before = at_rest(&web);
-    }
 }
 
 /// Taken away from this host, not taken away: no tool of a folder goes because the folder cannot be listed.
 #[test]
 fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
     let playground = Playground::new(Who::User, "/var/tmp");
-    for name in ["one", "two"] {
-        playground.tool(name, "python", "print(1)\n", json!({}));
-    }
+    let one = playground.tool("one", "python", "print(1)\n", json!({}));
+    let two = playground.tool("two", "python", "print(1)\n", json!({}));
     playground.settle();
     let web = Web::start(&playground, &[]);
-    let stale = || web.get("/v1/status", &[]).json()["stale"].to_string();
-    let mode = |bits| {
-        let mode = fs::Permissions::from_mode(bits);
-        fs::set_permissions(playground.path("user_scripts/one"), mode).unwrap();
-    };
+    let mode = |bits| fs::set_permissions(&one, fs::Permissions::from_mode(bits)).unwrap();
     mode(0);
     // At once: a HUP ends no server that has only just said that it serves.
     web.signal(Signal::SIGHUP);
-    wait_for("it is told", || stale().contains("user_scripts/one cannot be listed, and the tools in it stay"));
-    let count = || web.get("/v1/status", &[]).json()["sources"]["files"].clone();
-    assert_eq!(count(), 2);
+    wait_for("it is told", || stale(&web).contains("user_scripts/one cannot be listed, and the tools in it stay"));
+    assert_eq!(status(&web)["sources"]["files"], 2);
     let refused = web.call("esc:one", &json!({}), &[]).json()["error"].clone();
-    assert_eq!(refused["type"], "DependencyError");
-    assert_eq!(refused["message"], "this tool's packages cannot be read, so it was not started");
+    let words = "this tool's packages cannot be read, so it was not started";
+    assert_eq!((&refused["type"], &refused["message"]), (&json!("DependencyError"), &json!(words)));
     // The others go on, and are read again.
-    fs::remove_dir_all(playground.path("user_scripts/two")).unwrap();
-    wait_for("the tool that went", || count() == 1);
+    fs::remove_dir_all(two).unwrap();
+    wait_for("the tool that went", || status(&web)["sources"]["files"] == 1);
     mode(0o755);
     web.signal(Signal::SIGHUP);
-    wait_for("it is there again", || stale() == "[]");
+    wait_for("it is there again", || stale(&web) == "[]");
     assert_eq!((listed(&web), output(&web, "esc:one")), (vec!["esc:one".to_owned()], json!(1)));
     // The control: what is gone is gone.
-    fs::remove_dir_all(playground.path("user_scripts/one")).unwrap();
-    wait_for("the other that went", || count() == 0);
+    fs::remove_dir_all(&one).unwrap();
+    wait_for("the other that went", || status(&web)["sources"]["files"] == 0);
 }
 
 #[test]
-fn what_running_tools_write_has_nothing_read_again() {
-    // The waits are the claim: both ways of watching wait side by side.
-    std::thread::scope(|scope| {
-        for watch in ["auto", "poll"] {
-            scope.spawn(move || writes_have_nothing_read_again(watch));
-        }
-    });
-}
-
-fn writes_have_nothing_read_again(watch: &str) {
+fn every_kind_of_definition_is_watched_and_what_running_tools_write_is_not() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import os\nos.makedirs('out/deep', exist_ok=True)\nfor n in range(50):\n    \
             open(f'out/{n}.txt', 'w').write('x')\n    open(f'out/deep/{n}.json', 'w').write('x')\n    \
@@ -174,19 +143,30 @@ fn writes_have_nothing_read_again(watch: &str) {
     let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/", "*.csv"]}}});
     let folder = playground.tool("busy", "python", script, asks);
     playground.allow("busy", "esc:busy", &["./**"], &["./**"]);
+    let names = ["notes.json", "a.prompt.json", "a.resource.json", "a.tool-service.json"];
+    let write = |name: &str, text: &str| fs::write(playground.path("tool-defs").join(name), text).unwrap();
+    names.iter().for_each(|name| write(name, "{}"));
     playground.settle();
-    let web = Web::start(&playground, &["--watch", watch]);
-    let before = at_rest(&web);
-    for _ in 0..3 {
-        assert_eq!(output(&web, "esc:busy"), 50, "{:?}", web.said());
+    // Both ways of watching, at the same time.
+    let webs = ["auto", "poll"].map(|watch| Web::start(&playground, &["--watch", watch]));
+    let mut before = webs.each_ref().map(at_rest);
+    for web in webs.iter().chain(&webs) {
+        assert_eq!(output(web, "esc:busy"), 50, "{:?}", web.said());
     }
     assert!(folder.join("r7.csv").exists() && folder.join("out/deep").exists());
+    // What is no definition.
+    write("notes.json", "{\"a\": 1}");
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(at_rest(&web), before, "{watch}: {}", web.said());
-    // The same folder is watched all the while.
-    let file = manifest(&playground, "busy");
+    assert_eq!(webs.each_ref().map(at_rest), before);
+    // The controls: definitions, and a manifest beside what was written.
+    let file = file_of(&playground, "busy");
+    for name in &names[1..] {
+        write(name, "{\"a\": 1}");
+        wait_for(name, || webs.iter().zip(before).all(|(web, before)| reloads(web) > before));
+        before = webs.each_ref().map(at_rest);
+    }
     fs::write(&file, fs::read_to_string(&file).unwrap().replace("1.0.0", "1.0.1")).unwrap();
-    wait_for("control: a manifest beside it", || reloads(&web) > before);
+    wait_for("a manifest", || webs.iter().zip(before).all(|(web, before)| reloads(web) > before));
 }
 
 #[test]
@@ -206,8 +186,7 @@ fn it_can_look_by_itself_or_not_at_all() {
     }
     // A second folder of tools.
     fs::create_dir(playground.path("tool-defs")).unwrap();
-    let text = crate::harness::manifest("esc:two", crate::harness::script("two.py", "python"), json!({})).to_string();
-    fs::write(playground.path("tool-defs/two.tool.json"), text).unwrap();
+    fake::define(&playground.base, "esc:two", script("two.py", "python"), json!({}));
     fs::write(playground.path("tool-defs/two.py"), "print(2)\n").unwrap();
     playground.settle();
     for web in [&auto, &poll] {
@@ -223,9 +202,7 @@ fn it_can_look_by_itself_or_not_at_all() {
 #[test]
 fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
     let limited = |most: u32| {
-        let playground = Playground::new(Who::ours(), "/var/tmp");
-        playground.tool("first", "python", "print(1)\n", json!({}));
-        playground.settle();
+        let playground = Playground::with(Who::ours(), &[("first", "python", "print(1)\n", json!({}))]);
         let words = format!("echo {most} > /proc/sys/user/max_inotify_watches && exec \"$@\"");
         let mut program = playground.outside("/usr/bin/unshare");
         program.args(["-Ur", "/bin/sh", "-c", &words, "sh"]);

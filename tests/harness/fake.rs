@@ -1,5 +1,6 @@
 //! A service on a folder of its own, with an executor that does what a script's name says.
 
+use crate::harness::service::{executors, service_on};
 use crate::harness::{manifest, script};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -12,10 +13,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use toolhost::executor::{self, Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
-use toolhost::service::{
-    Arguments, CallRequest, Caller, Components, Event, Executors, Report, Rules, Service, Settings, Sink, audit,
-};
-use toolhost::{policy, quantity, registry};
+use toolhost::service::{Arguments, CallRequest, Caller, Event, Executors, Report, Service, Settings, Sink};
+use toolhost::{policy, quantity};
 
 /// An executor whose scripts are their file names.
 #[derive(Default)]
@@ -111,9 +110,9 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
 pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) -> World {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
-    fs::create_dir_all(root.join("user_scripts/examples")).unwrap();
-    fs::create_dir_all(root.join("tool-defs")).unwrap();
-    fs::create_dir_all(root.join("sandbox-policies")).unwrap();
+    for name in ["user_scripts/examples", "user_scripts/free", "tool-defs", "sandbox-policies"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
     fs::write(
         root.join("sandbox-policies/core.policy.toml"),
         "name = \"core\"\nwhy = \"the builtin tools\"\n\
@@ -133,7 +132,7 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
         ("user", json!({})),
         ("text", json!({"output": {"type": "string"}})),
         ("list", json!({})),
-        ("wrong", json!({})),
+        ("wrong", json!({"output": {"type": "object", "required": ["sum"]}})),
         ("long_running", json!({"execution": {"timeoutMs": 200}})),
         (
             "fails",
@@ -147,39 +146,14 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     ] {
         let file = if name == "wrong" { "whole" } else { name };
         fs::write(root.join(format!("user_scripts/examples/{file}.py")), "pass\n").unwrap();
-        let mut manifest = manifest(format!("fake:{name}"), script(format!("examples/{file}.py"), "python"), json!({}));
-        if name == "wrong" {
-            manifest["output"] = json!({"type": "object", "required": ["sum"]});
-        }
-        manifest.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        fs::write(root.join(format!("tool-defs/{name}.tool.json")), manifest.to_string()).unwrap();
+        define(&root, &format!("fake:{name}"), script(format!("examples/{file}.py"), "python"), extra);
     }
     // A script that no manifest names: only the builtin tools and their policy speak for it.
-    fs::create_dir_all(root.join("user_scripts/free")).unwrap();
     fs::write(root.join("user_scripts/free/echo.py"), "pass\n").unwrap();
     let fake = Arc::new(Fake::default());
-    let mut executors = Executors {
-        process: Some(fake.clone()),
-        wasm: None,
-        remote: None,
-        methods: Arc::new(executor::method::Methods::new()),
-        extensions: BTreeMap::new(),
-    };
+    let mut executors = executors(fake.clone(), executor::method::Methods::new());
     more(&root, &mut executors);
-    let registry = registry::Registry::new();
-    registry.add_source(Arc::new(registry::Builtin)).unwrap();
-    let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
-    registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
-    let policies = policy::Policies::load(&root.join("sandbox-policies"), &root).unwrap();
-    let service = Service::new(Components {
-        packages: toolhost::service::packages::BuildSettings::none("a test without packages"),
-        registry: Arc::new(registry),
-        rules: Rules { policies: Arc::new(policies), machine: Arc::new(machine()) },
-        executors,
-        audit: audit::Log::new(root.join("state/audit.jsonl")),
-        scripts: [scripts, tools].concat(),
-        settings,
-    });
+    let service = service_on(&root, machine(), executors, settings);
     World { folder, service, fake }
 }
 
@@ -200,7 +174,7 @@ impl World {
         self.folder.path().canonicalize().unwrap()
     }
 
-    pub async fn call(&self, tool: &str, arguments: Value) -> toolhost::service::Report {
+    pub async fn call(&self, tool: &str, arguments: Value) -> Report {
         self.service.call(request(tool, arguments), Sink::none()).await
     }
 
@@ -238,6 +212,6 @@ pub fn written(user: &str, tool: &str, arguments: &Value) -> CallRequest {
 
 /// A tool of a world: its manifest, in a file of its own.
 pub fn define(root: &Path, id: &str, handler: Value, more: Value) {
-    let file = root.join(format!("tool-defs/{}.tool.json", id.replace(':', "-")));
+    let file = root.join(format!("tool-defs/{}.tool.json", id.trim_start_matches("fake:").replace(':', "-")));
     fs::write(file, manifest(id, handler, more).to_string()).unwrap();
 }

@@ -57,24 +57,12 @@ impl Listeners {
 
     /// How many knocked since the last look.
     pub fn heard(&self) -> usize {
-        let mut count = 0;
-        while self.tcp.accept().is_ok() {
-            count += 1;
-        }
-        while self.udp.recv(&mut [0; 64]).is_ok() {
-            count += 1;
-        }
-        count += usize::from((&self.pipe).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0));
-        for listener in &self.streams {
-            while listener.accept().is_ok() {
-                count += 1;
-            }
-        }
-        for socket in &self.datagrams {
-            while socket.recv(&mut [0; 64]).is_ok() {
-                count += 1;
-            }
-        }
-        count
+        let mut bytes = [0; 64];
+        let mut count = usize::from((&self.pipe).read(&mut bytes).is_ok_and(|bytes| bytes > 0));
+        count += std::iter::from_fn(|| self.tcp.accept().ok()).count();
+        count += std::iter::from_fn(|| self.udp.recv(&mut bytes).ok()).count();
+        let streams = self.streams.iter().flat_map(|one| std::iter::from_fn(|| one.accept().ok())).count();
+        let datagrams = self.datagrams.iter().flat_map(|one| std::iter::from_fn(|| one.recv(&mut [0; 64]).ok()));
+        count + streams + datagrams.count()
     }
 }

@@ -19,7 +19,9 @@ pub use host::{Host, host};
 pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
-pub use program::{Ended, Hosted, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
+pub use program::{
+    Ended, Hosted, binary, copy_program, finish, fits, parent_of, processes_of, signal, until, wait_for, within,
+};
 pub use server::{Server, holds_at_rest, kind, words};
 pub use service::service;
 pub use who::{Who, as_everyone, as_ours_with, found, has, is_root, missing, skipped};
@@ -30,6 +32,8 @@ use std::time::Duration;
 /// The interpreters of both sides.
 pub const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub const PYTHON: &str = "/usr/bin/python3";
+/// A WASI module that prints 1.
+pub const PRINTS_ONE: &str = include_str!("components/one.wat");
 /// Nothing here takes this long: an answer that has not come by then never comes.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 

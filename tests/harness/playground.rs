@@ -7,7 +7,7 @@ use super::{
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -44,16 +44,11 @@ impl Playground {
         put("secret/secret.txt", &secret);
         put("granted/ro-sibling/secret.txt", &secret);
         put("user_scripts/other/main.py", "pass\n");
-        for name in ["file.txt", "a", "b", "c", "d", "e", "f", "g", "h"] {
-            put(&format!("granted/ro/{name}"), "granted\n");
-        }
-        for (name, target) in [
-            ("link", PathBuf::from("../../secret/secret.txt")),
-            ("abs", base.join("secret/secret.txt")),
-            ("up", PathBuf::from("../ro-sibling")),
-        ] {
-            std::os::unix::fs::symlink(target, base.join("granted/ro").join(name)).unwrap();
-        }
+        "file.txt a b c d e f g h".split(' ').for_each(|name| put(&format!("granted/ro/{name}"), "granted\n"));
+        let link = |name, target: &Path| symlink(target, base.join("granted/ro").join(name)).unwrap();
+        link("link", Path::new("../../secret/secret.txt"));
+        link("abs", &base.join("secret/secret.txt"));
+        link("up", Path::new("../ro-sibling"));
         let listeners = Listeners::open(&base.join("granted/ro"));
         let mut canary = Command::new("/bin/sleep");
         canary.arg("600");
@@ -65,6 +60,16 @@ impl Playground {
         playground
     }
 
+    /// With these tools: name, language, script, what else the manifest says.
+    pub fn with(who: Who, tools: &[(&str, &str, &str, Value)]) -> Playground {
+        let playground = Playground::new(who, "/var/tmp");
+        for (name, language, script, more) in tools {
+            playground.tool(name, language, script, more.clone());
+        }
+        playground.settle();
+        playground
+    }
+
     /// Everything belongs to who runs the host, and everybody may look.
     pub fn settle(&self) {
         for entry in walkdir::WalkDir::new(&self.base).into_iter().map(Result::unwrap) {
@@ -72,10 +77,8 @@ impl Playground {
                 std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
             }
             let kind = entry.file_type();
-            let mode = match entry.path().starts_with(self.base.join("bin")) || kind.is_dir() {
-                true => 0o755,
-                false => 0o644,
-            };
+            let runs = entry.path().starts_with(self.base.join("bin")) || kind.is_dir();
+            let mode = if runs { 0o755 } else { 0o644 };
             if kind.is_dir() || kind.is_file() {
                 fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
             }
@@ -226,20 +229,11 @@ impl Playground {
             let facts = entry.metadata().unwrap();
             let content =
                 if facts.is_file() && facts.len() < 1 << 20 { fs::read(entry.path()).unwrap() } else { Vec::new() };
-            let text = format!(
-                "{:o} {}:{} links {} size {} times {}.{} {}.{} {:?}",
-                facts.mode(),
-                facts.uid(),
-                facts.gid(),
-                facts.nlink(),
-                facts.len(),
-                facts.mtime(),
-                facts.mtime_nsec(),
-                // Moves with every change, an attribute or a mode that was put back included.
-                facts.ctime(),
-                facts.ctime_nsec(),
-                String::from_utf8_lossy(&content)
-            );
+            let own = format!("{:o} {}:{}", facts.mode(), facts.uid(), facts.gid());
+            let sizes = format!("links {} size {}", facts.nlink(), facts.len());
+            // The second moves with every change, an attribute or a mode that was put back included.
+            let times = [facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec()];
+            let text = format!("{own} {sizes} times {times:?} {:?}", String::from_utf8_lossy(&content));
             found.insert(entry.path().to_path_buf(), text);
         }
         found

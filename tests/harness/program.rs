@@ -97,11 +97,9 @@ pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
 pub fn finish(mut command: Command, input: &[u8]) -> Ended {
     let started = Instant::now();
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut stdin, stdout, stderr) =
-        (child.stdin.take().unwrap(), child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    let input = input.to_vec();
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let (stdout, stderr) = (read(stdout), read(stderr));
+    let (stdout, stderr) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -151,7 +149,7 @@ impl Hosted {
     }
 
     pub fn signal(&self, signal: Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        self::signal(self.child.id(), signal);
     }
 
     /// Waits for its end; the exit code.
@@ -210,4 +208,15 @@ pub fn processes_of(marker: &str) -> Vec<(u32, String)> {
         }
     }
     found
+}
+
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
+/// Sends it to a process that is there.
+#[track_caller]
+pub fn signal(pid: u32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).unwrap();
 }

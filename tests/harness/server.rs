@@ -1,6 +1,7 @@
 //! A running server, spoken to over MCP, and what it holds.
 
-use super::{PATIENCE, Playground, processes_of};
+use super::{PATIENCE, Playground, parent_of, processes_of, signal};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +42,7 @@ impl Server {
 
     /// Of this command.
     pub fn with(serve: Command) -> Server {
-        Server::greeted(Server::run(serve))
+        Server::greeted(Server::said(serve, Stdio::null()))
     }
 
     fn greeted(mut server: Server) -> Server {
@@ -57,10 +58,6 @@ impl Server {
         if playground.path("state/tmp").is_dir() {
             command.env("TMPDIR", playground.path("state/tmp"));
         }
-        Server::run(command)
-    }
-
-    fn run(command: Command) -> Server {
         Server::said(command, Stdio::null())
     }
 
@@ -145,8 +142,7 @@ impl Server {
     }
 
     pub fn hang_up(&self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
+        signal(self.child.id(), Signal::SIGHUP);
     }
 
     /// Has it read tools and policies again, and waits until that can be seen.
@@ -180,11 +176,6 @@ pub fn holds_at_rest(host: u32) -> (usize, usize) {
     seen
 }
 
-fn parent_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -202,19 +193,11 @@ pub fn kind(answer: &Value) -> String {
     if answer["result"]["isError"] != true {
         return "none".into();
     }
-    let structured = answer["result"]["structuredContent"]["error"]["type"].as_str().map(str::to_owned);
-    let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
-    structured.unwrap_or_else(|| {
-        let at = [
-            "ScriptError",
-            "TimeoutError",
-            "ResourceLimitError",
-            "InternalError",
-            "CapabilityError",
-            "RateLimitError",
-            "SecurityError",
-            "CircuitOpenError",
-        ];
-        at.iter().find(|kind| text.contains(*kind)).map_or_else(|| text.to_owned(), |kind| (*kind).to_owned())
-    })
+    if let Some(kind) = answer["result"]["structuredContent"]["error"]["type"].as_str() {
+        return kind.to_owned();
+    }
+    let kinds = "ScriptError TimeoutError ResourceLimitError InternalError CapabilityError RateLimitError \
+                 SecurityError CircuitOpenError";
+    let text = words(answer);
+    kinds.split(' ').find(|kind| text.contains(kind)).map_or(text.clone(), str::to_owned)
 }

@@ -1,0 +1,1 @@
+exports.run = function (i) { return 'imported' }; exports.os = require('os');

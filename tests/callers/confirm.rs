@@ -192,7 +192,7 @@ async fn a_face_asks_about_exactly_what_runs() {
     let yes = Arc::new(Yes::default());
     let call = async |message: Value, user: &str| {
         let asked = CallRequest {
-            approver: Approver::Face(yes.clone()),
+            approver: Approver::Transport(yes.clone()),
             caller: Caller::named(user),
             ..request("fake:echo", json!({ "message": message }))
         };

@@ -96,6 +96,12 @@ fn unchunked(mut body: &str) -> String {
 }
 
 impl Web {
+    /// A server for these names, and the header of each (`tokens`).
+    pub fn for_callers<const N: usize>(playground: &Playground, names: [&str; N]) -> (Web, [String; N]) {
+        let (file, headers) = tokens(playground, names);
+        (Web::start(playground, &["--token-file", &file]), headers)
+    }
+
     pub fn start(playground: &Playground, more: &[&str]) -> Web {
         Web::at(playground, "127.0.0.1:0", more)
     }
@@ -191,8 +197,7 @@ pub fn served_to<T, const N: usize>(
     let playground = Playground::new(Who::ours(), "/var/tmp");
     tools(&playground);
     playground.settle();
-    let (file, headers) = tokens(&playground, names);
-    let web = Web::start(&playground, &["--token-file", &file]);
+    let (web, headers) = Web::for_callers(&playground, names);
     (playground, web, headers)
 }
 

@@ -31,9 +31,9 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     let mut server = Server::with(host);
     let mut tools = vec![
         ("esc:data", "a granted path does not exist"),
-        ("esc:script", "the tool's script is not there any more"),
-        ("esc:module", "the tool's script is not there any more"),
-        ("esc:interpreter", "the interpreter of this tool is not there any more"),
+        ("esc:script", "the tool's script no longer exists"),
+        ("esc:module", "the tool's script no longer exists"),
+        ("esc:interpreter", "the interpreter of this tool no longer exists"),
     ];
     tools.retain(|(tool, _)| cfg!(feature = "wasi") || *tool != "esc:module");
     for (tool, _) in &tools {
@@ -48,7 +48,7 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     };
     tools.into_iter().for_each(|(tool, why)| fails(tool, why));
     fs::create_dir(&script).unwrap();
-    fails("esc:script", "not a regular file any more");
+    fails("esc:script", "no longer a regular file");
 }
 
 /// Scripts may lie where this host may not write, also directly in a base folder: it runs without a folder for results.
@@ -77,7 +77,7 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
     }
     for script in ["plain.py", "other/plain.py"] {
         let notes = run(script);
-        assert!(notes.contains("write .cache/**: it is not there, and cannot be made"), "{notes}");
+        assert!(notes.contains("write .cache/**: it does not exist, and cannot be made"), "{notes}");
     }
 }
 

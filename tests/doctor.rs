@@ -52,7 +52,7 @@ fn the_doctor_says_what_it_tried() {
             assert_eq!(runtime["ran"]["ok"], true, "found means it ran: {runtime}");
         }
         if !report["facts"]["realRoot"].as_bool().unwrap() {
-            assert!(report["facts"]["identity"].as_str().unwrap().contains("the one id there is"), "{report}");
+            assert!(report["facts"]["identity"].as_str().unwrap().contains("the only id available"), "{report}");
         }
         // Policies that do not load are a failure of their own.
         fs::write(playground.path("sandbox-policies/x.policy.toml"), "surprise = 1\n").unwrap();

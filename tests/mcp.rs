@@ -341,7 +341,7 @@ async fn what_cannot_be_read_is_the_callers_error_with_its_record_and_the_sessio
         (r#"{"message":123456789012345678901234567890}"#, "64 bits"),
         (r#"{"message":"\ud83d"}"#, "surrogate"),
         (r#"{"message":NaN}"#, "a JSON value is needed"),
-        (r#"{"message":1,"message":2}"#, "stands twice"),
+        (r#"{"message":1,"message":2}"#, "occurs twice"),
         (deep.as_str(), "nested deeper"),
         (many.as_str(), "fewer values"),
     ] {

@@ -317,8 +317,8 @@ fn requirements_are_settled_without_hanging() {
         ("old", json!({ "r:base": "^2" }), "loaded: 1.0.0"),
         ("missing", json!({ "r:nothing": "*" }), "not loaded"),
         ("behind", json!({ "r:missing": "*" }), "itself unavailable"),
-        ("ring-a", json!({ "r:ring-b": "*" }), "circle"),
-        ("ring-b", json!({ "r:ring-a": "*" }), "circle"),
+        ("ring-a", json!({ "r:ring-b": "*" }), "circular"),
+        ("ring-b", json!({ "r:ring-a": "*" }), "circular"),
         ("by-ring", json!({ "r:ring-a": "*" }), "itself unavailable"),
     ];
     tools.iter().for_each(|(name, requires, _)| tool(name, requires.clone()));

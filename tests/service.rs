@@ -298,7 +298,7 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
         let error = report.error.as_ref().unwrap_or_else(|| panic!("{name}: {report:?}"));
         let told = format!("{} {}", error.message, error.details.as_deref().unwrap_or_default());
         assert_eq!(error.kind, SecurityError, "{name}: {report:?}");
-        assert!(told.contains("the script's own manifest does not declare it: execution.env names each"), "{told}");
+        assert!(told.contains("the script's own manifest does not declare it: add it to execution.env"), "{told}");
     }
     // For a script that no manifest names a call may set no variable.
     assert!(!call("free", "GREETING", "some text").await.success);

@@ -214,7 +214,7 @@ fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
         (Ok(scarce), Ok(plenty)) => (scarce, plenty),
         (Err(said), _) | (_, Err(said)) => return skipped(1, &format!("no limit in a user namespace: {said}")),
     };
-    let words = "this user may watch no more folders (inotify): they are compared instead";
+    let words = "this user's inotify watches are used up: folders are compared instead";
     wait_for("it says so", || scarce.1.said().contains(words));
     for (playground, web) in [&scarce, &plenty] {
         playground.tool("came", "python", "print(2)\n", json!({}));

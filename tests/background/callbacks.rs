@@ -128,7 +128,7 @@ fn what_is_not_listed_or_not_public_is_not_told() {
     // A listed name that leads to an address of this machine.
     let path = place(&call(alice, &named));
     let seen = tried(&web, alice, &path);
-    assert!(seen.contains("only addresses that are not public") && !seen.contains("127."), "{seen}");
+    assert!(seen.contains("only to addresses that are not public") && !seen.contains("127."), "{seen}");
     assert!(web.said().contains("127.0.0.1 is loopback"), "{}", web.said());
     let seen = state(&web, alice, &path);
     assert_eq!([&seen["phase"], &seen["outcome"]], ["ended", "success"], "the call is not touched");
@@ -195,5 +195,5 @@ fn what_is_owed_is_told_after_a_restart_if_it_still_may() {
     assert_eq!(web.ask("DELETE", &slow, &[alice], "").status, 202);
     let seen = told(&web, alice, &slow, "failed");
     assert_eq!((&seen["attempts"], receiver.heard().len()), (&json!(1), count), "{seen}");
-    assert!(web.said().contains("failed for good: You may not have the ends of calls told there"), "{}", web.said());
+    assert!(web.said().contains("failed for good: Policy does not allow this callback URL"), "{}", web.said());
 }

@@ -48,8 +48,8 @@ async fn a_tool_that_may_write_runs_again_where_its_author_and_the_operator_say_
     );
     let host = Served::by(&playground, "one", &entry, &[]);
     host.says("is connected", 1);
-    let told = "`idempotent` of esc:write, which [[broker]] lists, does not say so in its manifest";
-    assert!(host.said().contains(told) && !host.said().contains("of esc:both-say"), "{}", host.said());
+    let told = "esc:write is idempotent in [[broker]] and not in its manifest";
+    assert!(host.said().contains(told) && !host.said().contains("esc:both-say is idempotent"), "{}", host.said());
     let mut raw = Raw::to(&node.url(), &service).await;
     for name in ["write", "author-says"] {
         raw.lost(name, name, json!({"n": 1})).await;

@@ -35,7 +35,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_fix() {
     let tools = (0..65).map(|n| format!("\"a:{n}\"")).collect::<Vec<_>>().join(", ");
     let many = good.replace("\"esc:echo\"", &tools) + "announce = { announcer = \"b\", key = \"env:KEY\" }\n";
     for (entry, wanted) in [
-        (good.replace("amqp://", "nats://"), "url: it is of no broker that is known here"),
+        (good.replace("amqp://", "nats://"), "url: unknown scheme"),
         (good.replace("localhost", "me:sesame@localhost"), "write `user` and `credentials`"),
         (good.replace("localhost", "mq.example"), "insecure = true"),
         (good.replace("service = \"x\"", ""), "name the topics"),
@@ -43,13 +43,13 @@ fn what_is_wrong_with_an_entry_is_said_with_its_fix() {
         (format!("{good}at_once = 100_000\n"), "at_once: from 1 to 1000"),
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
         (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: a secret lies in"),
-        (format!("{good}[[broker]]\n{good}"), "number 2: another one has the same requests"),
-        (circle("request:tg:x", "non-persistent://tg/request/x"), "number 1: replies would come in as requests"),
+        (format!("{good}[[broker]]\n{good}"), "number 2: another [[broker]] reads the same requests"),
+        (circle("request:tg:x", "non-persistent://tg/request/x"), "number 1: replies would arrive as requests"),
         (other, "number 2: replies would"),
-        (good.replace("[\"esc:echo\"]", "[\"esc:echo@1\", \"esc:echo@2\"]"), "tools: 'esc:echo' is named twice"),
+        (good.replace("[\"esc:echo\"]", "[\"esc:echo@1\", \"esc:echo@2\"]"), "tools: 'esc:echo' is listed twice"),
         (good.replace("localhost", "localhost:99999"), "url: its port must be a number from 1 to 65535"),
         (format!("{good}idempotent = [\"esc:write\"]\n"), "idempotent: 'esc:write' is not the id of a tool in `tools`"),
-        (many, "announce: no host takes more than 64 tools of one announcer"),
+        (many, "announce: hosts accept at most 64 tools of one announcer"),
         (format!("{good}colour = 1\n"), "unknown field `colour`"),
     ] {
         let why = refused(&entry);

@@ -97,11 +97,11 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
     let config = |config: Value| json!({"config": config.to_string()}).to_string();
     let asked = json!({"tool": "esc:echo"});
     for (body, wanted) in [
-        (String::new(), "no JSON object"),
-        ("[]".to_owned(), "no JSON object"),
-        ("{\"config\": {}}".to_owned(), "no JSON object"),
-        ("[".repeat(200_000), "no JSON object"),
-        (format!("{{\"x\": {}", "[".repeat(200_000)), "no JSON object"),
+        (String::new(), "not a JSON object"),
+        ("[]".to_owned(), "not a JSON object"),
+        ("{\"config\": {}}".to_owned(), "not a JSON object"),
+        ("[".repeat(200_000), "not a JSON object"),
+        (format!("{{\"x\": {}", "[".repeat(200_000)), "not a JSON object"),
         (" ".repeat(5_000_001), "longer than 5000000"),
         (inside("{\"x\": NaN}"), "a JSON value is needed here"),
         (inside("{\"x\": \"\\ud800\"}"), "surrogate"),
@@ -188,7 +188,7 @@ async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
     // What else is not as the operator has it.
     for (body, wanted) in [
         (json!({"user": "u".repeat(1001)}), "user must be at most 1000 characters"),
-        (json!({"config": "{\"tool\": \"esc:echo@2\"}"}), "This service has that tool as 'esc:echo@1' alone"),
+        (json!({"config": "{\"tool\": \"esc:echo@2\"}"}), "This service offers that tool only as 'esc:echo@1'"),
     ] {
         raw.send(id(), body.to_string().as_bytes()).await;
         let told = refusal(&raw.answer("1").await);

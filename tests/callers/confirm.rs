@@ -72,7 +72,7 @@ fn at_a_terminal(mut call: Command, early: &str, meanwhile: impl FnOnce(), typed
             heard.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..length]));
         }
     });
-    wait_for("the question", || seen.lock().unwrap().contains("anything else does not"));
+    wait_for("the question", || seen.lock().unwrap().contains("anything else refuses it"));
     meanwhile();
     // The terminal is read from a moment later.
     std::thread::sleep(Duration::from_millis(100));

@@ -60,7 +60,7 @@ fn each_caller_has_the_secret_of_its_own_file() {
             let (user, value) = [("alice", "yek-nwo-secila"), ("bob", "yek-nwo-sbob"), ("carol", "")][round % 3];
             let text = words(&labelled(&mut server, user, "esc:tells", json!({})));
             match value {
-                "" => assert!(text.contains("cannot be had for you") && !text.contains("/var/tmp"), "{text}"),
+                "" => assert!(text.contains("cannot be read for you") && !text.contains("/var/tmp"), "{text}"),
                 value => assert!(text.contains(value), "{user}: {text}"),
             }
         }
@@ -68,7 +68,7 @@ fn each_caller_has_the_secret_of_its_own_file() {
         let strange = ["../outside", "../secrets/alice", "sub/../alice", "..", ".", ".hidden"];
         for caller in strange.into_iter().chain(["sub", "link", "pipe", "open", "carol"]) {
             let ended = of(&playground, caller);
-            fits("CapabilityError: the secret KEY cannot be had for you on this host, so nothing was run", &ended)
+            fits("CapabilityError: the secret KEY cannot be read for you on this host, so nothing was run", &ended)
                 .unwrap_or_else(|why| panic!("{caller}: {why}"));
             let said = ended.out["error"].to_string();
             assert!(!said.contains("sandbox-policies") && !said.contains("carol.key"), "{said}");
@@ -113,7 +113,7 @@ fn no_tool_reads_or_writes_the_folder_of_them() {
         let [asked, granted] = [asked, granted].map(|path| format!("{}/{path}", keys.display()));
         let rule = format!(", {{ path = \"{granted}\", why = \"w\" }}");
         let ended = put(&keys, &rule, json!({"allowRead": [asked, "self"]}));
-        fits("SecurityError: the tool could read the file where it lies", &ended).unwrap();
+        fits("SecurityError: the tool could read its file", &ended).unwrap();
     }
     let path = folder.join("new.key").display().to_string();
     let rule = format!("]\nwrite = [{{ path = \"{path}\", why = \"w\" }}");

@@ -176,12 +176,12 @@ fn a_manifest_by_nearly_its_name_is_reported() {
     assert_eq!(host.run(&["check", "--strict"]).0, 0, "the control");
     let names = ["ONE.TOOL.JSON", "one.tool.jsonc", "one.tool.yaml", "tool.json"].map(|name| (put(name), name).1);
     let (code, out, err) = host.run(&["check"]);
-    let passed_over = "warning[unreadable]: is passed over: the name of a manifest ends with .tool.json";
+    let passed_over = "warning[unreadable]: is ignored: the name of a manifest ends with .tool.json";
     assert_eq!((code, out.matches(passed_over).count()), (0, names.len()), "{out}{err}");
     assert_eq!(host.run(&["check", "--strict"]).0, 2);
     let (code, _, err) = host.run(&["call", "t:one"]);
     assert_eq!(code, 2, "{err}");
-    assert!(err.contains("one/ONE.TOOL.JSON: is passed over") && err.contains("and 3 more"), "{err}");
+    assert!(err.contains("one/ONE.TOOL.JSON: is ignored") && err.contains("and 3 more"), "{err}");
     names.iter().for_each(|name| assert!(out.contains(&format!("one/{name}: ")), "{name}: {out}"));
     others.iter().for_each(|name| assert!(!out.contains(name) && !err.contains(name), "{name}: {out}{err}"));
     put("one.tool.json");
@@ -237,7 +237,10 @@ fn an_example_that_does_not_fit_is_shown_to_no_model_and_a_caller_without_an_ent
     let entry = "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"t:*\"]\n";
     host.put("sandbox-policies/callers.policy.toml", entry);
     let (_, out, err) = host.run(&["list"]);
-    assert!(out == "No tool.\n" && err.contains("callers.policy.toml grants") && err.contains("no tool"), "{out}{err}");
+    assert!(
+        out == "No tools.\n" && err.contains("callers.policy.toml grants") && err.contains("no tool"),
+        "{out}{err}"
+    );
     let (_, out, err) = host.run(&["list", "--caller", "alice"]);
     assert!(out.contains("t:one") && !err.contains("grants"), "{out}{err}");
 }

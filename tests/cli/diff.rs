@@ -5,7 +5,7 @@ use toolhost::manifest::{Manifest, Site};
 use toolhost::policy::diff::{Powers, between, of_policies};
 use toolhost::policy::{self, Machine, Policies, Policy};
 
-const SILENT: &str = "Nothing new can be done.\n";
+const SILENT: &str = "The change allows nothing new.\n";
 
 /// The members of a published schema, as pointers; `*` is any item of a list.
 fn fields(schema: &Value, place: &str, found: &mut BTreeSet<String>) {

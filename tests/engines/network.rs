@@ -32,7 +32,7 @@ const fn both(denial: &'static str) -> (&'static str, &'static str) {
     (denial, denial)
 }
 
-const NOT_GRANTED: &str = "The network said: resolve other.example.com: not granted.";
+const NOT_GRANTED: &str = "On the network: resolve other.example.com: not granted.";
 const HELD: Case = Case { wall: "network", promises: "P6", manifest: API, policy: ALLOW_API, ..CASE };
 
 pub const NETWORK: &[Case] = &[
@@ -105,7 +105,7 @@ pub const NETWORK: &[Case] = &[
         policy: ALLOW_BOTH,
         probe: r#"{"do":"connect","path":"inside.example.com","n":7000}"#,
         held: Denied("ECONNRESET", "connection-reset"),
-        denials: both("connect inside.example.com:7000: it has only addresses that are not public; policy"),
+        denials: both("connect inside.example.com:7000: it resolves only to addresses that are not public; policy"),
         control: reached(INSIDE, ALLOW_INSIDE, &["tcp 10.1.0.5 7000"]),
         ..HELD
     },

@@ -100,7 +100,7 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
             let other = asked(Some(12399));
             assert_eq!(other.kind(), "AuthorizationError", "{other:?}");
         }
-        let theirs = "others can put a socket of theirs in the place of this one";
+        let theirs = "other users can replace this socket with one of theirs";
         assert!(!web.said().contains(theirs), "control: {}", web.said());
         drop(web);
         let open = playground.path("open");
@@ -408,7 +408,7 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
         let web = Web::start(&playground, &["--token-file", &file]);
         let tool = web.get("/v1/tools/esc:add", &[&header]).is(404, "ToolNotFoundError");
         let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&header]).is(404, "ToolNotFoundError");
-        let said = web.said().contains("no operator is ops: callers.policy.toml says who is one");
+        let said = web.said().contains("ops is not an operator: callers.policy.toml alone says who is one");
         (tool.body, call.body, web.get("/metrics", &[&header]).status, said)
     };
     let (tool, call, metrics, said) = asked("");
@@ -416,7 +416,11 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
     let seen = tool + &call;
     assert!(!seen.contains("policy.toml") && !seen.contains("/var/tmp"), "{seen}");
     let own = Web::start(&playground, &[]);
-    assert!(own.said().contains("no operator is ") && !own.said().contains("who is its operator"), "{}", own.said());
+    assert!(
+        own.said().contains(" is not an operator: ") && !own.said().contains("who is its operator"),
+        "{}",
+        own.said()
+    );
     let shown = own.get("/v1/tools/esc:add", &[]).is(404, "ToolNotFoundError");
     assert!(own.get("/metrics", &[]).status == 403 && !shown.body.contains("policy.toml"), "{shown:?}");
     let (tool, call, metrics, said) = asked("role = \"operator\"\n");

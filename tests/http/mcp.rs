@@ -373,7 +373,7 @@ fn a_tool_asks_only_where_policy_says_so_and_its_state_is_sealed() {
     // A manifest that does not require it.
     asker(&playground, &json!([]));
     web.signal(Signal::SIGHUP);
-    wait_for("the manifest", || first().to_string().contains("which it may not"));
+    wait_for("the manifest", || first().to_string().contains("may not ask its client"));
 }
 
 #[test]

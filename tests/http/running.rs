@@ -93,7 +93,7 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
         let (address, heard) = impostor(own);
         refused(words, &address, "is not a toolhost server");
         assert!(heard.join().unwrap().contains(token_of(&ops)));
-        refused(words, "192.0.2.1:8787", "name it as https://NAME:PORT");
+        refused(words, "192.0.2.1:8787", "use https://NAME:PORT");
     }
     let [certificate, key] = certified(&playground);
     let web = Web::start(&playground, &["--token-file", &file, "--tls-cert", &certificate, "--tls-key", &key]);

@@ -83,7 +83,7 @@ fn the_host_gets_the_header_and_the_tool_never_does() {
         let came = ask(world, now());
         assert!(came["body"].as_str().unwrap().contains(&"*".repeat("another-Key+with-0123".len())));
 
-        // A secret that cannot be had refuses the call.
+        // A secret that cannot be read refuses the call.
         let file = world.playground.path("sandbox-policies/api.key");
         let refused = |why: &str| fits(why, &world.call("esc:keyed", &json!({"requests": []}))).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();

@@ -196,7 +196,7 @@ fn an_index_gives_what_the_lock_says_or_nothing_and_a_failure_is_remembered() {
     // An installer knows of a connection that is reset; why is told beside it, the address to the person alone.
     let ended = shop.expect("one", "DependencyError");
     let details = ended.out["error"]["details"].as_str().unwrap_or_default();
-    assert!(details.starts_with("The network said: connect 127.0.0.1:"), "{ended:?}");
+    assert!(details.starts_with("On the network: connect 127.0.0.1:"), "{ended:?}");
     assert!(ended.stderr.contains("no `ranges`") || ended.stderr.contains("loopback"), "{}", ended.stderr);
     assert!(began.elapsed() < Duration::from_secs(20), "{ended:?}");
     shop.policy("far", "required", false, "");

@@ -111,7 +111,9 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
     unavailable(&playground, "node", "CapabilityError: its node packages");
     fs::create_dir(folder.join("node_modules")).unwrap();
     playground.settle();
-    for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
+    for (name, words) in
+        [("python", "assumes that the interpreter"), ("node", "node_modules beside the script is used")]
+    {
         runs(&playground, name);
         audited(&playground, name, &[words]);
     }
@@ -309,12 +311,12 @@ fn the_configuration_says_what_an_index_is() {
     audited(&playground, "tool", &[words]);
     says(&playground, &["doctor"], &["inner", "https://pypi.example/simple/"]);
     for (python, words) in [
-        ("{ url = \"https://u:p@x/\" }", "a user or password stands in it"),
+        ("{ url = \"https://u:p@x/\" }", "it holds a user or password"),
         ("{ url = \"ftp://x/\" }", "it must begin with https:// or http://"),
         ("{ url = \"https://x/?a=b\" }", "a path of plain characters"),
         ("{ url = \"https://*.x/\" }", "url `https://*.x/`"),
         ("{ url = \"https://x/\", hosts = [\"*\"] }", "every host"),
-        ("{ url = \"http://x/\", credential = { from = \"env:T\" } }", "https:// of a named host"),
+        ("{ url = \"http://x/\", credential = { from = \"env:T\" } }", "https:// with a host name"),
         ("\"somewhere\"", "\"machine\" or { url"),
         ("{ url = \"https://x/\", hots = [] }", "unknown field `hots`"),
         ("\"machine\"\n[indexes.\"a b\"]\npython = \"machine\"", "not the name of an index"),

@@ -26,7 +26,7 @@ fn a_diff_lists_what_could_newly_be_done_and_nothing_else() {
     assert_eq!(changes(new(), old()), [Vec::new(), more.map(str::to_owned).to_vec()]);
     let back = between(&[new()], &[old()]);
     let only = text(&Diff { different: Vec::new(), ..back.clone() });
-    assert!(only.starts_with("Nothing new can be done.") && only.contains("timeoutMs up to 60000"), "{only}");
+    assert!(only.starts_with("The change allows nothing new.") && only.contains("timeoutMs up to 60000"), "{only}");
     assert_eq!(serde_json::to_value(&back).unwrap()["noLonger"][0]["before"], "read /data/x/**");
     // A tool that was refused and now runs.
     assert_eq!(between(&[powers(&after, &small)], &[new()]).newly[0].kind, "run");

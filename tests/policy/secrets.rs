@@ -135,7 +135,7 @@ fn a_tool_neither_reads_nor_writes_the_file_of_a_secret() {
     };
     let reads = "read = [{ path = \"/t/p/**\", why = \"w\" }]";
     let person = refused(&decided(reads, &["A+"], &["/t/p/**"], &[])).1;
-    assert!(person.contains("the tool could read the file where it lies (p: /t/p/**)"), "{person}");
+    assert!(person.contains("the tool could read its file (p: /t/p/**)"), "{person}");
     assert!(decided(reads, &["A"], &["/t/p/**"], &[]).shape.is_ok(), "a variable is the tool's own");
     let writes = "write = [{ path = \"/t/p/keys/**\", why = \"w\" }]";
     let person = refused(&decided(writes, &["A"], &[], &["/t/p/keys/**"])).1;

@@ -149,7 +149,7 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
     let unknown = || ["abc", "../../x"].iter().for_each(|account| by_path(account, UNKNOWN));
     good();
     by_path("abc", "ok");
-    by_path("../../x", "ParameterValidationError: inputData answers to the parameters of fin:report, whose script");
+    by_path("../../x", "ParameterValidationError: inputData must fit the parameters of fin:report");
     let text = |path: &str| manifest("team:x", script(path, "python"), json!({})).to_string();
     for (at, text) in [
         ("x.tool.json", text("team/x.py")),
@@ -182,7 +182,7 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
 /// A script that a call names answers to the parameters of every manifest that it belongs to.
 #[test]
 fn a_script_run_by_path_answers_to_its_own_parameters() {
-    const WRONG: &str = "ParameterValidationError: inputData answers to the parameters of vic:own, whose script";
+    const WRONG: &str = "ParameterValidationError: inputData must fit the parameters of vic:own";
     let playground = owned(Who::ours());
     let base = playground.path("user_scripts");
     let run = |script: &str, n: Value, wanted: &str| {
@@ -206,7 +206,7 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
         let more = parameter("n", json!({"type": "integer", "description": "d", "maximum": most}));
         define(&playground, &format!("tool-defs/{most}.tool.json"), id, "free/copy.py", None, more);
     }
-    run("free/copy.py", json!(6), "ParameterValidationError: inputData answers to the parameters of two:a");
+    run("free/copy.py", json!(6), "ParameterValidationError: inputData must fit the parameters of two:a");
     run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
     // A label that policy requires and a tool lacks keeps its script from others, too.
     playground.policy("label", "two:a", "require = [\"permission:pii\"]\n");
@@ -231,7 +231,7 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
     playground.expect("two:b", r#"{"n": 7}"#, "ok");
     let mut server = Server::start(&playground);
     let told = server.called(PY, json!({"scriptPath": "vic/main.py", "inputData": {"n": 4}})).to_string();
-    assert!(told.contains("whose script this is"), "{told}");
+    assert!(told.contains("to which this script belongs"), "{told}");
 }
 
 /// An interpreter that is given a file of data prints lines of it.

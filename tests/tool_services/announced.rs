@@ -162,11 +162,11 @@ fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
         });
     };
     let by_b = |when, descriptors| voice.signed("b", KEY, when, descriptors);
-    refused("it is no JSON object", &mut || b"[1]".to_vec());
+    refused("it is not a JSON object", &mut || b"[1]".to_vec());
     refused("'c' is not an announcer", &mut || voice.signed("c", KEY, good, described("x", 1)));
-    refused("its signature does not fit", &mut || voice.signed("b", &KEY.replace('0', "1"), good, described("x", 1)));
-    refused("its time is not from 1 to 300", &mut || by_b((0, 301), described("x", 1)));
-    refused("its time is over", &mut || by_b((60, 50), described("x", 1)));
+    refused("its signature is not valid", &mut || voice.signed("b", &KEY.replace('0', "1"), good, described("x", 1)));
+    refused("its ttl is not from 1 to 300", &mut || by_b((0, 301), described("x", 1)));
+    refused("its ttl has passed", &mut || by_b((60, 50), described("x", 1)));
     refused("dated in the future", &mut || by_b((-60, 50), described("x", 1)));
     refused("more than 16 services or 64 tools", &mut || by_b(good, described("x", 65)));
     let mut without = described("x", 1);
@@ -174,14 +174,14 @@ fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
     refused("`description` is missing", &mut || by_b(good, without.clone()));
     let mut foreign = described("x", 1);
     foreign["tool/t0"]["service"] = json!("y");
-    refused("it says nothing of the service of far.y:t0", &mut || by_b(good, foreign.clone()));
+    refused("it does not describe the service of far.y:t0", &mut || by_b(good, foreign.clone()));
     assert_eq!((&status(&web)["tools"], call(&web, "far.x:t0").as_str()), (&json!([]), "ToolNotFoundError"));
     // The control, also of its namespace: its own words do not decide that.
     let heard = by_b(good, described("esc", 1));
     voice.send(&heard);
     web.says("b announces far.esc:t0;", 1);
     assert_eq!([call(&web, "far.esc:t0"), call(&web, "esc:t0")], ["SecurityError", "ToolNotFoundError"]);
-    refused("it was heard before", &mut || heard.clone());
+    refused("it, or a later one, was received before", &mut || heard.clone());
     refused("'d' is not an announcer", &mut || voice.signed("d", KEY, good, json!({})));
     let mut names = 0..;
     refused("changed a moment ago", &mut || by_b(good, described(&format!("n{}", names.next().unwrap()), 1)));
@@ -232,7 +232,7 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
         call(&web, "far.x:t0") == "SecurityError"
     });
     // Verbs without a server hear nothing, and say so.
-    let words = "Nothing is known here of far.*: what other hosts announce only a running server hears";
+    let words = "This command does not know far.*: only a running server receives what other hosts announce";
     for (verb, code) in [(&["list"][..], 0), (&["audit", "--all"], 0), (&["audit", "far.x:t0"], 2)] {
         let mut command = host(&own);
         command.args(verb);

@@ -96,7 +96,7 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     assert_eq!(chunks.collect::<Vec<_>>(), ["one", "two", "three"], "{}", streamed.stderr);
     let late = call(&host, "badly:ask", &json!({"what": "half"}), &["--timeout-ms", "1500"]);
     assert_eq!(late.kind(), "TimeoutError", "{late:?}");
-    assert!(late.error().1.contains("sent parts of an answer, and none with `end_of_stream`"), "{late:?}");
+    assert!(late.error().1.contains("sent parts of an answer, but did not end it (`end_of_stream`)"), "{late:?}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
     host.put(SERVICE, json!({"tool-service/rag": service(), "tool/any": optional}).to_string());
     assert_eq!(listed()["required"], json!([]));
     for (wrong, words) in [
-        (json!({"tool-service/other": service()}), "its key says 'other'"),
+        (json!({"tool-service/other": service()}), "its key is 'other'"),
         (json!({"tool-service/rag": service(), "tools": {}}), "not a key of a descriptor"),
     ] {
         host.put(SERVICE, wrong.to_string());

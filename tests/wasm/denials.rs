@@ -43,7 +43,7 @@ fn what_a_module_is_refused_is_told_and_counted_and_whether_a_file_exists_is_not
     let outcome = call("data/in.csv", "ok");
     assert_eq!(told(&outcome), Vec::<String>::new(), "the control");
     let unseen = outcome["denials"]["notObserved"].to_string();
-    assert!(unseen.contains("a path that lies in none of the opened folders"), "{unseen}");
+    assert!(unseen.contains("a path outside the opened folders"), "{unseen}");
     for (word, there, missing) in [
         ("ENOENT", "data/there.txt", "data/gone.txt"),
         ("ENOENT", "probe.tool.json", "gone.json"),

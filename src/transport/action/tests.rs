@@ -88,10 +88,10 @@ fn what_is_not_a_call_is_refused_with_all_that_is_wrong() {
     for (inside, wanted) in [
         ("", "The ACTION block names no tool: <tool_id> is empty or missing (line 1, column 1)."),
         ("<inputs/><tool_id>a:b</tool_id>", "<tool_id> must be the first element of the ACTION block"),
-        ("<tool_id>a:b</tool_id><inputs/><inputs/>", "<inputs> stands twice"),
+        ("<tool_id>a:b</tool_id><inputs/><inputs/>", "<inputs> occurs twice"),
         ("<tool_id>a:b</tool_id><input name=\"v\">1</input>", "<input> belongs in <inputs>"),
-        ("<tool_id>a:b</tool_id>x", "text stands between the elements"),
-        ("<tool_id>a:b</tool_id><inputs>x</inputs>", "text stands between the inputs"),
+        ("<tool_id>a:b</tool_id>x", "there is text between the elements"),
+        ("<tool_id>a:b</tool_id><inputs>x</inputs>", "there is text between the inputs"),
         ("<tool_id>a:b</tool_id><inputs><v>1</v></inputs>", "<v> is not an input"),
         ("<tool_id>a:b</tool_id><inputs><input>1</input></inputs>", "input 1 has no name"),
         ("<tool_id>a:b</tool_id><inputs><input name=\"v\"><a>1</a></input></inputs>", "input 'v' holds elements"),
@@ -157,7 +157,7 @@ fn xml_is_read_strictly() {
         ("</inputs>", "expected `</input>`"),
         ("<a b=c>x</a>", "an attribute of <a>"),
         ("<a b='1' b='2'>x</a>", "an attribute of <a>"),
-        ("<a b='<'>x</a>", "an attribute of <a> holds what XML does not allow"),
+        ("<a b='<'>x</a>", "an attribute of <a> holds a character that XML does not allow"),
         ("<a b='&x;'>x</a>", "column 55"),
         ("<1a>x</1a>", "this < begins no tag"),
     ] {

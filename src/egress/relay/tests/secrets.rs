@@ -199,7 +199,7 @@ async fn values_end_with_their_call() {
     rig.end().await;
     rig.say(&ToRelay::Begin);
     let answer = rig.http(GOOD).await;
-    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("the secret KEY is not there"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("the secret KEY has no value"), "{answer}");
     assert_eq!(take(&kept), "");
     rig.end().await;
     begin(&rig, "{\"KEY\": \"abc\"}");

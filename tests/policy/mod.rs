@@ -148,8 +148,8 @@ fn powers(tool: &Manifest, policies: &Policies) -> Powers {
 fn changes(old: Powers, new: Powers) -> [Vec<String>; 2] {
     let diff = policy::diff::between(&[old], &[new]);
     let line = |kind: &str, what: &Option<String>| format!("{kind} {}", what.clone().unwrap_or_default());
-    let lost = diff.no_longer.iter().map(|lost| line(&lost.kind, &lost.before)).collect();
-    [diff.newly.iter().map(|new| line(&new.kind, &new.now)).collect(), lost]
+    let lost = diff.no_longer.iter().map(|lost| line(lost.kind, &lost.before)).collect();
+    [diff.newly.iter().map(|new| line(new.kind, &new.now)).collect(), lost]
 }
 
 fn live(path: &str) -> Opening {

@@ -54,7 +54,8 @@ const MANIFEST: Option<Narrower> = Some(Narrower::Manifest);
 fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
     let api: Texts = &["api.x.com"];
     // asked, hosts asked, listed, in the cap ("-": none), what is left, who refuses the rest, a word of the reason.
-    let rows: [(Texts, Texts, Texts, Texts, Texts, Option<Narrower>, &str); 13] = [
+    type Row = (Texts, Texts, Texts, Texts, Texts, Option<Narrower>, &'static str);
+    let rows: [Row; 13] = [
         (&[], &[], &["A", "B+"], NONE, &[], None, ""),
         (&["A"], &[], &["A", "B"], NONE, &["A"], None, ""),
         (&["B", "A", "B"], &[], &["A", "B"], NONE, &["A", "B"], None, ""),

@@ -274,6 +274,8 @@ impl Playground {
 
     pub fn records(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+        // The last line may be half written.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 }

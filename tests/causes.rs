@@ -48,7 +48,7 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     };
     tools.into_iter().for_each(|(tool, why)| fails(tool, why));
     fs::create_dir(&script).unwrap();
-    fails("esc:script", "no longer a regular file");
+    fails("esc:script", "not a regular file any more");
 }
 
 /// Scripts may lie where this host may not write, also directly in a base folder: it runs without a folder for results.

@@ -58,7 +58,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
             }
         };
         let result = result.await.ok_or(NoResult::Broken);
-        // Drop results that nobody needs: one can hold an open file.
+        // Drop results without a reader: one can hold an open file.
         lock(&self.begun).retain(|_, (task, _)| !task.is_finished());
         result
     }

@@ -43,7 +43,7 @@ impl<K, V> Default for Shares<K, V> {
 }
 
 impl<K: Ord + Clone, V> Shares<K, V> {
-    /// Removes the entry of this key, and inserts another. False: there is no room for it.
+    /// Removes the entry of this key, and inserts another. False: it has no room.
     pub fn put(&mut self, key: K, (claim, size): (Claim, usize), until: Duration, value: V) -> bool {
         self.remove(&key);
         let mut place = self.places.none();
@@ -54,7 +54,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         fits
     }
 
-    /// Charges an entry to another claim or size. False: there is no room, and the entry stays as it was.
+    /// Charges an entry to another claim or size. False: without room, the entry stays as it was.
     pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
         let Some(mut entry) = self.remove(key) else { return false };
         let fits = self.make_room(&mut entry.place, &claim, size);

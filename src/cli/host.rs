@@ -276,7 +276,7 @@ fn executors(settings: &Settings, launchers: &Arc<Launchers>, waits: Option<fn(&
     }
 }
 
-/// Without the feature there is no executor. The reports call every WASI tool unavailable.
+/// Without the feature this executor is missing. The reports call every WASI tool unavailable.
 #[cfg(not(feature = "wasi"))]
 fn wasm_executor(_: &Arc<Launchers>, _: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
     None

@@ -182,7 +182,7 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> 
 const ROUTE: usize = 12;
 const ROUTE_KIND: usize = 7;
 
-/// Why packets to this address would not go to one other host. `None`: they would, or there is no route at all.
+/// Why packets to this address would not go to one other host. `None`: they would, or no route exists.
 fn local_route(address: IpAddr) -> Option<&'static str> {
     match route_kind(address) {
         Ok(libc::RTN_LOCAL) => Some("an address of this machine"),

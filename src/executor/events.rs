@@ -124,7 +124,7 @@ impl Events {
         self.send(Event::Log(line));
     }
 
-    /// Sends an event, or drops it if there is no room: the outcome still holds the tool's log. Dropped log lines are
+    /// Sends an event, or drops it without room: the outcome still holds the tool's log. Dropped log lines are
     /// counted.
     pub fn send(&self, line: Event) {
         if let Err(mpsc::error::TrySendError::Full(Event::Log(_))) = self.sender.try_send(line) {

@@ -64,8 +64,8 @@ impl Context {
     }
 }
 
-/// Asks whether the decision about the call still holds. A fresh decision does, and so does every decision if nobody
-/// can be asked.
+/// Asks whether the decision about the call still holds. A fresh decision does; so does every decision of a gate
+/// without a sender.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Option<(Instant, mpsc::Sender<GateQuery>)>);
 

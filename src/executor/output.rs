@@ -50,7 +50,7 @@ impl<'a> OutputReader<'a> {
         OutputReader { output: Output::default(), max_bytes, is_stream: true, events }
     }
 
-    /// Takes bytes, and waits while there is no room for a part. True: nothing more is read, so the tool can be ended.
+    /// Takes bytes, and waits until there is room for a part. True: nothing more is read, so the tool can be ended.
     pub async fn push(&mut self, bytes: &[u8]) -> bool {
         let own = &mut self.output;
         let room = self.max_bytes.saturating_sub(usize::try_from(own.total).unwrap_or(usize::MAX));

@@ -126,7 +126,7 @@ impl Index {
         self.origins().map_or_else(|| lock.to_owned(), own)
     }
 
-    /// The origin of the index, and the one that installers get instead. `None`: there is no credential to add.
+    /// The origin of the index, and the one that installers get instead. `None`: without a credential to add.
     fn origins(&self) -> Option<(String, String)> {
         let header = self.credential.as_ref()?.header.as_ref()?;
         let own = self.url.split('/').nth(2)?;

@@ -188,7 +188,7 @@ pub struct LimitVerdict {
     /// Who set the ceiling: `file:line`, a policy's name, or `BUILT_IN`.
     pub from: String,
     pub enforced_by: String,
-    /// Measured every few milliseconds during the call: CPU and memory if there is no cgroup, live writes always.
+    /// Measured every few milliseconds during the call: CPU and memory without a cgroup, live writes always.
     pub sampled: bool,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Asker<'a> {
     search_path: OsString,
     home: OsString,
     off_limits: &'a OffLimits,
-    /// `None`: there is no cache folder outside of the tool folders, so nothing is kept.
+    /// `None`: every cache folder lies in a tool folder, so nothing is kept.
     cache: Option<PathBuf>,
 }
 

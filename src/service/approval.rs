@@ -1,7 +1,7 @@
 //! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
 //!
 //! One answer is for one call and one decision: the pipeline decides again afterwards, and refuses if anything
-//! changed. A question has a time limit, and blocks no other call. Where callers can be told apart, a caller cannot
+//! changed. A question has a time limit, and blocks no other call. Where callers can be distinguished, a caller cannot
 //! approve its own call, unless every policy that requires approval allows that.
 
 use super::record::CallRecord;

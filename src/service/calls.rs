@@ -147,7 +147,7 @@ impl Service {
         if ran { output::cancelled_midway(fault) } else { fault }
     }
 
-    /// Cancels an open call of this caller (`who`), or any call for an operator. False: there is no such call.
+    /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let sees = |state: &CallState| caller.sees(&state.caller, &state.principal);
         self.calls.change(id, |call| sees(&call.state).then(|| call.cancel.cancel())).flatten().is_some()

@@ -1,7 +1,7 @@
 //! The run log: one tracing record per call and one per line of a tool's log, on standard error.
 //!
 //! Nothing of other crates is logged: their debug lines would show arguments unmasked. A server queues its lines for a
-//! writer thread. The queue is bounded, and no logger waits for a pipe that nobody reads.
+//! writer thread. The queue is bounded, and no logger waits for a pipe without a reader.
 
 use super::call_ended::CallEnded;
 use crate::base::{millis, text};
@@ -140,7 +140,7 @@ pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Queues a line. `level`: used only where lines are JSON. False: there is no queue.
+/// Queues a line. `level`: used only where lines are JSON. False: the queue does not exist.
 pub fn say(level: &str, line: &str) -> bool {
     if !is_queued() {
         return false;

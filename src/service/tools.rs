@@ -115,7 +115,7 @@ impl Service {
         }
     }
 
-    /// Keeps the present rules, because newer ones cannot be read and nobody requested a reload. Asks every source of
+    /// Keeps the present rules, because newer ones cannot be read and without a requested reload. Asks every source of
     /// the registry again; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);

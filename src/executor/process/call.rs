@@ -140,7 +140,7 @@ impl Ready {
 }
 
 /// Feeds and reads until all pipes are closed. `over` is notified when stdout exceeds its limit, or has a line that
-/// cannot be read. While there is no room for a part of a stream, nothing is read, so the tool waits at a full pipe.
+/// cannot be read. Without room for a part of a stream, nothing is read, so the tool waits at a full pipe.
 pub async fn capture(
     pipes: Pipes,
     input: &[u8],

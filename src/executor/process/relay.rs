@@ -68,7 +68,7 @@ pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
     let headers: Vec<_> = shape.secrets.iter().filter_map(header).collect();
     let mut authorities = BTreeMap::new();
     for (rule, file) in headers.iter().filter_map(|(_, rule)| Some((rule, rule.ca.as_ref()?))) {
-        // Read for each call, so that a removed certificate is no longer trusted.
+        // Read for each call, so that a removed certificate loses its trust.
         let text = policy::certificates(file).map_err(|problem| {
             let message = format!("the certificates for {} cannot be used, so nothing was run", rule.host);
             Fault::new(Kind::CapabilityError, message).person(problem.to_string())

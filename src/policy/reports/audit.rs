@@ -13,7 +13,7 @@ use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What no wall of this version stops. Every report lists it, so that nobody relies on it.
+/// What no wall of this version stops. Every report lists it, so that readers do not rely on it.
 pub const NOT_DEFENDED: [&str; 9] = [
     "a hole in the kernel: every wall here is the kernel's",
     "side channels of the CPU and of shared caches",

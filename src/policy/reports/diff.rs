@@ -1,8 +1,8 @@
 //! What NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
 //!
 //! Two audit documents are compared. A power that OLD did not cover is listed; facts without an order (a schema, an
-//! entry point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `COMPARED_APART`
-//! is compared.
+//! entry point, the bytes of a script, the text of a policy) are listed as different. Every field but those in
+//! `COMPARED_APART` is compared.
 
 use crate::base::json::escape_segment;
 use crate::base::text;

@@ -154,7 +154,7 @@ fn script_now(path: &Path) -> Result<FileStat, Fault> {
         }
         Err(errno) => Err(explain(path, errno)),
         Ok(stat) if is(&stat, SFlag::S_IFREG) => Ok(stat),
-        Ok(_) => Err(gone("the tool's script is no longer a regular file", "is not a regular file")),
+        Ok(_) => Err(gone("the tool's script is not a regular file any more", "is not a regular file")),
     }
 }
 
@@ -332,7 +332,7 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         let stat = match look(&path) {
             Ok(stat) => stat,
             Err(errno) if one.is_some() && errno != Errno::ENOENT => return Err(explain(folder, errno)),
-            // Not skipped: files would be left out, and nobody would notice.
+            // Not skipped: files would be left out silently.
             Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(explain(folder, errno)),
             Err(_) => continue,
         };

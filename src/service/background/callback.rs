@@ -80,7 +80,7 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
     }
 }
 
-/// The fault of a failed attempt. (After an AuthorizationError there is no other attempt.)
+/// The fault of a failed attempt. (An AuthorizationError is final.)
 fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault {
     Fault::new(Kind::ServiceError, words).person(person)
 }

@@ -190,7 +190,7 @@ impl Frontend {
         }
     }
 
-    /// Returns once nobody waits for the answer any longer.
+    /// Returns once the answer has no reader any more.
     async fn over(&self, context: &RequestContext<RoleServer>, asked: &McpRequest) -> ErrorData {
         let words = tokio::select! {
             () = context.ct.cancelled() => "The call was cancelled.",

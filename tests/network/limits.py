@@ -95,10 +95,10 @@ def leave(keeps=False):
         s.sendall(f"GET {path} HTTP/1.1\r\nHost: {API}\r\n\r\n".encode())
         return s
     kept = [ask("/silent") for _ in range(n)]
-    time.sleep(1)
+    time.sleep(2)
     for s in kept if not keeps else []:
         s.close()
-    time.sleep(1)
+    time.sleep(2)
     try:
         return ask("/x").recv(12).decode()
     except OSError:

@@ -55,7 +55,10 @@ fn part(ended: &Ended, name: &str) -> String {
 #[track_caller]
 fn acts(playground: &Playground, text: &str, code: i32, words: &str) -> Ended {
     let ended = act(playground, text);
-    assert!(ended.code == Some(code) && part(&ended, "content").contains(words), "{text}: {words}: {ended:?}");
+    let said = part(&ended, "content");
+    // An output is the last that an observation says.
+    let good = if words.starts_with("Output: ") { said.ends_with(words) } else { said.contains(words) };
+    assert!(ended.code == Some(code) && good, "{text}: {words}: {ended:?}");
     ended
 }
 
@@ -142,6 +145,7 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
     ] {
         let ended = acts(&playground, &text, code, sentence);
         assert_eq!((part(&ended, "content").as_str(), part(&ended, "status").as_str()), (sentence, "failed"));
+        assert_eq!(Some(&*part(&ended, "tool_id")), sentence.split(' ').nth(1));
     }
     // The legacy form runs, and that is told.
     let text = "<ACTION><act:echo><list><k>1</k></list><n>3</n><any>[1]</any></act:echo></ACTION>";
@@ -217,7 +221,7 @@ fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
         (
             format!("<tool_id>act:free</tool_id><inputs>{n}{n}</inputs></ACTION>"),
             "ParameterValidationError",
-            "'n' must be given once.",
+            "Message: Input parameter 'n' must be given once.",
         ),
         ("<tool_id>act:free</tool_id>".into(), "ActionParseError", &*format!("{malformed} 2, column 1")),
         ("<tool_id>act:free</ACTION>".into(), "ActionParseError", &format!("{malformed} 2")),
@@ -227,6 +231,7 @@ fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
     ] {
         let ended = acts(&playground, &format!("so\n<ACTION>{text}"), 2, words);
         assert!(part(&ended, "content").contains(&format!("Error type: {kind}. ")), "{ended:?}");
+        assert!(!words.ends_with("given once.") || part(&ended, "content").ends_with(words), "{ended:?}");
         let record = playground.records().pop().unwrap();
         assert_eq!((&record["decision"], &record["outcome"]), (&json!("refused"), &json!(kind)), "{text}");
     }
@@ -348,18 +353,19 @@ fn input_is_bounded_and_a_host_that_cannot_start_is_told() {
     acts(&playground, &"x".repeat(5 << 20), 2, long);
     acts(&playground, &block("a:b", &[("v", &"x".repeat(2 << 20))]), 2, "the block is longer than 1048576 bytes");
     for (bytes, file, words) in [
-        (&b"\xff<ACTION>"[..], "-", "standard input: not UTF-8 (at byte 0)"),
-        (b"", "/no/such/file", "/no/such/file: "),
+        (&b"\xff<ACTION>"[..], &[][..], "standard input: not UTF-8 (at byte 0)"),
+        (b"", &["--text", "/no/such/file"], "/no/such/file: "),
     ] {
         let mut command = playground.host();
-        command.args(["act", "--text", file]);
+        command.arg("act").args(file);
         let ended = finish(command, bytes);
         assert!(ended.code == Some(2) && ended.stderr.contains(words), "{ended:?}");
     }
     fs::write(playground.path("sandbox-policies/bad.policy.toml"), "surprise = 1\n").unwrap();
     playground.settle();
     let ended = acts(&playground, &block("a:b", &[]), 3, "Tool a:b failed. Error type: SecurityError. ");
-    assert!(ended.stderr.contains("surprise"), "{ended:?}");
+    let starts = part(&ended, "content").starts_with("Tool a:b failed.");
+    assert!(starts && ended.stderr.contains("surprise"), "{ended:?}");
 }
 
 /// Nodes of a platform, which are no tools of the registry: one tool runs them all.

@@ -122,12 +122,13 @@ fn a_policy_without_read_leaves_the_tool_its_own_folder() {
         assert!(flat.ends_with("user_scripts"));
         playground.expect("own:flat", "{}", r#"ok ["flat.py"]"#);
         list("[files]\nread = []\n", script);
-        list("[files]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n", whole);
+        let write = "[files]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
+        list(write, whole);
         // The cap of every tool alike.
         for (rest, wanted) in [("", whole), ("[files]\nread = []\n", script)] {
             let cap = format!("name = \"cap\"\nwhy = \"t\"\n{rest}");
             fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
-            list(limits, wanted);
+            list(write, wanted);
         }
     });
 }

@@ -38,7 +38,8 @@ fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
     let mut command = playground.host();
     command.args(["--log", "error,json", "serve", "--http", "unix:/nowhere/at/all.sock"]);
     let said = Web::run(command, playground.who.uid()).err().expect("no such folder");
-    let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let failed: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let last = failed.last().unwrap();
     assert!(last["message"].as_str().unwrap().contains("/nowhere/at/all.sock"), "{said}");
     assert_eq!((&last["level"], &last["target"]), (&json!("ERROR"), &json!("toolhost")), "{said}");
 }

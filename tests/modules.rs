@@ -63,6 +63,7 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     assert!(said.contains("compiling the module takes more than"), "{said}");
     // Another host knows it as well.
     let ended = playground.expect("esc:again", "{}", "ResourceLimitError: compiling the module takes more than");
+    assert!(ended.error().1.contains("compiling the module takes more than"), "{ended:?}");
     assert!(ended.stderr.contains("not tried again for an hour"), "{}", ended.stderr);
     assert!(began.elapsed() < Duration::from_secs(5), "it was not remembered: {:?}", began.elapsed());
 }

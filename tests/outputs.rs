@@ -11,8 +11,11 @@ fn every_output_ends_as_it_says() {
     let script = "import os, sys, time, json\nexec(json.load(sys.stdin)['does'])\n";
     let more = json!({"limits": {"outputBytes": 262_144}, "execution": {"timeoutMs": 10_000}});
     playground.tool("prints", "python", script, more);
+    playground.tool("unread", "python", "print((\n", json!({}));
     playground.settle();
     let web = Web::start(&playground, &[]);
+    let unread = web.call("esc:unread", &json!({}), &[]).json()["error"].clone();
+    assert!(unread["type"] == "ScriptError" && unread.to_string().contains("SyntaxError"), "{unread}");
     let mut wrong = Vec::new();
     for case in include_str!("outputs/cases.txt").lines().filter(|line| !line.starts_with('#')) {
         let [name, does, wanted] = case.split(" ¦ ").collect::<Vec<_>>().try_into().unwrap();

@@ -19,7 +19,7 @@ pub const MAX_DESCRIPTORS: usize = 32;
 /// Takes over a descriptor that the kernel just made for us.
 #[allow(unsafe_code, reason = "a number from the kernel becomes an owned descriptor")]
 pub fn adopt(fd: RawFd) -> OwnedFd {
-    // SAFETY: callers pass a number fresh from a system call or SCM_RIGHTS; it has one owner.
+    // SAFETY: callers pass a number fresh from a system call or SCM_RIGHTS; nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

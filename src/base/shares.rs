@@ -2,7 +2,7 @@
 //! principal or network.
 //!
 //! An entry stays until its deadline. After that it is removed when room is needed: the earliest one first, of the key
-//! with the most entries that are not in use.
+//! whose unused entries are largest in all.
 
 use super::places::{Claim, Place, Places};
 use std::cmp::Reverse;

@@ -71,7 +71,7 @@ impl Delivery {
 
     /// Puts the message back into its queue, with its attempts counted.
     pub async fn again(self) -> Result<(), String> {
-        self.settle(Settlement::ClientReply).await?;
+        self.settle(Settlement::Requeue).await?;
         self.done().await
     }
 
@@ -114,7 +114,7 @@ pub enum PublishError {
 #[derive(Clone, Copy)]
 pub enum Settlement {
     Done,
-    ClientReply,
+    Requeue,
     Bury,
 }
 

@@ -226,7 +226,7 @@ impl Hold for UnackedDelivery {
                         Err(why) => Err(why.to_string()),
                     };
                 }
-                Settlement::ClientReply => {
+                Settlement::Requeue => {
                     way.put("", queue, &delivery.body, headers(delivery.attempt.saturating_add(1)), 1).await
                 }
                 Settlement::Bury => {

@@ -190,7 +190,7 @@ impl Topic {
         };
         let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
         if ![space, class, name].into_iter().all(plain) || text.len() > LONGEST_TOPIC {
-            return Err(format!("its parts must have plain characters, at most {LONGEST_TOPIC} in all: {shape}"));
+            return Err(format!("no part may be empty; plain characters, at most {LONGEST_TOPIC} in all: {shape}"));
         }
         Ok(Topic { space: space.to_owned(), class: class.to_owned(), name: name.to_owned() })
     }

@@ -1,7 +1,7 @@
 //! `toolhost doctor`: tries every wall on this machine, and prints the command that fixes each one that fails.
 //!
-//! The exit code is 0 if every wall works, the policies load and the audit log opens; 3 if the policies do not load;
-//! else 4.
+//! The exit code is 4 if a wall does not work, else 3 if the policies do not load, else 4 if the audit log does not
+//! open, else 0.
 
 use super::refusal::Exit;
 use super::settings::Settings;

@@ -271,7 +271,7 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
 fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     let who = service.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
-        let words = "the caller on standard input may call no tool: callers.policy.toml grants none";
+        let words = "the caller on standard input, may call no tool: callers.policy.toml grants none";
         words::note(&format!("toolhost: {}, {words}", text::printable(&who.user)));
     }
 }

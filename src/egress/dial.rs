@@ -119,7 +119,7 @@ impl Dialler {
 fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
     let listed = granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
     let inner = address::inner_v4(address).map(IpAddr::V4);
-    let routed = || [Some(address), inner].into_iter().flatten().find_map(local_route);
+    let routed = || [Some(address), inner].into_iter().flatten().find_map(route_refusal);
     if listed { None } else { address::special(address).or_else(routed) }
 }
 
@@ -183,7 +183,7 @@ const ROUTE: usize = 12;
 const ROUTE_KIND: usize = 7;
 
 /// Why packets to this address would not go to one other host. `None`: they would, or no route exists.
-fn local_route(address: IpAddr) -> Option<&'static str> {
+fn route_refusal(address: IpAddr) -> Option<&'static str> {
     match route_kind(address) {
         Ok(libc::RTN_LOCAL) => Some("an address of this machine"),
         Ok(libc::RTN_BROADCAST) => Some("a broadcast address"),

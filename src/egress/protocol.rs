@@ -172,7 +172,9 @@ impl fmt::Display for RefusalReason {
             RefusalReason::NotGranted => f.write_str("not granted"),
             RefusalReason::NoName => f.write_str("the address belongs to no name that this call asked for"),
             RefusalReason::Unresolved { .. } => f.write_str("the name does not resolve"),
-            RefusalReason::Address { .. } => f.write_str("it resolves only to addresses that are not public"),
+            RefusalReason::Address { .. } => {
+                f.write_str("it resolves only to addresses that are not public or of this machine")
+            }
             RefusalReason::Unreached { .. } => f.write_str("it could not be reached"),
             RefusalReason::Tls { .. } => f.write_str("no trusted TLS with it"),
             RefusalReason::Content { why } | RefusalReason::Bound { why } | RefusalReason::Secret { why } => {

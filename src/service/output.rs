@@ -553,7 +553,7 @@ mod tests {
         let asks = |method: &str, params: Value| why(&json!({"$ask": {"q": {"method": method, "params": params}}}));
         assert_eq!(asks("elicitation/create", json!({"message": "?"})), "asks");
         assert!(asks("tools/call", json!({})).contains("must be one of"));
-        assert!(asks("elicitation/create", json!({"mode": "url"})).contains("is a form"));
+        assert!(asks("elicitation/create", json!({"mode": "url"})).contains("must be a form"));
         assert!(why(&json!({ "$ask": {} })).contains("1 to 16"));
     }
 }

@@ -25,8 +25,6 @@ const FULL: Duration = Duration::from_secs(1);
 const UNREAD: Duration = Duration::from_secs(60);
 const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the answers that are open, or \
                               repeat the request later.";
-/// Answers up to this size, bytes, are not counted as unread: the number of connections bounds them.
-const SMALL_ANSWER: usize = 64 * 1024;
 /// So many refusals by policy of one caller in a minute are reported to the person who runs this host.
 const ALERTS_PER_MINUTE: u32 = 10;
 /// Most recorded refusals of one principal in a minute, for the number of its calls or for unreadable requests.
@@ -85,6 +83,10 @@ pub struct Slot {
     _arguments: Place,
 }
 
+fn busy() -> Fault {
+    full("Too many calls are waiting in this host.")
+}
+
 fn full(message: impl Into<String>) -> Fault {
     Fault::new(Kind::RateLimitError, message).retry_after(FULL)
 }
@@ -124,14 +126,10 @@ impl Limiter {
         self.answers.enter_as(self.answers.claim_for(principal), bytes.min(self.answers.each)).await
     }
 
-    /// Takes room for an answer that can be asked for again; without room it is not sent. Few bytes are never counted:
-    /// the number of connections bounds them.
-    pub fn try_answer(&self, principal: &str, bytes: usize) -> Result<Option<Place>, Fault> {
-        if bytes <= SMALL_ANSWER {
-            return Ok(None);
-        }
+    /// Takes memory for an answer that can be requested again, or refuses it. Never waits.
+    pub fn try_answer(&self, principal: &str, bytes: usize) -> Result<Place, Fault> {
         let place = self.answers.try_enter(principal, bytes.min(self.answers.each));
-        place.map(Some).ok_or_else(|| full(UNREAD_ANSWERS))
+        place.ok_or_else(|| full(UNREAD_ANSWERS))
     }
 
     /// Counts a call against the entries of its callers, without the first `counted`, before anything else.
@@ -209,6 +207,13 @@ impl Limiter {
         std::mem::take(&mut lock(&self.unrecorded))
     }
 
+    /// Takes memory for what is kept of a request until its call ends.
+    pub fn keep_text(&self, principal: &str, bytes: usize) -> Result<Place, Fault> {
+        // What is larger than a share takes all of the share.
+        let kib = (bytes / 1024).min(self.arguments.each);
+        self.arguments.try_enter(principal, kib).ok_or_else(busy)
+    }
+
     /// Waits for a slot, in order among equal calls and in turns with others. Refuses at once if too many calls wait
     /// already, or the arguments of those that wait take too much memory.
     pub(super) async fn enter(
@@ -217,7 +222,6 @@ impl Limiter {
         rights: &Rights,
         tools: &[String],
     ) -> Result<Slot, Fault> {
-        let busy = || full("Too many calls are waiting in this host.");
         // Not `limited`: more calls may wait than may run at once.
         let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
@@ -225,9 +229,7 @@ impl Limiter {
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
-        // Arguments larger than a share take all of the share.
-        let kib = (bytes / 1024).min(self.arguments.each);
-        let reserved = self.arguments.try_enter(&rights.principal, kib).ok_or_else(busy)?;
+        let reserved = self.keep_text(&rights.principal, bytes)?;
         request.body_quota = None;
         let running = loop {
             let answered = || self.answer(&rights.principal, 0);

@@ -89,6 +89,11 @@ pub struct CallRequest {
 }
 
 impl CallRequest {
+    /// A copy for another round, which counts as a call of its own. The body is charged no more.
+    pub fn again(&self) -> CallRequest {
+        CallRequest { counted: 0, body_quota: None, ..self.clone() }
+    }
+
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
         CallRequest { caller, tool: tool.into(), arguments, ..CallRequest::default() }
     }
@@ -109,7 +114,7 @@ pub fn new_id() -> String {
 pub enum Approver {
     #[default]
     Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the caller itself, who may not answer.
+    /// Operators, who see `Service::approvals`. `but`: the caller, who may not answer; `None`: all are one user.
     Operators { but: Option<String> },
     /// A person whom the transport itself can ask.
     Transport(Arc<dyn Ask>),

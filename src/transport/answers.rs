@@ -32,7 +32,7 @@ impl Payer {
     }
 
     /// Takes the memory of an answer that its client can request again. Never waits.
-    pub fn try_reserve(&self, bytes: usize) -> Result<Option<Place>, Fault> {
+    pub fn try_reserve(&self, bytes: usize) -> Result<Place, Fault> {
         self.limiter.try_answer(&self.principal, bytes)
     }
 

@@ -82,6 +82,11 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
     let told = asked(&web, alice, &nap)["outputData"].clone();
     assert_eq!([&told["status"], &told["result"]["outputData"]], ["done", "through"], "{told}");
     assert_eq!(told["result"], state(&web, alice, &nap)["result"]);
+    private(&scene.playground, "state/tokens", &tokens);
+    wait_for("its token is there again", || web.get("/v1/tools", &[ops]).status == 200);
+    for other in [bob, ops] {
+        assert_eq!(asked(&web, other, &nap)["error"], never, "also once there is a result");
+    }
     // Sent twice under one key it runs once, and both receipts lead to the one result.
     let body = json!({"mode": "async", "arguments": {"a": 1, "b": 2}});
     let twice = [(); 2].map(|()| place(&web.call("esc:add", &body, &[alice, "Idempotency-Key: k"])));

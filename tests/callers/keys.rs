@@ -30,7 +30,11 @@ fn slow() -> CallRequest {
 fn a_request_that_is_sent_twice_runs_once() {
     let head = entry("ME", "\"*\"", "act_as = [\"bob\"]\n") + &entry("bob", "\"*\"", "");
     let playground = playground(Who::ours(), &head);
-    playground.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
+    let count = "import os\nwith open('out/n', 'ab') as f:\n    f.write(b'x')\n    n = f.tell()\nprint(n)\n";
+    let writes = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/"]}}});
+    let folder = playground.tool("count", "python", count, writes);
+    playground.allow("count", "esc:count", &["./**"], &["./out/**"]);
+    fs::create_dir_all(folder.join("out")).unwrap();
     playground.settle();
     let mut server = Server::start(&playground);
     let mut call = |key: Value, user: Value| {
@@ -55,6 +59,11 @@ fn a_request_that_is_sent_twice_runs_once() {
         assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("parameters")), "{record}");
     }
     assert_eq!(playground.records().iter().filter(|record| record["decision"] == "allowed").count(), 3);
+    assert_eq!(fs::read(folder.join("out/n")).unwrap(), b"xxx");
+    let meta = json!({"dev.toolhost/idempotencyKey": "k1"});
+    let other = server.asked("tools/call", json!({"name": "esc__count", "arguments": {"n": 1}, "_meta": meta}));
+    let other = words(&other);
+    assert!(other.contains("ParameterValidationError") && other.contains("another request"), "{other}");
 }
 
 #[tokio::test]

@@ -45,12 +45,14 @@ fn check_gives_the_verdict_that_a_call_gives() {
     assert!(code == 2 && text.contains("ask0.tool.json: REFUSED, t:ask0@1.0.0"), "{text}");
     assert!(text.contains("2 good, 0 skipped"), "{text}");
     // Where a policy narrows, what is never granted is only warned about.
+    host.tool("t:wide", writing(&[".", "out/*.csv"]));
     host.policy("name = \"n\"\nwhy = \"w\"\ntools = [\"*\"]\nmode = \"narrow\"\n");
-    let problems = host.problems()("ask0.tool.json");
+    let problems = host.problems()("wide.tool.json");
     assert_eq!((host.run(&["check"]).0, problems.len()), (0, 1), "{problems:?}");
     assert!(problems[0]["message"].as_str().unwrap().contains("never granted, whatever a policy says"), "{problems:?}");
     // Where it is not known what tools could write, nothing is loaded.
     fs::remove_dir_all(host.path("sandbox-policies")).unwrap();
+    assert_eq!(host.run(&["list"]).0, 0, "the control");
     let ledger = host.path("state/toolhost/written.jsonl");
     let _ = fs::remove_file(&ledger);
     fs::create_dir_all(&ledger).unwrap();
@@ -219,6 +221,7 @@ fn a_policy_that_is_not_read_is_a_warning_and_hidden_files_are_none() {
     host.policy("");
     assert!(host.run(&["call", "t:one"]).2.contains("the shell makes FILE first"));
     fs::remove_file(host.path("sandbox-policies/x.policy.toml")).unwrap();
+    assert_eq!(host.run(&["list"]).0, 0);
     link("y.policy.toml");
     assert_eq!(host.run(&["list"]).0, 3, "the control: under a name that is not hidden it stops everything");
 }

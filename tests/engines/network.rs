@@ -105,7 +105,9 @@ pub const NETWORK: &[Case] = &[
         policy: ALLOW_BOTH,
         probe: r#"{"do":"connect","path":"inside.example.com","n":7000}"#,
         held: Denied("ECONNRESET", "connection-reset"),
-        denials: both("connect inside.example.com:7000: it resolves only to addresses that are not public; policy"),
+        denials: both(
+            "connect inside.example.com:7000: it resolves only to addresses that are not public or of this machine; policy",
+        ),
         control: reached(INSIDE, ALLOW_INSIDE, &["tcp 10.1.0.5 7000"]),
         ..HELD
     },

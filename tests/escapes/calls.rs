@@ -1,6 +1,7 @@
 //! Calls that end, or try not to end: limits, lifetime, streams. Each row of `calls.toml` is a tool and a call of its
 //! own. What a WASI module does as well stands in `tests/engines`; here is what only a process can.
 
+use super::ends;
 use super::probe::Wanted;
 use crate::prelude::*;
 use serde::Deserialize;
@@ -25,7 +26,10 @@ pub struct Call {
 
 pub static CALLS: LazyLock<Vec<Call>> = LazyLock::new(|| {
     let table = toml::from_str::<BTreeMap<String, Vec<Call>>>(include_str!("calls.toml"));
-    table.unwrap_or_else(|e| panic!("calls.toml: {e}")).remove("calls").unwrap()
+    let mut table = table.unwrap_or_else(|e| panic!("calls.toml: {e}"));
+    let calls = table.remove("calls").unwrap();
+    assert!(table.is_empty(), "calls.toml: {:?}", table.into_keys());
+    calls
 });
 
 const START: &str = "import json, os, signal, sys, time, mmap, socket, threading, ctypes\n\
@@ -51,7 +55,7 @@ fn judge(playground: &Playground, call: &Call) -> Option<(String, bool)> {
     let ended = playground.call(&format!("esc:{}", call.tool()), &call.input());
     let is_sampled = ended.counted() == "sampled";
     let wanted = call.sampled.as_ref().filter(|_| is_sampled).unwrap_or(&call.ends).all();
-    let misses: Vec<String> = wanted.iter().filter_map(|wanted| fits(wanted, &ended).err()).collect();
+    let misses: Vec<String> = wanted.iter().filter_map(|wanted| ends(wanted, &ended).err()).collect();
     let limit = call.more["execution"]["timeoutMs"].as_u64().unwrap_or(8_000);
     let late = ended.took > Duration::from_millis(limit) + Duration::from_secs(3);
     if misses.len() < wanted.len() && !late {

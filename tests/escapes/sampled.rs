@@ -1,6 +1,6 @@
 //! What children write of the memory they share with their parent, counted from outside by the page faults it takes.
 
-use super::unwalled;
+use super::{ends, unwalled};
 use crate::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -45,7 +45,8 @@ fn children_that_write_what_they_share_end_at_the_limit() {
         // The control: sharing alone is within the limit.
         playground.expect("esc:cow", r#"{"n": 0}"#, "ok 60");
         let over = "ResourceLimitError: memoryBytes";
-        let (most, ended) = written(&folder.join("main.py"), || playground.expect("esc:cow", r#"{"n": 9}"#, over));
+        let (most, ended) = written(&folder.join("main.py"), || playground.call("esc:cow", r#"{"n": 9}"#));
+        assert_eq!(ends(over, &ended), Ok(()));
         assert!(most <= LIMIT, "{}: the children alone wrote {} MiB", ended.counted(), most / MIB);
         playground.assert_quiet("cow");
     }

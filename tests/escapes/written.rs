@@ -1,6 +1,6 @@
 //! What a call adds to the folders that it may write live: counted while it runs and at its end, and looked at outside.
 
-use super::called_by;
+use super::{called_by, ends};
 use crate::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -56,7 +56,8 @@ fn what_a_call_adds_is_limited() {
             "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
         playground.policy("written", "esc:*", &format!("{files}[limits]\nfile_bytes = 4_294_967_296\n"));
         let call = |tool: &str, what: &str, n: u64, wanted: &str| {
-            playground.expect(&format!("esc:{tool}"), &json!({"what": what, "n": n}).to_string(), wanted);
+            let ended = playground.call(&format!("esc:{tool}"), &json!({"what": what, "n": n}).to_string());
+            ends(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {tool} {what} {n}: {why}"));
         };
         for (what, n, wanted) in cases {
             // What lies there already counts nothing.

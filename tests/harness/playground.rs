@@ -273,9 +273,11 @@ impl Playground {
     }
 
     pub fn records(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
-        // The last line may be half written.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+        let mut text = String::new();
+        wait_for("the last record is whole", || {
+            text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
+            text.is_empty() || text.ends_with('\n')
+        });
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 }

@@ -78,7 +78,8 @@ pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
     let good = match wanted.strip_prefix("ok") {
         Some(value) => {
             let value = value.trim();
-            ended.out["success"] == true
+            ended.code == Some(0)
+                && ended.out["success"] == true
                 && (value.is_empty() || serde_json::from_str::<Value>(value).unwrap() == ended.out["outputData"])
         }
         None => {

@@ -102,7 +102,12 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         }
         let theirs = "other users can replace this socket with one of theirs";
         assert!(!web.said().contains(theirs), "control: {}", web.said());
+        unserved(&playground, &[&address], 4, "a server listens there already");
         drop(web);
+        assert!(path.exists(), "one that is killed leaves its socket");
+        let again = Web::at(&playground, &address, &[]);
+        assert!(asked(None).out["tools"].is_array(), "{:?}", asked(None));
+        drop(again);
         let open = playground.path("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
@@ -198,6 +203,8 @@ fn a_token_is_a_name_and_nothing_else_is() {
     for (path, status) in [("?access_token=", 400), ("?format=", 401), ("/esc:add/", 401)] {
         assert_eq!(web.get(&format!("/v1/tools{path}{alice}"), &[]).status, status, "{path}");
     }
+    let behind = web.ask("POST", &format!("/v1/tools/esc:add/calls/{alice}"), &[], &sum.to_string());
+    assert_eq!(behind.status, 401, "behind the path");
     let inside = json!({"a": 1, "b": 2, "token": alice, "authorization": bearer(&alice)});
     assert_eq!(web.call("esc:add", &inside, &[]).status, 401, "in the body");
     assert!(playground.records().is_empty(), "{:?}", playground.records());

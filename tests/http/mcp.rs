@@ -197,12 +197,19 @@ fn a_session_is_its_callers_alone_and_its_calls_are_cancelled_with_it() {
         ("POST", &*session, &*bob, 404),
         ("GET", &session, &bob, 404),
         ("DELETE", &session, &bob, 404),
+        ("POST", &session, "X-A: b", 401),
+        ("POST", &session, "Authorization: Bearer th_x", 401),
         ("POST", &session, &alice, 200),
         ("DELETE", &session, &alice, 204),
         ("POST", "Mcp-Session-Id: made-up", &alice, 404),
     ] {
         assert_eq!(web.ask(method, "/mcp", &[BOTH, session, header], &list).status, status, "{method} {header}");
     }
+    let token = super::token_of(&alice);
+    let inside = json!({"token": token, "authorization": alice});
+    let inside = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": inside}).to_string();
+    assert_eq!(web.ask("POST", "/mcp", &[BOTH], &inside).status, 401, "in the body");
+    assert_eq!(web.ask("POST", &format!("/mcp?token={token}"), &[BOTH], &list).status, 400, "in the query");
     // A second request under an open id; a call that is cancelled, and one that ends with its session.
     let cancelled = || playground.records().iter().filter(|record| record["outcome"] == "CancelledError").count();
     for (ends, way) in ["cancel", "delete"].into_iter().enumerate() {
@@ -236,6 +243,8 @@ fn what_is_no_message_is_refused_and_a_reload_is_told_to_those_who_listen() {
         ("POST", "X-A: b", "[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]", 400, Some(-32600)),
         ("POST", "Content-Type: text/plain", "{}", 415, None),
         ("POST", "MCP-Protocol-Version: 1900-01-01", list, 400, None),
+        ("POST", "Origin: http://evil.example", "{}", 403, None),
+        ("POST", "Host: evil.example", "{}", 403, None),
         ("GET", &newer, "", 405, None),
         ("DELETE", &newer, "", 405, None),
     ] {

@@ -40,6 +40,11 @@ fn sessions_subscriptions_and_what_a_task_keeps_are_bounded() {
     // Were it told more often, the answers to others would follow.
     assert_eq!(told.matches("notifications/tools/list_changed").count(), 1, "{told}");
     assert_eq!(told.matches("docs://items/7/x").count(), 1, "{told}");
+    // The body of a call that is refused is charged while it is read, and not as long as its answer is kept.
+    let long = json!({"name": "esc__none", "arguments": {"text": "x".repeat(7 << 20)}});
+    for _ in 0..7 {
+        assert_eq!(client.asked("tools/call", long.clone())["error"]["code"], -32602);
+    }
     // What a task keeps of an answer.
     let ask = |method: &str, params: Value, can: &Value| Client::that_can(&web, true, &[], can).asked(method, params);
     let ended = |n: usize| {

@@ -10,6 +10,7 @@ fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16, 
     let (mut ended, heard) = world.called("esc:connect", &json!({"targets": pairs}));
     fits("ok", &ended).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
     let out: Vec<String> = serde_json::from_value(ended.out["outputData"].take()).unwrap();
+    assert_eq!(out.len(), targets.len(), "{asked:?}");
     for ((host, port, wanted), got) in targets.iter().zip(out) {
         assert_eq!(got, *wanted, "{host:?}:{port} of {asked:?}");
     }

@@ -129,12 +129,15 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         let requests = by_rule.each_ref().map(|row| row.1.clone());
         let ((answers, ended), heard) = world.watched(|| ask_all(world, &requests));
         assert_eq!(heard, Vec::<String>::new());
+        assert_eq!(answers.len(), by_rule.len());
         for ((what, _, named), answer) in by_rule.iter().zip(answers) {
             assert_eq!(answer["status"], 403, "{what}: {answer}");
             assert!(answer["body"].as_str().unwrap().contains(named), "{what}: {answer}");
         }
         let totals = &ended.out["network"]["totals"];
         assert_eq!(totals["requestsRefused"], by_rule.len(), "each is reported: {totals}");
+        let denied = ended.out["denials"]["observed"].to_string();
+        assert!(by_rule[..10].iter().all(|row| denied.contains(row.2)), "{denied}");
 
         let good = json!({"path": "/v1/%6eow?page=2&%70age=3", "headers": {"Api-Version": "1", "If-None-Match": "x"}});
         let own_tls = json!({"path": "/v1/now", "tls": true});

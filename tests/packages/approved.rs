@@ -202,7 +202,8 @@ fn an_index_gives_what_the_lock_says_or_nothing_and_a_failure_is_remembered() {
     shop.policy("far", "required", false, "");
     let mut server = Server::of(shop.host(&[]));
     let mut said = || server.called("esc:one", json!({})).to_string();
-    assert!(said().contains("could not be fetched"));
+    let far = said();
+    assert!(far.contains("DependencyError") && far.contains("could not be fetched"), "{far}");
     let asked = shop.log().len();
     assert!(said().contains("could not be fetched"));
     assert_eq!(shop.log().len(), asked, "the index is not asked again so soon");

@@ -34,6 +34,7 @@ fn two_tools_have_their_own_versions_and_an_edited_lock_builds_again() {
         // What is recorded of a call says nothing of what its packages look for.
         let asks = "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint";
         shop.python("asks", &["plain==1.0"], &PLAIN.replace("print", asks));
+        shop.deps_good(&["clean"]);
         for (tool, wanted) in [("esc:one", Vec::new()), ("esc:asks", vec!["/srv/none"])] {
             let ended = shop.cli(&["call", tool, "--json", "--explain", "--input", "{}"]);
             fits("ok \"1.0\"", &ended).unwrap();

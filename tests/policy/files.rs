@@ -112,7 +112,6 @@ fn a_folder_loads_in_order_with_the_default_and_the_cap_and_ignores_other_files(
     assert_eq!(names(&policies), ["a", "b", "built-in default"]);
     let notes: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(notes, ["README.md", "c.toml"]);
-    // A folder without `/` before it starts at the root.
     let [inside, beside] = ["tool-defs/x/y.tool.json", "tool-defs/xx/y.tool.json"].map(|name| root.join(name));
     for (tool, manifest, policy) in
         [("x:y", &inside, "a"), ("x:y", &beside, "b"), ("x:z", &inside, "b"), ("z:z", &inside, "built-in default")]

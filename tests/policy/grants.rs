@@ -28,10 +28,12 @@ fn what_is_granted_is_what_is_asked_and_allowed_with_the_own_folder_where_none_s
     }
     let decision = decide(&tool("demo:one"), &Policies::built_in());
     let bare = shape(&decision);
-    assert_eq!((bare.grants[0].access, bare.limits.get(Limit::TimeoutMs)), (Access::Read, 30_000));
+    let got = (bare.grants.len(), bare.grants[0].access, bare.limits.get(Limit::TimeoutMs));
+    assert_eq!(got, (1, Access::Read, 30_000));
     assert!(bare.env.is_empty() && !bare.require_cgroup && !bare.stderr_is_error);
     assert_eq!(bare.tool, "demo:one@1.0.0");
-    assert_eq!(shape(&decide(&tool("demo:one"), &ruled(&silent))).limits.get(Limit::TimeoutMs), 500);
+    let quiet = decide(&tool("demo:one"), &ruled(&silent));
+    assert_eq!((shape(&quiet).grants.len(), shape(&quiet).limits.get(Limit::TimeoutMs)), (1, 500));
     // Where the policy reads nothing, an explicit ask is refused.
     assert_eq!(refused(&decide(&asking(Some(&["./*"]), &[]), &ruled(&empty))).0, Kind::SecurityError);
 }

@@ -232,6 +232,8 @@ fn what_a_script_run_by_core_does_not_reach_is_said_and_source_text_reaches_noth
     core.asks.hosts = asks(&["*.x.com", "y.com"]).asks.hosts;
     let ours = parsed(&format!("{CORE}{}", network(&["*.x.com in 10.0.0.0/8", "y.com"])));
     let policies = under(vec![ours, allowing(&["*.x.com in 10.1.0.0/16 192.168.0.0/16", "z.com"], "reject")], None);
+    let alone = run_by(&core, vec![], &policies, &machine());
+    assert_eq!(granted(&alone), ["*.x.com in 10.0.0.0/8", "y.com"]);
     let met = run_by(&core, vec![asks(&["a.x.com", "z.com"])], &policies, &machine());
     assert_eq!(granted(&met), ["a.x.com in 10.1.0.0/16"]);
     assert!(met.notes.told.iter().any(|n| n.starts_with("narrowed: reach y.com: demo:one@1.0.0 names this script")));

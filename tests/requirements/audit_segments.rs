@@ -32,8 +32,8 @@ fn files(playground: &Playground) -> Vec<PathBuf> {
 
 /// The lines of all of them.
 fn lines(playground: &Playground) -> Vec<String> {
-    let text: String = files(playground).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
-    text.lines().map(str::to_owned).collect()
+    let texts = files(playground).into_iter().map(|file| fs::read_to_string(file).unwrap());
+    texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
 /// Adds so many bytes of old records, as they come together over a long time.

@@ -91,8 +91,14 @@ fn a_refused_call_makes_no_folder_and_leaves_nothing_in_the_ledger() {
         let locks = "/run/toolhost/**";
         playground.tool("locks", "python", "print(1)\n", files(&["self"], &[locks]));
         playground.allow("locks", "esc:locks", &[], &[locks]);
+        let bad = playground.path("bad");
+        let tree = format!("{}/**", bad.display());
+        fs::create_dir_all(bad.join("node_modules")).unwrap();
+        playground.tool("bad", "python", "print(1)\n", files(&["self"], &[&tree]));
+        playground.allow("bad", "esc:bad", &[], &[&tree]);
         playground.settle();
         playground.expect("esc:locks", "{}", "SecurityError: /run/toolhost/ids");
+        playground.expect("esc:bad", "{}", "SecurityError: a writable folder holds packages");
         fs::hard_link(folder.join("kept/a"), folder.join("linked")).unwrap();
         playground.expect("esc:writer", "{}", "SecurityError: a writable folder holds a hard-linked file");
         let made = |name: &str| folder.join(name).exists();
@@ -104,6 +110,7 @@ fn a_refused_call_makes_no_folder_and_leaves_nothing_in_the_ledger() {
         playground.expect("esc:writer", "{}", "ok 1");
         assert!(made("first/deep") && made("out"), "{who:?}: the control: a call that runs makes them");
         assert!(ledger().contains(&kept), "the control: {who:?}: {}", ledger());
+        assert!(!ledger().contains(&bad.display().to_string()), "{who:?}: {}", ledger());
     });
 }
 

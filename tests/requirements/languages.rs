@@ -16,7 +16,7 @@ type Row = BTreeMap<&'static str, &'static str>;
 
 fn rows() -> Vec<Row> {
     let usual = [("input", "{}"), ("manifest", "{}"), ("data", "")];
-    let lines = |row: &'static str| row.lines().filter_map(|line| line.split_once(':'));
+    let lines = |row: &'static str| row.lines().map(|line| line.split_once(':').unwrap_or_else(|| panic!("{line}")));
     let row = |row| usual.into_iter().chain(lines(row)).map(|(key, value)| (key, value.trim())).collect();
     include_str!("languages.txt").split("\n\n").map(row).collect()
 }

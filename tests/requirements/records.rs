@@ -13,7 +13,7 @@ const LONGEST: usize = 128 * 1024;
 
 fn records_are_short(playground: &Playground) {
     let text = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
-    assert!(text.lines().all(|line| line.len() < LONGEST));
+    assert!(text.lines().all(|line| line.len() < LONGEST) && text.ends_with('\n'));
 }
 
 /// Also beside a tool whose manifest asks for much.

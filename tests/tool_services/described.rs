@@ -37,13 +37,13 @@ fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
     assert!(out.contains("'rag' ([[tool_services]] of the configuration)"), "where it is fixed: {out}");
     let argument = json!([{"name": "a", "type": "strin", "description": "d"}]);
     // file, key, another value of it (null: none), whether that refuses the file, words
-    let unnamed_bytes = json!([{"required": true}]);
+    let unnamed = json!([{"required": true}]);
     for (file, key, value, refuses, words) in [
         (SERVICE, "id", Value::Null, true, "`id` is missing"),
         (SERVICE, "request-queue", Value::Null, true, "`request-queue` is missing"),
         (SERVICE, "response-queue", service()["request-queue"].clone(), true, "two of the queues are the same"),
         (SERVICE, "request-queue", json!("a b"), true, "the name of a topic in full"),
-        (SERVICE, "config-params", unnamed_bytes, true, "/config-params/0: `config-params` is not written"),
+        (SERVICE, "config-params", unnamed, true, "/config-params/0: `config-params` is not written"),
         (SERVICE, "id", json!("a b"), true, "/id: the tools of a service are known here as ID:NAME"),
         (TOOL, "type", json!("tool-servic"), true, "/type: `type` must be \"tool-service\""),
         (TOOL, "name", Value::Null, true, "`name` is missing"),

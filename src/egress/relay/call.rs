@@ -219,8 +219,9 @@ impl Connection {
         Some(stream)
     }
 
-    pub async fn refuse(&self, what: TrafficKind, refusal: RefusalReason) {
-        self.call.saw(what, &target(self.host(), self.port), Some(refusal)).await;
+    /// Reports what is refused of the traffic with one of the hosts.
+    pub async fn refuse(&self, what: TrafficKind, host: &Host, refusal: RefusalReason) {
+        self.call.saw(what, &target(host, self.port), Some(refusal)).await;
     }
 }
 

@@ -62,11 +62,14 @@ fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (St
 async fn serve(connection: Connection, mut tool: MeteredStream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
-        port if connection.hosts.iter().any(|host| secrets::is_relay_only(&connection.call.lease, host, port)) => {
-            refuse_tls(&connection, tool).await
-        }
-        443 => tls(connection, tool).await,
-        _ => {
+        port => {
+            let mut hosts = connection.hosts.iter();
+            if let Some(host) = hosts.find(|host| secrets::is_relay_only(&connection.call.lease, host, port)) {
+                return refuse_tls(&connection, host, tool).await;
+            }
+            if port == 443 {
+                return tls(connection, tool).await;
+            }
             if let Some(mut upstream) = connection.dial().await {
                 copy(&mut tool, &mut upstream).await;
             }
@@ -81,7 +84,7 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
         Ok(hello) => hello,
         Err(why) => {
             drop(tool);
-            return connection.refuse(TrafficKind::Connection, hello::content(why)).await;
+            return connection.refuse(TrafficKind::Connection, connection.host(), hello::content(why)).await;
         }
     };
     let Some(mut upstream) = connection.dial().await else { return };
@@ -96,17 +99,17 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
                 let _ = tool.shutdown().await;
             }
             drop((tool, upstream));
-            connection.refuse(TrafficKind::Connection, refusal).await;
+            connection.refuse(TrafficKind::Connection, connection.host(), refusal).await;
         }
     }
 }
 
 /// TLS of the tool to a host that gets a secret: no secret could be added to its encrypted requests.
-async fn refuse_tls(connection: &Connection, tool: MeteredStream) {
+async fn refuse_tls(connection: &Connection, host: &Host, tool: MeteredStream) {
     drop(tool);
-    let name = HostPattern { host: connection.host().clone(), port: None };
+    let name = HostPattern { host: host.clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
-    connection.refuse(TrafficKind::Connection, RefusalReason::Secret { why }).await;
+    connection.refuse(TrafficKind::Connection, host, RefusalReason::Secret { why }).await;
 }
 
 async fn copy(tool: &mut MeteredStream, upstream: &mut MeteredStream) {

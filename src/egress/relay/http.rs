@@ -97,7 +97,8 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
             let why = format!("it is not valid HTTP/1: {error}");
-            exchange.connection.refuse(TrafficKind::Request, RefusalReason::Content { why }).await;
+            let host = exchange.connection.host();
+            exchange.connection.refuse(TrafficKind::Request, host, RefusalReason::Content { why }).await;
         }
         Err(_) => {}
     }
@@ -108,7 +109,7 @@ impl Exchange {
         self.connection.call.state().totals.requests += 1;
         let (host, switch) = match judge(&request, &self.connection.hosts) {
             Ok(judged) => judged,
-            Err(rejection) => return Ok(self.refuse(rejection).await),
+            Err(rejection) => return Ok(self.refuse(self.connection.host(), rejection).await),
         };
         if let Some(guard) = Guard::for_host(&self.connection.call.lease, host) {
             return self.answer_with_secret(&guard, host, request).await;
@@ -149,7 +150,7 @@ impl Exchange {
         let Connection { call, port, .. } = &self.connection;
         let Admitted { port: tls_port, finder, replaced } = match guard.admit(&mut request, &call.secrets) {
             Ok(admitted) => admitted,
-            Err(rejection) => return Ok(self.refuse(rejection).await),
+            Err(rejection) => return Ok(self.refuse(host, rejection).await),
         };
         for header in replaced {
             call.saw(TrafficKind::Replaced, &format!("{} {header}", target(host, *port)), None).await;
@@ -169,7 +170,7 @@ impl Exchange {
             None => {
                 let why = "its answer cannot be searched for the secret: it is compressed, in an encoding without \
                            ASCII, a part, or in a switched protocol";
-                Ok(self.refuse(reject(StatusCode::BAD_GATEWAY, why)).await)
+                Ok(self.refuse(host, reject(StatusCode::BAD_GATEWAY, why)).await)
             }
         }
     }
@@ -226,13 +227,13 @@ impl Exchange {
         Ok(sender)
     }
 
-    async fn refuse(&self, rejection: RequestError) -> Reply {
+    async fn refuse(&self, host: &Host, rejection: RequestError) -> Reply {
         let Connection { call, port, .. } = &self.connection;
         match rejection.other {
             Some(other) if !call.granted(&other, Some(*port)) => {
                 call.saw(TrafficKind::Request, &target(&other, *port), Some(RefusalReason::NotGranted)).await;
             }
-            _ => self.connection.refuse(TrafficKind::Request, rejection.refusal).await,
+            _ => self.connection.refuse(TrafficKind::Request, host, rejection.refusal).await,
         }
         plain(rejection.status, format!("toolhost: {}\n", rejection.why))
     }

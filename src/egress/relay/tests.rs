@@ -156,7 +156,7 @@ impl Rig {
     }
 
     /// A host that keeps what it gets, and answers each packet by this.
-    async fn is_relay_only(
+    async fn keeps(
         &self,
         port: u16,
         answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Clone + Send + Sync + 'static,
@@ -169,7 +169,7 @@ impl Rig {
 
     /// One that answers each head with this.
     async fn web(&self, port: u16, answer: &'static str) -> Arc<Mutex<Vec<u8>>> {
-        self.is_relay_only(port, move |bytes| Some(answers(bytes, answer))).await
+        self.keeps(port, move |bytes| Some(answers(bytes, answer))).await
     }
 
     async fn resolve(&self, name: &str) -> Ipv4Addr {
@@ -376,7 +376,7 @@ async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
     ];
     for (said, second, why) in cases {
         let rig = rig(&["a.test"], Vec::new(), None);
-        let kept = rig.is_relay_only(443, move |_| Some(said.clone())).await;
+        let kept = rig.keeps(443, move |_| Some(said.clone())).await;
         let mut stream = rig.connect("a.test.", 443).await;
         stream.write_all(&own).await.expect("sent");
         let _ = stream.read(&mut [0; 4096]).await;

@@ -276,7 +276,7 @@ async fn answer(
     }
 }
 
-/// The folder for scratch. With a grant below /tmp, that is never empty, so remains of a call would not be noticed.
+/// The folder for scratch: /dev/shm with a grant below /tmp, which then is never empty: remains would go unnoticed.
 fn scratch(shape: &Shape) -> &'static str {
     let below_tmp = shape.grants.iter().any(|grant| grant.opening.folder().starts_with("/tmp"));
     if below_tmp { "/dev/shm" } else { "/tmp" }

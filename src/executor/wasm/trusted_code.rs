@@ -22,7 +22,7 @@ pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
     // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
     let borrowed = unsafe { BorrowedFd::borrow_raw(HANDED) };
     fcntl(borrowed, FcntlArg::F_GETFD)?;
-    // SAFETY: it is open (just asked), and has one owner: the starter of this process put it there for us, this
+    // SAFETY: it is open (just asked), and nothing else owns it: the starter of this process put it there for us, this
     // is the first thing that a worker or compiler opens or takes, while it has one thread, and it is done once.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(HANDED) });
     let mut bytes = vec![0; usize::try_from(handed.bytes.min(most)).unwrap_or(usize::MAX)];

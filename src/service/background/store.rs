@@ -97,7 +97,7 @@ impl JobStore {
         made.map_err(io::Error::other)?;
         match folder.rename_new(&new, FILE) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => folder.remove(&new),
-            rename_inputs => rename_inputs,
+            renamed => renamed,
         }
     }
 

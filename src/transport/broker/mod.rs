@@ -111,7 +111,7 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
                 Some(delivery) => drop(handled.spawn(message::handle(broker.clone(), delivery))),
                 None => break,
             },
-            Some(ended) = handled.join_next() => complain(ended),
+            Some(ended) = handled.join_next() => log_panic(ended),
             () = stop.cancelled(), if !stopped => {
                 stopped = true;
                 broker.link.stop();
@@ -121,7 +121,7 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
     }
     let rest = async {
         while let Some(ended) = handled.join_next().await {
-            complain(ended);
+            log_panic(ended);
         }
     };
     tokio::pin!(rest);
@@ -137,7 +137,7 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
     }
 }
 
-fn complain(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(why) = ended
         && why.is_panic()
     {

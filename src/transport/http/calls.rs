@@ -362,8 +362,8 @@ pub async fn act(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
 struct Action {
     reading: action::ParsedText,
     request: CallRequest,
-    /// The quota of the body, while its text is in memory.
-    quota: Place,
+    /// The memory of the model's text, which the answer repeats.
+    kept: Place,
 }
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
@@ -378,16 +378,17 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
         idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
+        body_quota: Some(Arc::new(received.charge)),
         ..start.request(String::new(), Arguments::default())
     };
-    Ok(Action { reading, request, quota: received.charge })
+    let kept = start.known.server.service.limiter().keep_text(&start.known.caller.user, reading.lead.len())?;
+    Ok(Action { reading, request, kept })
 }
 
-async fn run_action(start: Start, Action { reading, request, quota }: Action) -> Response {
+async fn run_action(start: Start, Action { reading, request, kept: _text }: Action) -> Response {
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
     let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
-    drop(quota);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.slot.clone()));

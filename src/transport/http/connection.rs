@@ -38,8 +38,8 @@ const HEAD_BYTES: usize = 16 * 1024;
 const HEAD_LINES: usize = 64;
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a refused client may take to send its request, and to read the refusal.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a connection that is refused or ended may still take: to send its request, and to read the answer.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
@@ -102,7 +102,7 @@ pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (S
         Socket::Unix(stream) => stream.as_fd().try_clone_to_owned(),
     };
     let Ok(watched) = watched else { return };
-    let time = if connection.refusal.is_some() { SHUTDOWN_TIMEOUT } else { HEAD_TIME };
+    let time = if connection.refusal.is_some() { CLOSING_TIME } else { HEAD_TIME };
     let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
     let served = async {
         let stream: Box<dyn Duplex> = match (socket, tls) {
@@ -171,7 +171,7 @@ async fn speak(
             _ = look.tick() => if transport::sends_no_more(watched.as_fd()) { break },
             () = killed.cancelled() => {
                 served.as_mut().graceful_shutdown();
-                let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, served).await;
+                let _ = tokio::time::timeout(CLOSING_TIME, served).await;
                 break;
             }
         }

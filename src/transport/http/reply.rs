@@ -25,6 +25,8 @@ pub type Begun = mpsc::Sender<()>;
 
 /// How much of an answer is sent at a time, bytes.
 const PIECE: usize = 64 * 1024;
+/// A document up to this size is not charged: the number of connections bounds how many wait to be read.
+const SMALL: usize = 64 * 1024;
 /// After this much silence a stream sends a comment, to show that it is alive.
 pub const QUIET: Duration = Duration::from_secs(15);
 const COMMENT: &str = ": the call runs\n\n";
@@ -181,9 +183,11 @@ impl Recipient {
 /// Charges the memory of an answer's body until it is sent. Without room the answer is refused.
 pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Response {
     let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+    if size <= SMALL {
+        return answer;
+    }
     let room = match service.limiter().try_answer(&caller.user, size) {
-        Ok(None) => return answer,
-        Ok(Some(room)) => room,
+        Ok(room) => room,
         Err(fault) => return Refusal::from(fault).into_response(),
     };
     let (mut head, body) = answer.into_parts();

@@ -156,16 +156,15 @@ impl Frontend {
     async fn answer(
         &self,
         context: &RequestContext<RoleServer>,
-        id: &str,
-        arguments: Arguments,
+        call: CallRequest,
         again: ClientReply,
     ) -> Result<Answered, ErrorData> {
-        let asked = McpRequest::find(context)?;
+        let (asked, id) = (McpRequest::find(context)?, &*call.tool.clone());
         let who = self.who(asked, context)?;
         let can = asking::supported_asks(context);
         // Only a call that may ask can come back with answers.
         let asks = again.0.is_some() || !can.is_empty();
-        let bound = if asks { asking::bind(&who.user, id, &arguments.same()) } else { Vec::new() };
+        let bound = if asks { asking::bind(&who.user, id, &call.arguments.same()) } else { Vec::new() };
         let SealedState { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
             Ok(opened) => opened,
             Err(error) => return Err(self.invalid(context, id, error).await),
@@ -175,7 +174,7 @@ impl Frontend {
         let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
         let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
         let client = output::AskableClient { can, answers, state };
-        let call = match asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments)) {
+        let call = match asked.complete(context, call) {
             Ok(call) => call,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
@@ -210,8 +209,7 @@ impl Frontend {
         let modern = context.meta.protocol_version().is_some();
         for _ in 0..asking::ROUNDS {
             let (tool, client) = (call.tool.clone(), call.client.clone());
-            // Each round counts as a call.
-            let again = (!modern && !client.can.is_empty()).then(|| CallRequest { counted: 0, ..call.clone() });
+            let again = (!modern && !client.can.is_empty()).then(|| call.again());
             let (sink, events) = Sink::new(WAITING);
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
@@ -249,12 +247,12 @@ impl Frontend {
     fn begin_task(
         &self,
         context: &RequestContext<RoleServer>,
-        (id, arguments): (&str, Arguments),
+        call: CallRequest,
         kept: Place,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
         let client = output::AskableClient { can: asking::supported_asks(context), ..Default::default() };
-        let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments))?;
+        let call = asked.complete(context, call)?;
         let call = CallRequest { client, approver: approver(asked, None), ..call };
         let (user, payer) = (self.who(asked, context)?.user, asked.payer.clone());
         let Mcp { service, lists, tasks, .. } = &*self.mcp;
@@ -317,7 +315,7 @@ impl ServerHandler for Frontend {
     ) -> Result<CallToolResponse, ErrorData> {
         // Arguments that were not cut out of the message are still in it.
         let asked = McpRequest::find(&context)?;
-        let text = lock(&asked.arguments).take();
+        let (text, body_quota) = lock(&asked.arguments).take().unzip();
         let arguments = match text {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
@@ -329,6 +327,8 @@ impl ServerHandler for Frontend {
             None if self.mcp.service.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
+        let body_quota = body_quota.flatten().map(Arc::new);
+        let call = CallRequest { body_quota, ..CallRequest::new(asked.caller.clone(), id, arguments) };
         let again = (request.request_state, request.input_responses);
         if let Some(used) = self.mcp.task_use(id) {
             let can = context.client_capabilities().is_some_and(|client| client.supports_tasks());
@@ -340,13 +340,13 @@ impl ServerHandler for Frontend {
             // A client that has too many tasks waits for this call instead.
             let limiter = self.mcp.service.limiter();
             if let Some(kept) = can.then(|| limiter.tasks.try_enter(&asked.caller.user, 1)).flatten() {
-                return match self.begin_task(&context, (id, arguments), kept) {
+                return match self.begin_task(&context, call, kept) {
                     Err(error) => Err(self.invalid(&context, id, error).await),
                     begun => begun,
                 };
             }
         }
-        Ok(match self.answer(&context, id, arguments, again).await? {
+        Ok(match self.answer(&context, call, again).await? {
             Answered::Asks(result) => result.into(),
             Answered::Report(mut report) => {
                 offered.rename(&mut report);
@@ -403,7 +403,9 @@ impl ServerHandler for Frontend {
         let unknown = || ErrorData::invalid_params("Unknown prompt.", None);
         let arguments = Arguments::Value(Value::Object(request.arguments.unwrap_or_default().into_iter().collect()));
         let again = (request.request_state, request.input_responses);
-        match self.answer(&context, id.ok_or_else(unknown)?, arguments, again).await? {
+        let caller = McpRequest::find(&context)?.caller.clone();
+        let call = CallRequest::new(caller, id.ok_or_else(unknown)?, arguments);
+        match self.answer(&context, call, again).await? {
             Answered::Asks(result) => Ok(result.into()),
             Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
             Answered::Report(report) => McpRequest::find(&context)?.charge(listed::prompt(&report)?).map(Into::into),
@@ -436,7 +438,9 @@ impl ServerHandler for Frontend {
             return Err(listed::missing(&request.uri));
         };
         let again = (request.request_state, request.input_responses);
-        match self.answer(&context, id, Arguments::Value(arguments), again).await? {
+        let caller = McpRequest::find(&context)?.caller.clone();
+        let call = CallRequest::new(caller, id, Arguments::Value(arguments));
+        match self.answer(&context, call, again).await? {
             Answered::Report(report) if report.error.is_none() => {
                 McpRequest::find(&context)?.charge(listed::content(&report)?).map(Into::into)
             }

@@ -101,8 +101,8 @@ impl Streamable {
         let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let user = caller.user.clone();
         // A message without arguments is read by now, and gives its quota back.
-        let body_quota = arguments.is_some().then_some(charge).into();
-        let own = McpRequest { approver, arguments: arguments.into(), counted, body_quota, ..self.request(caller) };
+        let arguments = arguments.map(|text| (text, Some(charge))).into();
+        let own = McpRequest { approver, arguments, counted, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
         if !begins {
             return self.answer(own, parts, body, (lease, begun)).await;

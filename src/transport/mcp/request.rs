@@ -25,12 +25,10 @@ pub struct McpRequest {
     /// Who else than its client can be asked about its call.
     pub approver: Approver,
     pub payer: Payer,
-    /// The arguments of a call, where they were cut out of the message.
-    pub arguments: Mutex<Option<String>>,
+    /// The arguments of a call, where they were cut out of the message, and the quota of the body that brought them.
+    pub arguments: Mutex<Option<(String, Option<Place>)>>,
     /// `CallRequest::counted`.
     pub counted: usize,
-    /// `CallRequest::body_quota`.
-    pub body_quota: Mutex<Option<Place>>,
     /// The memory of an answer that no call made, until the answer is sent.
     pub room: Mutex<Option<Place>>,
     pub answer: Mutex<Option<Arc<ResultContent>>>,
@@ -47,7 +45,6 @@ impl McpRequest {
             payer,
             arguments: Mutex::default(),
             counted: 0,
-            body_quota: Mutex::default(),
             room: Mutex::default(),
             answer: Mutex::default(),
             left: CancellationToken::new(),
@@ -70,8 +67,13 @@ impl McpRequest {
     pub fn charge<T: Serialize>(&self, answer: T) -> Result<T, ErrorData> {
         let size = answers::size(&answer);
         let room = size.map_or_else(|| Err(answers::too_large()), |size| self.payer.try_reserve(size));
-        *lock(&self.room) = room.map_err(|fault| ErrorData::internal_error(fault.message, None))?;
+        *lock(&self.room) = Some(room.map_err(|fault| ErrorData::internal_error(fault.message, None))?);
         Ok(answer)
+    }
+
+    /// Whether the answer has its memory. Its holder must not wait for more.
+    pub fn is_charged(&self) -> bool {
+        lock(&self.room).is_some() || lock(&self.answer).is_some()
     }
 
     pub fn answer(&self) -> Option<Arc<ResultContent>> {
@@ -88,8 +90,9 @@ impl McpRequest {
         }
     }
 
-    /// The answer was sent, or is kept for a client that comes back: the call does not count as running any more.
-    pub fn release_slot(&self) {
+    /// The answer was sent, or is kept for a client that comes back: the call counts no more, nor what it took.
+    pub fn release(&self) {
+        drop((lock(&self.arguments).take(), lock(&self.room).take()));
         drop(self.answer().and_then(|content| lock(&content.slot).take()));
     }
 
@@ -99,7 +102,7 @@ impl McpRequest {
         service::label(Some(label.to_owned())).map_err(|fault| ErrorData::invalid_params(fault.message, None))
     }
 
-    /// Adds to a call what its request says: label, idempotency key, trace and quota.
+    /// Adds to a call what its request says: label, idempotency key and trace.
     pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> Result<CallRequest, ErrorData> {
         let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
         let trace = match text("traceparent") {
@@ -107,8 +110,7 @@ impl McpRequest {
             None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::from_headers(&parts.headers)),
         };
         let idempotency_key = member(context, KEY)?.map(str::to_owned);
-        let (label, body_quota) = (self.label(context)?, lock(&self.body_quota).take().map(Arc::new));
-        Ok(CallRequest { label, idempotency_key, trace, counted: self.counted, body_quota, ..call })
+        Ok(CallRequest { label: self.label(context)?, idempotency_key, trace, counted: self.counted, ..call })
     }
 }
 

@@ -158,7 +158,7 @@ impl Sessions {
         };
         // Dropping the lease needs the lock of the sessions.
         drop(lasts);
-        response.request.release_slot();
+        response.request.release();
         let room = (bytes <= LARGEST).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
         let Some(room) = room.flatten() else { return self.forget_response(response) };
         lock(&response.state).kept = Some(room);
@@ -291,9 +291,8 @@ impl Recording {
     /// Waits for room, and for a reader that has not got the oldest event yet.
     async fn push(&self, event: Bytes) {
         let parts = self.request.parts_of(&event);
-        // The room for the content of a result was taken before it was built. Its holder must not wait for more.
-        let has_room = self.request.answer().is_some();
-        let room = if has_room { None } else { Some(self.request.payer.reserve(event.len()).await) };
+        let is_charged = self.request.is_charged();
+        let room = if is_charged { None } else { Some(self.request.payer.reserve(event.len()).await) };
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -435,5 +434,28 @@ mod tests {
         .await;
         assert_eq!(found, [0, 1, 0], "the oldest went first");
         assert_eq!(["a", "b"].map(|session| lock(&sessions.known)[session].responses.len()), [64, 64]);
+    }
+
+    /// An answer that has its memory never waits for more, and gives it back once it was read.
+    #[tokio::test]
+    async fn an_answer_is_charged_once() {
+        const SHARE: usize = 64 << 20;
+        const LONG: usize = 1 << 20;
+        let limiter = Arc::new(Limiter::new(1, 1));
+        let sessions = Sessions::new(limiter.clone());
+        sessions.add("s", "a", sessions.reserve("a").await.expect("room"));
+        let others = limiter.try_answer("a", SHARE - LONG).expect("room");
+        for number in 0..3 {
+            let lease = sessions.open("s", "a", None).ok().expect("its own");
+            let request = Arc::new(McpRequest::new(Caller::named("a"), Payer::new(&limiter, "a")));
+            let text = request.charge("x".repeat(LONG - 1024)).expect("room");
+            assert!(limiter.try_answer("a", LONG).is_err(), "the control: it takes the rest");
+            let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
+            let body = Full::new(Bytes::from(format!("data: {text}\nid: 1/{number}\n\n"))).boxed();
+            let events = lease.record((request, first, body), true, None).expect("recorded");
+            assert_eq!(events.count().await, 2);
+        }
+        drop(others);
+        assert!(limiter.try_answer("a", SHARE).is_ok(), "all of it is free again");
     }
 }

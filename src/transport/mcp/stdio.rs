@@ -196,8 +196,11 @@ impl StdioConnection {
                 let places = if is_call { &self.calls } else { &self.others };
                 let Ok(place) = places.clone().acquire_owned().await else { return Ok(None) };
                 let Client { caller, label } = self.client.clone();
-                let own =
-                    McpRequest { label, arguments: arguments.into(), ..McpRequest::new(caller, self.payer.clone()) };
+                let own = McpRequest {
+                    label,
+                    arguments: arguments.map(|text| (text, None)).into(),
+                    ..McpRequest::new(caller, self.payer.clone())
+                };
                 let own = Arc::new(own);
                 request.request.extensions_mut().insert(own.clone());
                 let opened = OpenRequest { request: own, _place: place };

@@ -88,8 +88,7 @@ async fn run(
 ) -> Result<CallToolResult, TaskExit> {
     let caller = service.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
-        // Each round counts as a call.
-        let (tool, again) = (call.tool.clone(), CallRequest { counted: 0, ..call.clone() });
+        let (tool, again) = (call.tool.clone(), call.again());
         let mut report = service.call(call, Sink::none()).await;
         let questions = match report.asks.take() {
             Some(questions) if report.error.is_none() => questions,

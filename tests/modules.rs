@@ -120,7 +120,7 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
 #[test]
 fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, loops) in [("slow", 40), ("other", 41)] {
+    for (name, loops) in [("slow", 70), ("other", 71)] {
         playground.tool(name, "wasm", &costly(300, loops), json!({"execution": {"timeoutMs": 300}}));
     }
     playground.settle();

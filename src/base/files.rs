@@ -22,7 +22,7 @@ const STICKY: u32 = 0o1000;
 const GROUP_WRITABLE: u32 = 0o020;
 const WORLD_WRITABLE: u32 = 0o002;
 /// Most links followed on the way to a folder, as many as the kernel follows (path_resolution(7)).
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: usize = 40;
 
 /// The folder of this host's caches: `$XDG_CACHE_HOME/toolhost`, or `~/.cache/toolhost`; relative values do not count.
 pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -300,7 +300,7 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
             SFlag::S_IFLNK => {
                 check_owner(stat.st_uid, &here, |owner| is_of_system(owner, &here))?;
                 links += 1;
-                if links > MOST_LINKS {
+                if links > MAX_LINKS {
                     return Err(Errno::ELOOP.into());
                 }
                 let target = PathBuf::from(readlinkat(&next, "")?);
@@ -428,9 +428,6 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     }
     work()
 }
-
-/// Most links that are followed from one path, as in the kernel (path_resolution(7)).
-const MAX_LINKS: usize = 40;
 
 /// The links that the kernel would follow to open `path`, in order, each as a path whose folder holds no link; and the
 /// path at their end, whether or not it is there.

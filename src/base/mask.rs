@@ -20,17 +20,17 @@ use std::sync::{Arc, OnceLock};
 /// Stands where a secret stood.
 pub const HIDDEN: &str = "***";
 /// A shorter text is not searched for: it would be found in ordinary words.
-pub const SHORTEST: usize = 8;
+pub const MIN_SECRET_BYTES: usize = 8;
 /// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
 /// Most bytes of all secrets together; beyond it, whole texts are hidden. The search takes up to ten times as much.
-const MOST_BYTES: usize = 100 * 1024;
+const MAX_SECRETS_BYTES: usize = 100 * 1024;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
-const LONGEST_CODE: usize = 12;
+const MAX_CODE_BYTES: usize = 12;
 /// Most bytes of a text that one character of a secret becomes when it is encoded twice.
-const SPREAD: usize = 2 * LONGEST_CODE;
+const SPREAD: usize = 2 * MAX_CODE_BYTES;
 /// Bytes that are decoded at a time.
-const STEP: usize = 4096;
+const CHUNK_BYTES: usize = 4096;
 const NAMED: [(&[u8], u8); 5] =
     [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
 
@@ -38,7 +38,7 @@ const NAMED: [(&[u8], u8); 5] =
 #[derive(Clone, Default)]
 pub struct Mask {
     secrets: BTreeSet<String>,
-    /// Their length together; they are not kept once it is over `MOST_BYTES`.
+    /// Their length together; they are not kept once it is over `MAX_SECRETS_BYTES`.
     bytes: usize,
     finder: OnceLock<Option<Arc<Finder>>>,
 }
@@ -47,7 +47,7 @@ impl Mask {
     /// Hides this text, and each of its lines, as a log shows them.
     pub fn add(&mut self, secret: &str) {
         let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
-        parts.filter(|part| part.len() >= SHORTEST).for_each(|part| self.insert(part));
+        parts.filter(|part| part.len() >= MIN_SECRET_BYTES).for_each(|part| self.insert(part));
     }
 
     pub fn join(&mut self, other: Mask) {
@@ -70,7 +70,7 @@ impl Mask {
     }
 
     fn is_over(&self) -> bool {
-        self.bytes > MOST_BYTES
+        self.bytes > MAX_SECRETS_BYTES
     }
 
     fn is_empty(&self) -> bool {
@@ -230,7 +230,7 @@ impl Finder {
 
     /// How many bytes of a text may belong to a secret that is not whole yet.
     pub fn reach(&self) -> usize {
-        SPREAD * (self.longest + LONGEST_CODE)
+        SPREAD * (self.longest + MAX_CODE_BYTES)
     }
 
     /// Where secrets stand in a whole text: in order, those that overlap as one.
@@ -255,7 +255,7 @@ fn patterns(secret: &str) -> Vec<Vec<u8>> {
         let decided = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
         found.push(STANDARD_NO_PAD.encode(bytes).as_bytes()[decided].to_vec());
     }
-    found.retain(|pattern| pattern.len() >= SHORTEST);
+    found.retain(|pattern| pattern.len() >= MIN_SECRET_BYTES);
     found.iter_mut().flatten().for_each(|byte| *byte = fold(*byte));
     found
 }
@@ -321,7 +321,7 @@ impl Search {
     }
 
     fn read(&mut self, bytes: &[u8]) {
-        for step in bytes.chunks(STEP) {
+        for step in bytes.chunks(CHUNK_BYTES) {
             let units = units(step, self.read);
             self.read += step.len();
             self.take(units, false);
@@ -400,7 +400,7 @@ fn mask(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -
 }
 
 /// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for
-/// itself, and so does a longer one than `LONGEST_CODE`. A line break and blanks after it are skipped: base64 is
+/// itself, and so does a longer one than `MAX_CODE_BYTES`. A line break and blanks after it are skipped: base64 is
 /// broken into lines.
 #[derive(Default)]
 struct Decoder {
@@ -418,9 +418,9 @@ impl Decoder {
         while let Some(Unit { byte, from, .. }) = self.waiting.front().copied() {
             let mut code = None;
             if matches!(byte, b'%' | b'\\' | b'&') {
-                let ahead: Vec<u8> = self.waiting.iter().take(LONGEST_CODE).map(|unit| unit.byte).collect();
+                let ahead: Vec<u8> = self.waiting.iter().take(MAX_CODE_BYTES).map(|unit| unit.byte).collect();
                 code = character(&ahead);
-                if code.is_none() && !last && ahead.len() < LONGEST_CODE {
+                if code.is_none() && !last && ahead.len() < MAX_CODE_BYTES {
                     break;
                 }
             }
@@ -429,7 +429,7 @@ impl Decoder {
             self.waiting.drain(..length);
             for byte in bytes {
                 let blank = matches!(byte, b'\r' | b'\n') || self.skipped > 0 && matches!(byte, b' ' | b'\t');
-                self.skipped = if blank && self.skipped < LONGEST_CODE { self.skipped + 1 } else { 0 };
+                self.skipped = if blank && self.skipped < MAX_CODE_BYTES { self.skipped + 1 } else { 0 };
                 if self.skipped == 0 {
                     decoded.push(Unit { byte, from, to });
                 }

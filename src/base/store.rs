@@ -24,9 +24,9 @@ const HEADER_BYTES: u64 = 8 + 32;
 /// How exact the time of the last use is.
 const USE_PRECISION: Duration = Duration::from_secs(60);
 /// An unfinished record of this age, seconds, belongs to no host that still runs.
-const ABANDONED: i64 = 3600;
+const ABANDONED_AFTER_SECONDS: i64 = 3600;
 /// Fewest characters of a key: lower-case hexadecimal digits.
-const LEAST_KEY: usize = 32;
+const MIN_KEY_CHARS: usize = 32;
 
 /// A kind of records in the store.
 #[derive(Debug)]
@@ -359,7 +359,7 @@ impl ContentStore {
             Part::Tree => tree_of(key).is_some_and(|tree| tree.name == name),
             Part::Unfinished => {
                 let now = jiff::Timestamp::now().as_second();
-                self.folder.stat(name).is_none_or(|stat| now.saturating_sub(stat.st_mtime) < ABANDONED)
+                self.folder.stat(name).is_none_or(|stat| now.saturating_sub(stat.st_mtime) < ABANDONED_AFTER_SECONDS)
             }
             Part::Leftover => false,
         }
@@ -367,7 +367,7 @@ impl ContentStore {
 }
 
 fn is_key(name: &str) -> bool {
-    name.len() >= LEAST_KEY && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    name.len() >= MIN_KEY_CHARS && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Reads to the end. Returns the SHA-256 of the bytes, and how many there were.

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// Largest body that is read, bytes.
-const LARGEST: usize = 256 * 1024;
+const MAX_BODY_BYTES: usize = 256 * 1024;
 /// Shortest key, bytes.
-const SHORTEST: usize = 32;
+const MIN_KEY_BYTES: usize = 32;
 /// Part of the signed text, so that no signature made for another purpose is valid here.
-const WHAT: &str = "toolhost-announcement-1";
+const SIGNATURE_PURPOSE: &str = "toolhost-announcement-1";
 
 /// The HMAC key that an announcer shares with its listeners.
 #[derive(Clone, Debug)]
@@ -26,8 +26,8 @@ impl AnnouncerKey {
     }
 
     fn parse(text: &str) -> Result<AnnouncerKey, String> {
-        match text.len() < SHORTEST {
-            true => Err(format!("it has fewer than {SHORTEST} bytes: make one with `openssl rand -hex 32`")),
+        match text.len() < MIN_KEY_BYTES {
+            true => Err(format!("it has fewer than {MIN_KEY_BYTES} bytes: make one with `openssl rand -hex 32`")),
             false => Ok(AnnouncerKey(hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()))),
         }
     }
@@ -50,8 +50,8 @@ impl Announcement {
         let signature = STANDARD.encode(hmac::sign(&key.0, &signed_text(announcer, &said)));
         let sealed = Sealed { announcer: announcer.to_owned(), said, signature };
         let body = serde_json::to_vec(&sealed).unwrap_or_default();
-        match body.len() > LARGEST {
-            true => Err(format!("it is larger than {LARGEST} bytes")),
+        match body.len() > MAX_BODY_BYTES {
+            true => Err(format!("it is larger than {MAX_BODY_BYTES} bytes")),
             false => Ok(body),
         }
     }
@@ -69,8 +69,8 @@ pub struct Sealed {
 
 impl Sealed {
     pub fn read(body: &[u8]) -> Result<Sealed, String> {
-        if body.len() > LARGEST {
-            return Err(format!("it is larger than {LARGEST} bytes"));
+        if body.len() > MAX_BODY_BYTES {
+            return Err(format!("it is larger than {MAX_BODY_BYTES} bytes"));
         }
         let shape = "it is not a JSON object with the strings \"announcer\", \"said\" and \"signature\"";
         serde_json::from_slice(body).map_err(|_| shape.to_owned())
@@ -90,7 +90,7 @@ impl Sealed {
 }
 
 fn signed_text(announcer: &str, said: &str) -> Vec<u8> {
-    format!("{WHAT}\n{}\n{announcer}\n{said}", announcer.len()).into_bytes()
+    format!("{SIGNATURE_PURPOSE}\n{}\n{announcer}\n{said}", announcer.len()).into_bytes()
 }
 
 #[cfg(test)]
@@ -109,11 +109,11 @@ mod tests {
         for (body, key) in [(&body, key("l")), (&changed[0], key("k")), (&changed[1], key("k"))] {
             assert!(opened(body, &key).unwrap_err().contains("signature"), "{body}");
         }
-        let long = Map::from_iter([("tool/x".to_owned(), json!("x".repeat(LARGEST)))]);
+        let long = Map::from_iter([("tool/x".to_owned(), json!("x".repeat(MAX_BODY_BYTES)))]);
         let long = Announcement { descriptors: long, ..announcement };
         assert!(long.signed("me", &key("k")).unwrap_err().contains("larger than"));
         assert!(changed.iter().all(|other| *other != body));
         assert!(AnnouncerKey::parse("short").unwrap_err().contains("fewer than 32"));
-        assert!(opened("[]", &key("k")).is_err() && Sealed::read(&vec![b' '; LARGEST + 1]).is_err());
+        assert!(opened("[]", &key("k")).is_err() && Sealed::read(&vec![b' '; MAX_BODY_BYTES + 1]).is_err());
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Largest body that is published, bytes: Pulsar's brokers cut the connection at 5 MiB, metadata included.
-pub const LARGEST: usize = 5_000_000;
+pub const MAX_BODY_BYTES: usize = 5_000_000;
 /// Longest `id`, bytes. It is part of the same message as the body.
-pub const LONGEST_ID: usize = 1024;
+pub const MAX_ID_BYTES: usize = 1024;
 
 /// How long a confirmation of the broker may take.
 pub const CONFIRMED: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! The envelope of a tool service: a request with two JSON texts, and replies. Unknown fields are ignored, because
 //! TrustGraph adds and drops some. A body over the limit is neither parsed nor sent.
 
-use super::delivery::LARGEST;
+use super::delivery::MAX_BODY_BYTES;
 use crate::base::json;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -83,8 +83,8 @@ impl ToolServiceRequest {
     }
 
     pub fn decode(body: &[u8]) -> Result<ToolServiceRequest, String> {
-        if body.len() > LARGEST {
-            return Err(format!("The request is longer than {LARGEST} bytes."));
+        if body.len() > MAX_BODY_BYTES {
+            return Err(format!("The request is longer than {MAX_BODY_BYTES} bytes."));
         }
         let wrong =
             |why: &str| format!("The request is not a JSON object with \"config\" and \"arguments\" as texts: {why}.");
@@ -116,13 +116,13 @@ impl ToolServiceResponse {
     /// `None`: the reply is larger than a broker accepts.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let body = serde_json::to_vec(self).unwrap_or_default();
-        (body.len() <= LARGEST).then_some(body)
+        (body.len() <= MAX_BODY_BYTES).then_some(body)
     }
 
     /// Reads a reply as TrustGraph's clients do: an absent member has its default, any `error` but null is an error.
     pub fn decode(body: &[u8]) -> Result<ToolServiceResponse, String> {
-        if body.len() > LARGEST {
-            return Err(format!("the reply is longer than {LARGEST} bytes"));
+        if body.len() > MAX_BODY_BYTES {
+            return Err(format!("the reply is longer than {MAX_BODY_BYTES} bytes"));
         }
         // serde would read a list as the fields in their order.
         if !body.trim_ascii_start().starts_with(b"{") {
@@ -152,7 +152,7 @@ mod tests {
         let body = String::from_utf8(whole.encode().unwrap()).unwrap();
         assert_eq!(body, r#"{"error":null,"response":"größer","end_of_stream":true}"#);
         assert_eq!(ToolServiceResponse::decode(body.as_bytes()).unwrap(), whole);
-        assert_eq!(ToolServiceResponse::whole("x".repeat(LARGEST)).encode(), None);
+        assert_eq!(ToolServiceResponse::whole("x".repeat(MAX_BODY_BYTES)).encode(), None);
         let read = ToolServiceResponse::decode(br#"{"error": {}}"#).unwrap();
         assert_eq!((read.error.unwrap().message.as_str(), read.end_of_stream), ("", false));
         assert_eq!(ToolServiceResponse::decode(br#"{"response": {"a": 1}}"#).unwrap().response, r#"{"a":1}"#);

@@ -4,7 +4,7 @@
 //! everything again. No message is sent twice.
 
 use super::delivery::{
-    CONFIRMED, Delivery, Ends, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Subscription, Trace,
+    CONFIRMED, Delivery, Ends, Incoming, MAX_BODY_BYTES, MAX_ID_BYTES, Outgoing, PublishError, Subscription, Trace,
 };
 #[cfg(feature = "pulsar")]
 use super::pulsar;
@@ -19,14 +19,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Deliveries that may wait to be read.
-const WAITING: usize = 16;
-/// Time limit for connecting and declaring. After each timeout it doubles, up to `LONGEST_PATIENCE`: a broker that has
+const MAX_DELIVERIES: usize = 16;
+/// Time limit for connecting and declaring. After each timeout it doubles, up to `MAX_CONNECT_TIMEOUT`: a broker that has
 /// just started, or is busy, may need longer.
-const PATIENCE: Duration = Duration::from_secs(15);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause between two attempts.
-const PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// After `stop`: how long to wait for messages that the broker has already sent.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -60,7 +60,7 @@ impl Link {
     /// Starts a task that connects and reconnects. Received messages are read from the receiver, which ends after
     /// `stop`.
     pub fn open(terms: Terms, source: Subscription, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
-        let (deliveries, receiver) = mpsc::channel(WAITING);
+        let (deliveries, receiver) = mpsc::channel(MAX_DELIVERIES);
         let state = LinkState::Away { since: Timestamp::now(), why: FIRST.to_owned() };
         let (sender, standing) = watch::channel(LinkStatus { state, out: None });
         let (stop, end) = (CancellationToken::new(), CancellationToken::new());
@@ -105,7 +105,7 @@ impl Link {
 
     /// Publishes a request in the same way. Returns the state of the connection that carried it.
     pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<LinkState, PublishError> {
-        if body.len() > LARGEST || id.len() > LONGEST_ID {
+        if body.len() > MAX_BODY_BYTES || id.len() > MAX_ID_BYTES {
             return Err(PublishError::TooLarge);
         }
         let mut standing = self.standing.clone();
@@ -134,7 +134,7 @@ struct Connector {
 
 impl Connector {
     async fn up(self, deliveries: mpsc::Sender<Delivery>) {
-        let (mut pause, mut patience) = (PAUSE, PATIENCE);
+        let (mut pause, mut patience) = (RETRY_DELAY, CONNECT_TIMEOUT);
         while !self.stop.is_cancelled() {
             let connecting = tokio::time::timeout(patience, connect(&self.terms, &self.source, &self.to));
             let connected = tokio::select! {
@@ -144,7 +144,7 @@ impl Connector {
             let began = Instant::now();
             let why = match connected {
                 Ok(Ok((mut incoming, outgoing))) => {
-                    patience = PATIENCE;
+                    patience = CONNECT_TIMEOUT;
                     let why = self.pump(&mut *incoming, outgoing, &deliveries).await;
                     if self.stop.is_cancelled() {
                         // Deliveries that were read may still be answered and acknowledged on this connection.
@@ -156,19 +156,19 @@ impl Connector {
                 Ok(Err(why)) => why,
                 Err(_) => {
                     let why = format!("no connection within {} s", patience.as_secs());
-                    patience = (patience * 2).min(LONGEST_PATIENCE);
+                    patience = (patience * 2).min(MAX_CONNECT_TIMEOUT);
                     why
                 }
             };
-            if began.elapsed() > LONGEST_PAUSE {
-                pause = PAUSE;
+            if began.elapsed() > MAX_RETRY_DELAY {
+                pause = RETRY_DELAY;
             }
             self.is_away(&why);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.cancelled() => break,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_RETRY_DELAY);
         }
         drop(deliveries);
         std::future::pending().await

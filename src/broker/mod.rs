@@ -13,7 +13,7 @@ mod serve;
 mod terms;
 
 pub use announcement::{Announcement, AnnouncerKey, Sealed};
-pub use delivery::{Delivery, LARGEST, LONGEST_ID, PublishError, Subscription, Trace};
+pub use delivery::{Delivery, MAX_BODY_BYTES, MAX_ID_BYTES, PublishError, Subscription, Trace};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, LinkState};
 pub use serve::{ReplyStream, ServiceRequest, ToolService, serve};

@@ -24,7 +24,7 @@ const HEARTBEAT: u16 = 20;
 /// How many replies the broker may send before the first is read.
 const REPLIES: u16 = 64;
 /// Most messages in a dead-letter queue. The oldest are dropped first.
-const BURIED: i32 = 1000;
+const MAX_DEAD_LETTERS: i32 = 1000;
 
 type Failed = lapin::Error;
 
@@ -234,7 +234,7 @@ impl Hold for UnackedDelivery {
                     // On a channel of its own: if the queue exists with other arguments, the broker closes the channel.
                     let channel = way.connection.create_channel().await.map_err(|why| why.to_string())?;
                     let mut arguments = FieldTable::default();
-                    arguments.insert("x-max-length".into(), AMQPValue::LongInt(BURIED));
+                    arguments.insert("x-max-length".into(), AMQPValue::LongInt(MAX_DEAD_LETTERS));
                     let _ =
                         channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments).await;
                     let _ = channel.close(200, "".into()).await;

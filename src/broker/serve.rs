@@ -1,7 +1,7 @@
 //! Serves a tool service written in Rust (`examples/joke.rs`). Every request gets a reply, even if the service fails or
 //! panics.
 
-use super::delivery::{Delivery, LONGEST_ID, PublishError, Subscription};
+use super::delivery::{Delivery, MAX_ID_BYTES, PublishError, Subscription};
 use super::envelope::{ToolServiceRequest, ToolServiceResponse};
 use super::link::Link;
 use super::terms::{Terms, Topic};
@@ -73,7 +73,7 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
     let reply = match parse_request(&delivery.body) {
         // Two kinds of message get no reply: one that is a reply itself, and one whose id is too long.
         Ok(None) => None,
-        _ if delivery.id.len() > LONGEST_ID => None,
+        _ if delivery.id.len() > MAX_ID_BYTES => None,
         Ok(Some(asked)) => {
             // A task of its own, so that a panic ends nothing else; it ends with this one.
             let mut work = JoinSet::new();

@@ -168,7 +168,7 @@ pub struct Topic {
 }
 
 /// Longest name of all parts, bytes: RabbitMQ allows 255 for a queue, whose name also contains the subscription.
-const LONGEST_TOPIC: usize = 120;
+const MAX_TOPIC_BYTES: usize = 120;
 
 impl Topic {
     pub fn parse(text: &str) -> Result<Topic, String> {
@@ -189,8 +189,8 @@ impl Topic {
             return Err(format!("a topic has three parts: {shape}"));
         };
         let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-        if ![space, class, name].into_iter().all(plain) || text.len() > LONGEST_TOPIC {
-            return Err(format!("no part may be empty; plain characters, at most {LONGEST_TOPIC} in all: {shape}"));
+        if ![space, class, name].into_iter().all(plain) || text.len() > MAX_TOPIC_BYTES {
+            return Err(format!("no part may be empty; plain characters, at most {MAX_TOPIC_BYTES} in all: {shape}"));
         }
         Ok(Topic { space: space.to_owned(), class: class.to_owned(), name: name.to_owned() })
     }

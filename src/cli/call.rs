@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Largest input that is read, bytes; the tool's own limit is smaller.
-const LARGEST: u64 = 64 * 1024 * 1024;
+const MAX_INPUT_BYTES: u64 = 64 * 1024 * 1024;
 /// How long a pipe may be silent before we take it for one without a writer, milliseconds.
 const SILENCE_MS: u16 = 1000;
 /// Lines of a log that may wait to be shown.
@@ -217,9 +217,9 @@ pub(super) fn file_text(file: &str) -> anyhow::Result<String> {
 
 pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    from.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| caller(format!("{name}: {e}")))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(caller(format!("{name}: more than {LARGEST} bytes")).into());
+    from.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).map_err(|e| caller(format!("{name}: {e}")))?;
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        return Err(caller(format!("{name}: more than {MAX_INPUT_BYTES} bytes")).into());
     }
     String::from_utf8(bytes)
         .map_err(|e| caller(format!("{name}: not UTF-8 (at byte {})", e.utf8_error().valid_up_to())).into())

@@ -48,7 +48,7 @@ pub struct PromptArgs {
 }
 
 /// Widest description in the table, characters.
-const WIDE: usize = 60;
+const MAX_DESCRIPTION_CHARS: usize = 60;
 
 pub fn prompt(settings: &Settings, PromptArgs { namespace, tags }: PromptArgs) -> anyhow::Result<ExitCode> {
     run(settings, Args { namespace, tags, format: Some(export::Format::Prompt), ..Args::default() })
@@ -132,7 +132,7 @@ fn row(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
         "tool": tool.manifest.id,
         "version": head(&tool.manifest.version.to_string(), 20),
         "source": head(&tool.source, 20),
-        "description": head(first, WIDE),
+        "description": head(first, MAX_DESCRIPTION_CHARS),
         "unavailable": needs.iter().map(Obstacle::words).collect::<Vec<_>>(),
     })
 }

@@ -19,10 +19,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 /// Largest answer, bytes.
-const LARGEST: usize = 16 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// The variable with an operator's token, where the server takes tokens.
 const TOKEN: &str = "TOOLHOST_TOKEN";
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Server {
@@ -74,7 +74,7 @@ impl Server {
         let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = process::runtime()?;
         let asked = async {
-            let answer = tokio::time::timeout(PATIENCE, self.send(method, path, body)).await;
+            let answer = tokio::time::timeout(TIMEOUT, self.send(method, path, body)).await;
             answer.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         };
         let (status, body) = runtime.block_on(asked).map_err(|why| {
@@ -136,7 +136,7 @@ where
     let request = request.body(Full::new(Bytes::from(body))).map_err(|e| e.to_string())?;
     let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
     let status = answer.status().as_u16();
-    let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?;
     Ok((status, body.to_bytes()))
 }
 

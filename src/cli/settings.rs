@@ -27,7 +27,7 @@ const PACKAGES: &str = "packages";
 /// The heading of these flags in the help.
 const HEADING: &str = "Options of every verb";
 /// Largest config file, bytes.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
 /// The flags every verb takes.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -384,7 +384,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
 
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
-    let bytes = files::checked(files::open(file, OFlag::empty()), LARGEST, |facts| match facts {
+    let bytes = files::checked(files::open(file, OFlag::empty()), MAX_CONFIG_BYTES, |facts| match facts {
         _ if !files::is_trusted(facts.uid()) => {
             Some("it belongs to another user, who could change what this host does".to_owned())
         }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 /// A change is reported once nothing else changed for this long, and at the latest after `LATEST`.
-const QUIET: Duration = Duration::from_millis(200);
+const DEBOUNCE: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(2);
 /// How often files are compared where the kernel reports no changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -150,7 +150,7 @@ impl Watch {
     pub async fn changed(&mut self) {
         self.changes.recv().await;
         let latest = Instant::now() + LATEST;
-        while let Ok(Some(())) = timeout_at(latest.min(Instant::now() + QUIET), self.changes.recv()).await {}
+        while let Ok(Some(())) = timeout_at(latest.min(Instant::now() + DEBOUNCE), self.changes.recv()).await {}
     }
 }
 

@@ -17,9 +17,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest object, and longest line of words, in a report, bytes.
-const WIDE: usize = 100;
+const MAX_LINE_BYTES: usize = 100;
 /// Widest column of a table, characters.
-const WIDEST: usize = 56;
+const MAX_COLUMN_CHARS: usize = 56;
 
 /// Something could not be written to standard output.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -134,7 +134,7 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
     out
 }
 
-/// Rows under their headings: a column is `member` or `member=heading`. A cell that is longer than `WIDEST` pushes the
+/// Rows under their headings: a column is `member` or `member=heading`. A cell that is longer than `MAX_COLUMN_CHARS` pushes the
 /// rest of its row to the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let columns = columns.iter().map(|column| column.split_once('=').unwrap_or((*column, *column)));
@@ -143,7 +143,9 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let cells = |row: &Value| columns.iter().map(|(name, _)| text::printable(&named(name, &row[*name]))).collect();
     let cells: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
     let length = |row: &Vec<String>, column: usize| row[column].chars().count();
-    let width = |column| cells.iter().map(|row| length(row, column)).filter(|wide| *wide <= WIDEST).max().unwrap_or(0);
+    let width = |column| {
+        cells.iter().map(|row| length(row, column)).filter(|wide| *wide <= MAX_COLUMN_CHARS).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let mut out = String::new();
     for (at, row) in cells.iter().enumerate() {
@@ -166,7 +168,7 @@ pub fn field(name: &str, value: &Value, out: &mut String) {
     let parts: Vec<String> = match value {
         Value::Array(items) if items.iter().all(is_word) => fill(items.iter().map(flat)),
         Value::Array(items) => items.iter().map(flat).collect(),
-        Value::Object(fields) if flat(value).len() > WIDE => fields.iter().filter_map(pair).collect(),
+        Value::Object(fields) if flat(value).len() > MAX_LINE_BYTES => fields.iter().filter_map(pair).collect(),
         other => vec![flat(other)],
     };
     for (at, part) in parts.iter().enumerate() {
@@ -210,7 +212,7 @@ fn title(name: &str) -> String {
 fn fill(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
-        match lines.last_mut().filter(|line| line.len() + word.len() < WIDE) {
+        match lines.last_mut().filter(|line| line.len() + word.len() < MAX_LINE_BYTES) {
             Some(line) => line.push_str(&format!(" {word}")),
             None => lines.push(word),
         }

@@ -29,10 +29,10 @@ use tokio::time::timeout;
 /// Longest attempt to reach one address.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Most dials at one time: in all, of one principal, and of one tool for that principal.
-const ALL_DIALS: usize = 256;
-const DIALS_OF_ONE: usize = 96;
-const DIALS_OF_A_TOOL: usize = 32;
-static DIALS: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(ALL_DIALS, DIALS_OF_ONE));
+const MAX_DIALS: usize = 256;
+const MAX_DIALS_PER_PRINCIPAL: usize = 96;
+const MAX_DIALS_PER_TOOL: usize = 32;
+static DIALS: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(MAX_DIALS, MAX_DIALS_PER_PRINCIPAL));
 /// Buffer of a socket to a host, bytes; the kernel doubles it (socket(7)).
 const BUFFER: u32 = 256 * 1024;
 /// Most addresses of one name that are tried.
@@ -65,8 +65,8 @@ impl Dialler {
             return Err(RefusalReason::NotGranted);
         }
         let [who, tool] = &self.payer;
-        let keys = [(who.clone(), DIALS_OF_ONE), (format!("{who}\0{tool}"), DIALS_OF_A_TOOL)];
-        let _place = DIALS.enter_as(places::claim(ALL_DIALS, keys), 1).await;
+        let keys = [(who.clone(), MAX_DIALS_PER_PRINCIPAL), (format!("{who}\0{tool}"), MAX_DIALS_PER_TOOL)];
+        let _place = DIALS.enter_as(places::claim(MAX_DIALS, keys), 1).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }

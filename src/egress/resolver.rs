@@ -20,7 +20,7 @@ const ONE_ANSWER: Duration = Duration::from_millis(1500);
 const HOSTS: &str = "/etc/hosts";
 const SERVERS: &str = "/etc/resolv.conf";
 /// Longest such file, bytes.
-const LONGEST: u64 = 16 * 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Both files as they were read.
 struct Machine {
@@ -56,9 +56,9 @@ fn read(path: &Path) -> Result<String, String> {
         opened => opened.map_err(|e| failed(&e))?,
     };
     let mut bytes = Vec::new();
-    let length = file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
-    match length as u64 > LONGEST {
-        true => Err(failed(&format!("longer than {} MiB", LONGEST >> 20))),
+    let length = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
+    match length as u64 > MAX_FILE_BYTES {
+        true => Err(failed(&format!("longer than {} MiB", MAX_FILE_BYTES >> 20))),
         false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
     }
 }

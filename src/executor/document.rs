@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use std::time::Instant;
 
 /// Largest file of a resource, bytes.
-const LARGEST: u64 = 4 * 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The executor of prompts and resources.
 #[derive(Debug, Default)]
@@ -38,8 +38,9 @@ impl Executor for Documents {
                         Body::Text(text) => resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted)),
                         Body::File(path) => {
                             let (folder, path) = (call.site.folder.clone(), path.clone());
-                            let read =
-                                tokio::task::spawn_blocking(move || registry::read_beneath(&folder, &path, LARGEST));
+                            let read = tokio::task::spawn_blocking(move || {
+                                registry::read_beneath(&folder, &path, MAX_FILE_BYTES)
+                            });
                             let unread = |why: String| {
                                 Fault::new(Kind::ServiceError, "The resource's file cannot be read.").person(why)
                             };

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long an idle entry is kept.
-const KEPT: Duration = Duration::from_secs(60);
-/// How many times in `KEPT` the pool is swept.
-const LOOKS: u32 = 6;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many times in `IDLE_TIMEOUT` the pool is swept.
+const SWEEPS_PER_TIMEOUT: u32 = 6;
 
 #[derive(Debug)]
 pub struct IdlePool<K, T> {
@@ -26,7 +26,7 @@ struct IdleEntries<K, T> {
 impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
     pub fn new(most: usize) -> IdlePool<K, T> {
         let kept = Mutex::new(IdleEntries { entries: Vec::new(), sweeping: false });
-        IdlePool { kept, most, keep_for: KEPT }
+        IdlePool { kept, most, keep_for: IDLE_TIMEOUT }
     }
 
     /// Takes the most recently used entry that fits, so that the others expire.
@@ -62,7 +62,7 @@ impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
 /// Drops what was idle too long, and ends when nothing is left.
 async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<IdlePool<K, T>>, keep_for: Duration) {
     loop {
-        tokio::time::sleep(keep_for / LOOKS).await;
+        tokio::time::sleep(keep_for / SWEEPS_PER_TIMEOUT).await;
         let Some(idle) = idle.upgrade() else { return };
         let mut kept = lock(&idle.kept);
         let (old, young): (Vec<_>, Vec<_>) =

@@ -164,7 +164,7 @@ pub trait Executor: Send + Sync {
 }
 
 /// What preparing may take without shortening the tool's own time.
-const SPARE: Duration = Duration::from_millis(500);
+const FREE_PREPARATION: Duration = Duration::from_millis(500);
 
 /// The deadlines of one call: preparing included, it ends within its limit and a second.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +180,7 @@ impl Clock {
 
     /// The tool's own time, if it starts now: its limit, unless preparing took what there was to spare.
     pub fn left(&self) -> Duration {
-        self.limit.min(self.until(SPARE))
+        self.limit.min(self.until(FREE_PREPARATION))
     }
 
     /// The time left until the host gives up on the call.
@@ -198,13 +198,13 @@ impl Clock {
         under_way: &str,
         step: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        if self.until(SPARE).is_zero() {
+        if self.until(FREE_PREPARATION).is_zero() {
             let message = "the time limit of the call passed before the tool could be started";
             return Err(fault::Fault::new(fault::Kind::TimeoutError, message).into());
         }
         let late =
             || fault::Fault::new(fault::Kind::TimeoutError, format!("{under_way}; try again")).retryable().into();
-        tokio::time::timeout(self.until(SPARE), step).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(self.until(FREE_PREPARATION), step).await.unwrap_or_else(|_| Err(late()))
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// Keywords whose subschemas apply to the same value: in every case, or perhaps.
 const ALWAYS: &[&str] = &["allOf"];
-const PERHAPS: &[&str] = &["allOf", "anyOf", "oneOf", "then", "else"];
+const CONDITIONAL_KEYWORDS: &[&str] = &["allOf", "anyOf", "oneOf", "then", "else"];
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
 /// Most subschemas looked at while filling in defaults.
@@ -150,7 +150,7 @@ fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'
 }
 
 fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
-    together(root, schema, PERHAPS)
+    together(root, schema, CONDITIONAL_KEYWORDS)
 }
 
 /// The schema that a `$ref` leads to; the load refused references out of the document.

@@ -96,14 +96,14 @@ struct Position {
     depth: usize,
     /// How many levels of the *value* lie above the value that this part checks.
     level: usize,
-    /// How often the checker looks at this part for one value (`AGAIN`).
+    /// How often the checker looks at this part for one value (`CHECKS_PER_UNEVALUATED`).
     times: usize,
     in_union: bool,
 }
 
 /// How often the checker checks a schema beside `unevaluatedProperties` or `unevaluatedItems`: as usual, once more for
 /// whether it holds, and once more for what it looked at.
-const AGAIN: usize = 3;
+const CHECKS_PER_UNEVALUATED: usize = 3;
 
 struct Walk<'s> {
     root: &'s Value,
@@ -137,7 +137,7 @@ impl<'s> Walk<'s> {
         // A text is compared with a pattern once for each reference that leads to the pattern.
         self.bounds.states = self.bounds.states.saturating_add(states.saturating_mul(at.times));
         let again = ["unevaluatedProperties", "unevaluatedItems"].iter().any(|keyword| map.contains_key(*keyword));
-        let times = if again { at.times.saturating_mul(AGAIN) } else { at.times };
+        let times = if again { at.times.saturating_mul(CHECKS_PER_UNEVALUATED) } else { at.times };
         self.around.push((schema, at.level));
         if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
             self.reference(reference, pointer, Position { times, depth: at.depth + 1, ..at })?;

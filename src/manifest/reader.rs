@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Most problems that are reported about one file: finding a place costs one walk over the text.
 pub const MAX_PROBLEMS: usize = 100;
 /// Of a list that has too many entries, only this many are read and checked.
-const LONGEST_FAULTY: usize = 1000;
+const MAX_FAULTY_ENTRIES: usize = 1000;
 
 /// Most unknown names that are reported of one table or object.
 const MAX_NAMES: usize = 100;
@@ -164,7 +164,7 @@ impl<'d> Reader<'d> {
         // A list that is too long is a fault already.
         let is_faulty = self.problems.iter().any(|problem| problem.pointer == pointer);
         let count = self.value.pointer(pointer).and_then(Value::as_array).map_or(0, Vec::len);
-        let each = 0..count.min(if is_faulty { LONGEST_FAULTY } else { usize::MAX });
+        let each = 0..count.min(if is_faulty { MAX_FAULTY_ENTRIES } else { usize::MAX });
         let each = each.map(|index| format!("{pointer}/{index}"));
         each.filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry))).collect()
     }

@@ -20,11 +20,11 @@ const DEEP_STACK_BYTES: usize = 256 << 20;
 /// A check of more steps is explained by its first flaw: an explanation can be larger than its value.
 const LARGE_CHECK_STEPS: usize = 200_000;
 /// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
-const BYTES_A_STEP: usize = 32;
+const BYTES_PER_STEP: usize = 32;
 /// A character is compared with so many states of a pattern in one step.
-const STATES_A_STEP: usize = 16;
+const STATES_PER_STEP: usize = 16;
 /// An explanation costs as much again for so many bytes of the schema that it copies.
-const COPIED_A_STEP: usize = 256;
+const COPIED_BYTES_PER_STEP: usize = 256;
 
 /// A schema as written, and compiled.
 #[derive(Clone, Debug)]
@@ -87,15 +87,15 @@ impl Schema {
 
     /// Compiles subschemas as the properties `0`, `1`, … of one object, so that what they share is compiled once.
     fn parts(&self, pointers: &[String]) -> Option<Validator> {
-        const HERE: &str = "toolhost:schema";
+        const BASE_URI: &str = "toolhost:schema";
         const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'~').remove(b'-').remove(b'_').remove(b'.');
-        let reference = |pointer| json!({ "$ref": format!("{HERE}#{}", utf8_percent_encode(pointer, PLAIN)) });
+        let reference = |pointer| json!({ "$ref": format!("{BASE_URI}#{}", utf8_percent_encode(pointer, PLAIN)) });
         let properties = pointers.iter().enumerate().map(|(at, pointer)| (at.to_string(), reference(pointer)));
         let mut schema = json!({ "properties": properties.collect::<serde_json::Map<_, _>>() });
         if let Some(draft) = self.raw.get("$schema") {
             schema["$schema"] = draft.clone();
         }
-        let document = jsonschema::Registry::new().add(HERE, &self.raw).ok()?.prepare().ok()?;
+        let document = jsonschema::Registry::new().add(BASE_URI, &self.raw).ok()?.prepare().ok()?;
         options().with_registry(&document).build(&schema).ok()
     }
 
@@ -144,15 +144,15 @@ impl Schema {
                 }
                 Value::Null | Value::Bool(_) | Value::Number(_) => {}
             }
-            let patterns = bytes.saturating_mul(self.bounds.states) / STATES_A_STEP;
-            let parts = self.bounds.parts.saturating_mul(1 + bytes / BYTES_A_STEP);
+            let patterns = bytes.saturating_mul(self.bounds.states) / STATES_PER_STEP;
+            let parts = self.bounds.parts.saturating_mul(1 + bytes / BYTES_PER_STEP);
             steps = steps.saturating_add(parts.saturating_add(patterns));
             if steps > MAX_CHECK_STEPS {
                 break;
             }
         }
         let branches = self.bounds.circles.max(1).saturating_pow(deepest);
-        (steps, steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_A_STEP))
+        (steps, steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_BYTES_PER_STEP))
     }
 
     /// Every way a value breaks this schema, up to a bound; empty = it fits.

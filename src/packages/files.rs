@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The largest file that is read, bytes: several times the lock of a large application.
-pub(super) const LARGEST: u64 = 4 << 20;
+pub(super) const MAX_FILE_BYTES: u64 = 4 << 20;
 /// The largest package.json or pyproject.toml that is read, bytes: a person writes them.
-const LARGEST_WRITTEN: u64 = 1 << 20;
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 /// The most packages of one lock, and the most requirements of one file.
-pub(super) const MOST: usize = 5000;
+pub(super) const MAX_PACKAGES: usize = 5000;
 
 /// Where a script lies.
 pub struct ScriptLocation<'a> {
@@ -82,7 +82,7 @@ impl<'a> ScriptFolder<'a> {
         }
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
             .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
-        let most = if ["package.json", "pyproject.toml"].contains(&name) { LARGEST_WRITTEN } else { LARGEST };
+        let most = if ["package.json", "pyproject.toml"].contains(&name) { MAX_MANIFEST_BYTES } else { MAX_FILE_BYTES };
         let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
         std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
@@ -92,7 +92,7 @@ impl<'a> ScriptFolder<'a> {
     /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
     pub fn script(&self, name: &str) -> Option<TextFile> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
-        let bytes = files::whole(File::from(file), LARGEST).ok()??;
+        let bytes = files::whole(File::from(file), MAX_FILE_BYTES).ok()??;
         Some(TextFile::new(self.path.join(name), &bytes))
     }
 

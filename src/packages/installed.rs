@@ -12,8 +12,8 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 
 /// Largest description of a package, and largest list of the files of one, that is read, bytes.
-const LARGEST: u64 = 4 << 20;
-const LARGEST_RECORD: u64 = 32 << 20;
+const MAX_METADATA_BYTES: u64 = 4 << 20;
+const MAX_RECORD_BYTES: u64 = 32 << 20;
 
 /// A copy of a package that lies inside another one, where no installer put it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
         (false, "dist-info") => format!("{}/METADATA", item.path),
         (false, _) => format!("{}/PKG-INFO", item.path),
     };
-    let text = read(root, &file, LARGEST)?;
+    let text = read(root, &file, MAX_METADATA_BYTES)?;
     let text = String::from_utf8_lossy(&text);
     let header = |key: &str| {
         let mut fields = text.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':'));
@@ -103,7 +103,7 @@ fn info(name: &str) -> Option<(&str, String)> {
 
 /// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
 fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
-    let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?;
+    let record = read(root, &format!("{}/RECORD", item.path), MAX_RECORD_BYTES)?;
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
         let top = parts.find(|part| !matches!(*part, "" | ".")).unwrap_or_default();
@@ -124,7 +124,7 @@ fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distributio
         return Ok(None);
     }
     let file = if place { format!("{}/package.json", item.path) } else { item.path.clone() };
-    let text = read(root, &file, LARGEST)?;
+    let text = read(root, &file, MAX_METADATA_BYTES)?;
     // npm accepts a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     let said: Value = serde_json::from_slice(text).unwrap_or_default();

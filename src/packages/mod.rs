@@ -42,8 +42,8 @@ pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>
 /// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in `ScriptLocation`.
 pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
     let file = files::TextFile::new(path.to_owned(), text.as_bytes());
-    if text.len() as u64 > files::LARGEST {
-        return Err(file.problem(0, format!("it is larger than {} bytes", files::LARGEST)));
+    if text.len() as u64 > files::MAX_FILE_BYTES {
+        return Err(file.problem(0, format!("it is larger than {} bytes", files::MAX_FILE_BYTES)));
     }
     match kind {
         Ecosystem::Python => python::read_lock(file, python),

@@ -1,6 +1,6 @@
 //! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
 
-use super::files::{MOST, ScriptFolder, TextFile, misfit, shown};
+use super::files::{MAX_PACKAGES, ScriptFolder, TextFile, misfit, shown};
 use crate::base::json::{self, Dialect, Document, escape_segment};
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, SourceFile};
 use crate::policy::{FileProblem, versions};
@@ -19,7 +19,7 @@ const LOCK: &str = "package-lock.json";
 /// A lock that is not parsed here: the installer translates it.
 const FOREIGN: &str = "bun.lock";
 /// Most packages nested in one another.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// Fields of a locked package that name other packages.
 const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
 /// Fields of package.json that change what its names and ranges mean.
@@ -137,8 +137,8 @@ fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Depende
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {
             Value::Null => continue,
-            Value::Object(listed) if listed.len() <= MOST => listed,
-            _ => return Err(file.problem(0, format!("`{field}` is not an object of at most {MOST} packages"))),
+            Value::Object(listed) if listed.len() <= MAX_PACKAGES => listed,
+            _ => return Err(file.problem(0, format!("`{field}` is not an object of at most {MAX_PACKAGES} packages"))),
         };
         for (name, range) in listed {
             let bad = |why: &str| file.problem(line(document, name), format!("`{}`: {why}", shown(name)));
@@ -173,7 +173,7 @@ fn is_met(name: &str, range: &str, optional: bool, tree: &Tree) -> Result<(), St
 /// The names of the packages along a place. `None`: not a place below `node_modules`.
 fn names(place: &str) -> Option<Vec<&str>> {
     let names: Vec<&str> = place.strip_prefix("node_modules/")?.split("/node_modules/").collect();
-    let good = names.len() <= DEEPEST && names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some());
+    let good = names.len() <= MAX_DEPTH && names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some());
     good.then_some(names)
 }
 
@@ -184,8 +184,8 @@ fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
         let fix = "`npm install --package-lock-only` of npm 7 or later writes 3";
         return Err(file.problem(0, format!("its lockfileVersion is not read: {fix}")));
     };
-    if places.len() > MOST {
-        return Err(file.problem(0, format!("more than {MOST} packages")));
+    if places.len() > MAX_PACKAGES {
+        return Err(file.problem(0, format!("more than {MAX_PACKAGES} packages")));
     }
     let mut tree = Tree::new();
     // Sorted, so that a place comes after the place around it.

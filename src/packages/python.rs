@@ -1,7 +1,7 @@
 //! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and
 //! the locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
 
-use super::files::{MOST, ScriptFolder, ScriptLocation, TextFile, misfit, shown};
+use super::files::{MAX_PACKAGES, ScriptFolder, ScriptLocation, TextFile, misfit, shown};
 use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required};
 use crate::policy::{FileProblem, versions};
@@ -232,8 +232,8 @@ impl Lock {
         if !lock.version.starts_with("1.") {
             return Err(file.problem(0, format!("lock-version `{}` is not supported: use 1.0", shown(&lock.version))));
         }
-        if lock.packages.len() > MOST {
-            return Err(file.problem(0, format!("more than {MOST} packages")));
+        if lock.packages.len() > MAX_PACKAGES {
+            return Err(file.problem(0, format!("more than {MAX_PACKAGES} packages")));
         }
         let mut packages = Vec::new();
         for Locked { name, version, marker, vcs, directory, archive, sdist, wheels } in &lock.packages {
@@ -261,8 +261,8 @@ fn entries(file: &TextFile, here: &Environment) -> Result<(Vec<Requirement>, Opt
         if !text.is_empty() && text != "--require-hashes" {
             entries.push(entry(text, line, here).map_err(|why| file.problem(line, why))?);
         }
-        if entries.len() > MOST {
-            return Err(file.problem(line, format!("more than {MOST} requirements")));
+        if entries.len() > MAX_PACKAGES {
+            return Err(file.problem(line, format!("more than {MAX_PACKAGES} requirements")));
         }
     }
     if entries.iter().all(|(_, hashes)| hashes.is_empty()) {
@@ -394,8 +394,8 @@ fn parse_requirements<'t>(
         );
         return Err(file.problem(line(value.span().start), why));
     }
-    if listed.len() > MOST {
-        return Err(file.problem(0, format!("more than {MOST} requirements")));
+    if listed.len() > MAX_PACKAGES {
+        return Err(file.problem(0, format!("more than {MAX_PACKAGES} requirements")));
     }
     let one = |written: &Spanned<String>| {
         let line = line(written.span().start);
@@ -430,10 +430,10 @@ fn block(script: TextFile, environment: &Environment) -> Result<Option<Asks>, Fi
 
 /// Longest requirement or marker, bytes; most comparisons of a marker, most of them with `in`, and most markers of one
 /// file: the library builds a decision diagram of each and keeps it for good.
-const LONGEST: usize = 4000;
-const MOST_COMPARISONS: usize = 16;
-const MOST_IN: usize = 4;
-const MOST_MARKERS: usize = 200;
+const MAX_MARKER_BYTES: usize = 4000;
+const MAX_COMPARISONS: usize = 16;
+const MAX_IN: usize = 4;
+const MAX_MARKERS: usize = 200;
 
 #[derive(Clone, Debug)]
 struct Requirement {
@@ -495,8 +495,8 @@ impl Environment {
             return Err(format!("`{whole}` is {what}, and {index}"));
         }
         self.bounded(marker).map_err(|why| format!("`{whole}`: {why}"))?;
-        if text.len() > LONGEST {
-            return Err(format!("`{whole}` is longer than {LONGEST} bytes"));
+        if text.len() > MAX_MARKER_BYTES {
+            return Err(format!("`{whole}` is longer than {MAX_MARKER_BYTES} bytes"));
         }
         let bad = |why: &str| format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`");
         let read = pep508_rs::Requirement::<pep508_rs::VerbatimUrl>::from_str(text)
@@ -519,14 +519,14 @@ impl Environment {
         let texts = marker.matches(['"', '\'']).count() / 2;
         let inside = marker.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| *word == "in").count();
         let is_plain = marker.bytes().all(|b| (b' '..=b'~').contains(&b));
-        if marker.len() > LONGEST || texts > MOST_COMPARISONS || inside > MOST_IN || !is_plain {
-            return Err(format!("its marker is too long: at most {MOST_COMPARISONS} comparisons, {MOST_IN} with `in`"));
+        if marker.len() > MAX_MARKER_BYTES || texts > MAX_COMPARISONS || inside > MAX_IN || !is_plain {
+            return Err(format!("its marker is too long: at most {MAX_COMPARISONS} comparisons, {MAX_IN} with `in`"));
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());
-        match markers.len() <= MOST_MARKERS {
+        match markers.len() <= MAX_MARKERS {
             true => Ok(()),
-            false => Err(format!("more than {MOST_MARKERS} different markers: lock for fewer environments")),
+            false => Err(format!("more than {MAX_MARKERS} different markers: lock for fewer environments")),
         }
     }
 }

@@ -25,7 +25,7 @@ const LOCK: RecordKind = RecordKind { mark: b"thlock1\n", ending: ".resolved", m
 static KINDS: [RecordKind; 2] = [ENTRY, LOCK];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
 /// The limits of one entry.
-const MOST: Limits = Limits { files: 100_000, bytes: 4 << 30 };
+const MAX_TREE: Limits = Limits { files: 100_000, bytes: 4 << 30 };
 /// Most files in all lists that are cached in memory.
 const MAX_LISTED: usize = 300_000;
 
@@ -160,7 +160,7 @@ impl Store {
         std::fs::create_dir_all(site.parent().unwrap_or(&made))?;
         std::fs::rename(work.path.join(&layout.from), &site)?;
         let root = files::without_links(&made, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        let built = tree::read_tree(root.as_fd(), MOST)?;
+        let built = tree::read_tree(root.as_fd(), MAX_TREE)?;
         let vendored = installed::compare(root.as_fd(), &built, &layout.site, ecosystem, approved)?;
         Ok(Examined { work, layout, root, built, vendored })
     }

@@ -14,11 +14,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 /// Deepest folder, and longest path from the root, bytes.
-const DEEPEST: usize = 64;
-const LONGEST: usize = 1024;
+const MAX_DEPTH: usize = 64;
+const MAX_PATH_BYTES: usize = 1024;
 /// Threads that look for changes, and the fewest entries that are worth one.
-const MOST_THREADS: usize = 4;
-const LEAST_PART: usize = 400;
+const MAX_THREADS: usize = 4;
+const MIN_PART_FILES: usize = 400;
 
 /// A file or folder of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,8 +92,8 @@ struct TreeReader {
 
 impl TreeReader {
     fn folder(&mut self, folder: BorrowedFd, at: &str, depth: usize) -> Result<(), TreeError> {
-        if depth > DEEPEST {
-            return hostile(at, &format!("lies deeper than {DEEPEST} folders"));
+        if depth > MAX_DEPTH {
+            return hostile(at, &format!("lies deeper than {MAX_DEPTH} folders"));
         }
         fchmod(folder, Mode::from_bits_truncate(0o755))?;
         let mut folded = HashSet::new();
@@ -157,8 +157,8 @@ fn printable_path(at: &str, name: &CString) -> Result<String, TreeError> {
     if name.to_str().is_err() || !text::is_printable(&shown) {
         return hostile(&path, "is a name with characters that no package needs");
     }
-    if path.len() > LONGEST {
-        return hostile(&path, &format!("is a path of more than {LONGEST} bytes"));
+    if path.len() > MAX_PATH_BYTES {
+        return hostile(&path, &format!("is a path of more than {MAX_PATH_BYTES} bytes"));
     }
     Ok(path)
 }
@@ -188,8 +188,8 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
         stat.is_ok_and(|stat| Stamp::from_stat(&stat) == item.stamp)
     };
     let first = |part: &'i [Item]| part.iter().find(|item| !same(item)).map(|item| item.path.as_str());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    let mut parts = items.chunks(items.len().div_ceil(threads).max(LEAST_PART));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let mut parts = items.chunks(items.len().div_ceil(threads).max(MIN_PART_FILES));
     let ours = parts.next()?;
     // A call waits for this, and large packages have thousands of files.
     std::thread::scope(|scope| {
@@ -268,10 +268,10 @@ mod tests {
     fn every_change_is_seen_in_every_part_of_a_tree() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path();
-        (0..3 * LEAST_PART).for_each(|n| std::fs::write(top.join(n.to_string()), "one").expect("made"));
+        (0..3 * MIN_PART_FILES).for_each(|n| std::fs::write(top.join(n.to_string()), "one").expect("made"));
         std::fs::set_permissions(top.join("0"), std::fs::Permissions::from_mode(0o777)).expect("set");
         let root = files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        for n in [0, LEAST_PART, 3 * LEAST_PART - 1].map(|n| n.to_string()) {
+        for n in [0, MIN_PART_FILES, 3 * MIN_PART_FILES - 1].map(|n| n.to_string()) {
             let items = read(top, 10_000).expect("taken");
             let both = (first_changed(root.as_fd(), &items), first_altered(root.as_fd(), &items));
             assert_eq!(both, (None, None), "the control");

@@ -37,14 +37,14 @@ impl Ecosystem {
 }
 
 /// Longest name, version or range, bytes (npm's own bound for names).
-const LONGEST: usize = 214;
+const MAX_NAME_BYTES: usize = 214;
 /// The largest part of a version of Node (`Number.MAX_SAFE_INTEGER`).
-const LARGEST: u64 = (1 << 53) - 1;
+const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// The name in the form in which its index compares names. `None`: not the name of a package.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
     match ecosystem {
-        Ecosystem::Python if text.is_empty() || text.len() > LONGEST => None,
+        Ecosystem::Python if text.is_empty() || text.len() > MAX_NAME_BYTES => None,
         Ecosystem::Python => PackageName::from_str(text).ok().map(|name| name.to_string()),
         Ecosystem::Node => node_name(text).then(|| text.to_owned()),
     }
@@ -57,7 +57,7 @@ fn node_name(text: &str) -> bool {
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
             && !part.eq_ignore_ascii_case("node_modules")
     };
-    text.len() <= LONGEST
+    text.len() <= MAX_NAME_BYTES
         && match text.strip_prefix('@') {
             Some(scoped) => scoped.split_once('/').is_some_and(|(scope, name)| part(scope) && part(name)),
             None => part(text),
@@ -66,7 +66,7 @@ fn node_name(text: &str) -> bool {
 
 /// The version in its normal form. `None`: not a version.
 pub fn version(ecosystem: Ecosystem, text: &str) -> Option<String> {
-    if text.len() > LONGEST || !text.is_ascii() {
+    if text.len() > MAX_NAME_BYTES || !text.is_ascii() {
         return None;
     }
     match ecosystem {
@@ -125,8 +125,8 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
             let (major, minor, patch) = (version.major, version.minor, version.patch);
             let before = match (major, minor, patch) {
                 (_, _, 1..) => Some((major, minor, patch - 1)),
-                (_, 1.., 0) => Some((major, minor - 1, LARGEST)),
-                (1.., 0, 0) => Some((major - 1, LARGEST, LARGEST)),
+                (_, 1.., 0) => Some((major, minor - 1, MAX_SAFE_INTEGER)),
+                (1.., 0, 0) => Some((major - 1, MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)),
                 (0, 0, 0) => None,
             };
             let near = [Some((major, minor, patch)), before].into_iter().flatten();
@@ -146,12 +146,12 @@ pub fn pins(ecosystem: Ecosystem, range: &str) -> bool {
 }
 
 fn python_range(text: &str) -> Option<VersionSpecifiers> {
-    let plain = text.len() <= LONGEST * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let plain = text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
     VersionSpecifiers::from_str(text).ok().filter(|_| plain)
 }
 
 fn node_range(text: &str) -> Option<nodejs_semver::Range> {
-    let plain = text.len() <= LONGEST * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let plain = text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
     // The library ignores an operator without a version.
     let operator = |word: &str, all: bool| {
         let signs = word.bytes().filter(|b| b"<>=~^".contains(b)).count();

@@ -20,7 +20,7 @@ const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 /// How much of a WASI file is read to tell a module from a component, bytes.
 const HEAD: u64 = 512;
 /// From so many files on, reading them in several threads is faster.
-const WORTH_A_THREAD: usize = 64;
+const PARALLEL_FROM: usize = 64;
 /// The source of the tools in this binary.
 pub(super) const BUILTIN: &str = "builtin";
 
@@ -288,7 +288,7 @@ impl Source for DirectToolLoader {
 /// The results in order; the work is done in several threads where that is faster.
 fn read_all(candidates: &[Candidate], read: impl Fn(&Candidate) -> Read + Sync) -> Vec<Read> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let threads = if candidates.len() < WORTH_A_THREAD { 1 } else { threads };
+    let threads = if candidates.len() < PARALLEL_FROM { 1 } else { threads };
     let work = |chunk: &[Candidate]| chunk.iter().map(&read).collect::<Vec<_>>();
     let work = &work;
     std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ pub use conflicts::{needs_of, refused, unsatisfied};
 pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
 pub use reload::Registry;
-pub use remote_source::{Announced, MOST_TOOLS as MOST_ANNOUNCED};
+pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
 pub use snapshot::{Filter, Snapshot};
 pub use tool::{
     CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool, is_manifest_file,

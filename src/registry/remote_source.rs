@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// How the ids of these sources begin.
 const PREFIX: &str = "announced:";
 /// The most that one announcer has.
-const MOST_SERVICES: usize = 16;
-pub const MOST_TOOLS: usize = 64;
+const MAX_SERVICES: usize = 16;
+pub const MAX_TOOLS: usize = 64;
 /// Least time between two changes: each settles the whole registry again.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Announced {
     id: String,
@@ -57,8 +57,8 @@ impl Announced {
             }
             own.insert(key, value);
         }
-        if tools > MOST_TOOLS || own.len() - tools > MOST_SERVICES {
-            return Err(format!("it has more than {MOST_SERVICES} services or {MOST_TOOLS} tools"));
+        if tools > MAX_TOOLS || own.len() - tools > MAX_SERVICES {
+            return Err(format!("it has more than {MAX_SERVICES} services or {MAX_TOOLS} tools"));
         }
         let text = Value::Object(own).to_string();
         if text == present.text || descriptors.is_empty() && present.text.is_empty() {
@@ -67,7 +67,7 @@ impl Announced {
         *present = match descriptors.is_empty() {
             // A withdrawal does not start the pause: a host that restarts may announce again at once.
             true => Announcement { since: present.since, ..Announcement::default() },
-            false if present.since.is_some_and(|since| since.elapsed() < PAUSE) => {
+            false if present.since.is_some_and(|since| since.elapsed() < MIN_CHANGE_INTERVAL) => {
                 return Err("it changed a moment ago, and may change once a second".to_owned());
             }
             false => Announcement { since: Some(Instant::now()), found: self.read(&text)?, text },

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Largest `pyvenv.cfg`, header or `package.json` that is read for a version, bytes.
-const MOST_TEXT_BYTES: u64 = 256 * 1024;
+const MAX_TEXT_BYTES: u64 = 256 * 1024;
 
 /// The names of each interpreter on a search path.
 pub(super) const LANGUAGES: [(Language, &[&str]); 3] =
@@ -77,14 +77,14 @@ pub(super) fn small_text(path: &Path) -> Option<String> {
     // Opening a device can have effects.
     path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     let file = files::open(path, OFlag::empty()).ok()?;
-    String::from_utf8(files::whole(file, MOST_TEXT_BYTES).ok()??).ok()
+    String::from_utf8(files::whole(file, MAX_TEXT_BYTES).ok()??).ok()
 }
 
 /// Package stores whose files name each other by absolute path: the interpreter needs the store.
 /// Stores are world-readable and hold packages only.
 const STORES: [&str; 3] = ["/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"];
 /// Most entries of a library folder that are looked at.
-const MOST_LIBRARIES: usize = 2000;
+const MAX_LIBRARIES: usize = 2000;
 
 /// Collects roots, each once, without those that are always in view.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl Roots {
         for folder in ["lib", "lib64"].map(|name| prefix.join(name)) {
             let Ok(entries) = folder.read_dir() else { continue };
             let mut libraries: Vec<PathBuf> = entries
-                .take(MOST_LIBRARIES)
+                .take(MAX_LIBRARIES)
                 .filter_map(|entry| entry.ok().map(|e| e.path()))
                 .filter(|path| is_library(path) && path.is_file())
                 .collect();

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer is kept: a launcher chooses its interpreter by files that we do not know.
-const KEPT_SECONDS: u64 = 3600;
-const MOST_CACHE_BYTES: u64 = 64 * 1024;
-const MOST_ANSWERS: usize = 64;
-const MOST_ANSWER_BYTES: u64 = 4096;
+const CACHE_SECONDS: u64 = 3600;
+const MAX_CACHE_BYTES: u64 = 64 * 1024;
+const MAX_ANSWERS: usize = 64;
+const MAX_ANSWER_BYTES: u64 = 4096;
 
 /// What a launcher said about its interpreter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -86,13 +86,13 @@ impl<'a> Asker<'a> {
         let key = format!("{} {stamp:?} {}", program.display(), question.join(" "));
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut cached = self.cache.as_deref().and_then(read_cache).unwrap_or_default();
-        cached.retain(|_, answer| now.saturating_sub(answer.asked) < KEPT_SECONDS && answer.asked <= now);
+        cached.retain(|_, answer| now.saturating_sub(answer.asked) < CACHE_SECONDS && answer.asked <= now);
         if let Some(answer) = cached.get(&key).filter(|answer| still_good(&answer.text)) {
             return Ok(answer.text.clone());
         }
         let text = self.run(program, question)?;
         if let Some(cache) = &self.cache {
-            while cached.len() >= MOST_ANSWERS {
+            while cached.len() >= MAX_ANSWERS {
                 cached.pop_first();
             }
             cached.insert(key, CachedAnswer { text: text.clone(), asked: now });
@@ -137,7 +137,7 @@ impl<'a> Asker<'a> {
         }
         output.rewind().map_err(failed)?;
         let mut text = String::new();
-        output.take(MOST_ANSWER_BYTES).read_to_string(&mut text).map_err(failed)?;
+        output.take(MAX_ANSWER_BYTES).read_to_string(&mut text).map_err(failed)?;
         let line = text.lines().next().map(str::trim).filter(|line| !line.is_empty());
         line.map(str::to_owned).ok_or_else(|| "it printed nothing when asked where it leads".to_owned())
     }
@@ -149,7 +149,7 @@ fn read_cache(path: &Path) -> Option<BTreeMap<String, CachedAnswer>> {
     if files::not_private(&file.metadata().ok()?).is_some() {
         return None;
     }
-    serde_json::from_slice(&files::whole(file, MOST_CACHE_BYTES).ok()??).ok()
+    serde_json::from_slice(&files::whole(file, MAX_CACHE_BYTES).ok()??).ok()
 }
 
 fn write_cache(path: &Path, answers: &BTreeMap<String, CachedAnswer>) -> io::Result<()> {

@@ -26,7 +26,7 @@ pub use host::grants;
 use host::inspect;
 pub use host::inspect::Totals;
 pub use protocol::{Problem, ProblemKind, WallState};
-pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};
+pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;
 pub use sys::{fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open, reset_sigchld};
 pub use walls::view::is_system;

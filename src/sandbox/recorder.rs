@@ -37,10 +37,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Most entries of one call, and most bytes of them.
-const MOST: usize = 1000;
-pub const MOST_BYTES: u64 = 512 * 1024;
+const MAX_EVENTS: usize = 1000;
+pub const MAX_EVENT_BYTES: u64 = 512 * 1024;
 /// How long a recorder may take to end after its call, ms.
-const PATIENCE_MS: u16 = 1000;
+const TIMEOUT_MS: u16 = 1000;
 
 /// Not recorded: in every program the C library tries these two calls and then uses older ones.
 const NOT_RECORDED_CALLS: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
@@ -91,7 +91,7 @@ impl Recorder {
     /// Waits for the recorder of a call that has ended, and returns its output.
     pub fn end(mut self) -> Result<RecorderOutput, Problem> {
         if let Ok(process) = sys::pidfd_open(self.pid) {
-            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(PATIENCE_MS));
+            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(TIMEOUT_MS));
         }
         let ExitReport { status, cpu_ms, .. } = self.reap();
         self.found.rewind().map_err(failed())?;
@@ -214,7 +214,7 @@ impl Entries {
         if self.full || self.keys.contains(&attempt) {
             return;
         }
-        self.full = self.keys.len() >= MOST || !self.write(&Note::Attempt(attempt.clone()), MOST_BYTES);
+        self.full = self.keys.len() >= MAX_EVENTS || !self.write(&Note::Attempt(attempt.clone()), MAX_EVENT_BYTES);
         match self.full {
             true => _ = self.write(&Note::Full, u64::MAX),
             false => _ = self.keys.insert(attempt),
@@ -301,7 +301,7 @@ pub const WRITABLE: &str = "view: what the tool can write is not run";
 /// The rule of a path that could not be resolved, followed by the error: it is not known whether it was refused.
 pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
 /// The longest path, as by the kernel (PATH_MAX).
-const LONGEST: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 const PAGE: usize = 4096;
 
 /// How a system call treats a symbolic link at the end of a path.
@@ -339,7 +339,7 @@ impl Task<'_> {
         let name = format!("{}/mem", self.thread);
         let memory = File::from(openat(self.proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?);
         let mut bytes: Vec<u8> = Vec::new();
-        while bytes.len() < LONGEST {
+        while bytes.len() < MAX_PATH_BYTES {
             let from = address.checked_add(bytes.len() as u64).ok_or(Errno::EFAULT)?;
             let mut page = vec![0; PAGE - from as usize % PAGE];
             let read = memory.read_at(&mut page, from).map_err(|error| sys::errno(&error))?;

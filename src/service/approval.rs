@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long a person may take.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 

@@ -1,5 +1,5 @@
 //! The one value that a call leaves, made at its end, with its line of the audit log. All parts of that line fit into
-//! `audit::LONGEST_RECORD` together, even if every byte is escaped.
+//! `audit::MAX_RECORD_BYTES` together, even if every byte is escaped.
 
 use super::report::{Digests, Report, Verbose};
 use crate::base::text::{cut as cut_to, printable, printable_block};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Longest text of a caller or tool in a record, bytes.
 pub(super) const CUT: usize = 2048;
 /// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into
-/// `audit::LONGEST_RECORD`.
+/// `audit::MAX_RECORD_BYTES`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
@@ -266,6 +266,6 @@ mod tests {
         };
         assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
         let length = audit::ascii(&line).expect("JSON").len() as u64;
-        assert!((audit::LONGEST_RECORD / 2..audit::LONGEST_RECORD).contains(&length), "{length} bytes");
+        assert!((audit::MAX_RECORD_BYTES / 2..audit::MAX_RECORD_BYTES).contains(&length), "{length} bytes");
     }
 }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The operation of a limit that was reached.
 pub const LIMIT: &str = "limit";
 /// Most events that an error lists.
-const TOLD: usize = 3;
+const MAX_LISTED_EVENTS: usize = 3;
 /// The system call that every connection begins with.
 const SOCKET: &str = "socket";
 
@@ -67,7 +67,7 @@ fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
     let mut hosts: Vec<&str> = after.filter(|host| host::pattern(host).is_ok()).collect();
     let mut seen = std::collections::BTreeSet::new();
     hosts.retain(|host| seen.insert(*host));
-    hosts.into_iter().take(TOLD)
+    hosts.into_iter().take(MAX_LISTED_EVENTS)
 }
 
 /// The denial for a host that the script names, if the script was refused a socket.
@@ -222,8 +222,8 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
         }
     }
     lines.sort_by_key(|line| line.starts_with("resolve"));
-    let more = lines.len().saturating_sub(TOLD);
-    lines.truncate(TOLD);
+    let more = lines.len().saturating_sub(MAX_LISTED_EVENTS);
+    lines.truncate(MAX_LISTED_EVENTS);
     let more = (more > 0).then(|| format!("and {more} more of the kind"));
     let lines: Vec<String> = lines.into_iter().map(|line| printable(&line)).chain(more).collect();
     (!lines.is_empty()).then(|| format!("On the network: {}.", lines.join("; ")))
@@ -283,7 +283,7 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
 fn few(denials: &[&Denial]) -> String {
     let mut last = denials.to_vec();
     last.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
-    let more = last.len().saturating_sub(TOLD);
+    let more = last.len().saturating_sub(MAX_LISTED_EVENTS);
     let last = last.split_off(more).into_iter();
     let last = last.map(|denial| format!("{} {} ({})", denial.operation, denial.target, denial.rule));
     last.chain((more > 0).then(|| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
@@ -297,11 +297,11 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     });
     let mut lines: Vec<String> = details.collect();
     lines.dedup();
-    lines.truncate(TOLD);
+    lines.truncate(MAX_LISTED_EVENTS);
     let of_network =
         [TrafficKind::Lookup, TrafficKind::Connection, TrafficKind::Request, TrafficKind::Listener].map(operation);
     let of_network = denials.iter().filter(|denial| of_network.contains(&denial.operation.as_str()));
-    lines.extend(of_network.filter_map(|denial| denial.ask.clone()).take(TOLD));
+    lines.extend(of_network.filter_map(|denial| denial.ask.clone()).take(MAX_LISTED_EVENTS));
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
@@ -309,7 +309,7 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
 fn asks(denials: &[&Denial]) -> Option<String> {
     let mut last: Vec<&Denial> = denials.iter().rev().copied().collect();
     last.sort_by_key(|denial| !denial.named);
-    let lines: Vec<String> = last.into_iter().filter_map(|denial| denial.ask.clone()).take(TOLD).collect();
+    let lines: Vec<String> = last.into_iter().filter_map(|denial| denial.ask.clone()).take(MAX_LISTED_EVENTS).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 

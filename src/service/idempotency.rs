@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-const KEPT: Duration = Duration::from_secs(600);
+const RESULT_TTL: Duration = Duration::from_secs(600);
 /// Longest key, bytes.
-const LONGEST: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 /// About what a key and its outcome take beside the outcome's texts, bytes.
 const OUTCOME: usize = 4096;
 
@@ -64,10 +64,10 @@ pub(super) fn sort_members(value: &Value) -> Value {
 
 /// Refuses a malformed key.
 pub fn check_key(key: &str) -> Result<(), Fault> {
-    if (1..=LONGEST).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
+    if (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
         return Ok(());
     }
-    let message = format!("An idempotency key is 1 to {LONGEST} characters of ASCII without spaces.");
+    let message = format!("An idempotency key is 1 to {MAX_KEY_BYTES} characters of ASCII without spaces.");
     Err(Fault::new(Kind::ParameterValidationError, message))
 }
 
@@ -91,7 +91,7 @@ impl Keys {
             let ended = outcome.borrow().clone();
             return Ok(ended.map_or_else(|| KeyState::Open(outcome.clone()), KeyState::Ended));
         }
-        let full = || Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT);
+        let full = || Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(RESULT_TTL);
         let bytes = limiter.outcomes.try_enter(principal, OUTCOME).ok_or_else(full)?;
         let (sender, outcome) = watch::channel(None);
         known.insert(name.clone(), (asked, outcome));
@@ -116,7 +116,7 @@ impl KeyPlace {
         match Handle::try_current() {
             Ok(runtime) => {
                 runtime.spawn(async move {
-                    tokio::time::sleep(KEPT).await;
+                    tokio::time::sleep(RESULT_TTL).await;
                     drop(self);
                 });
             }
@@ -158,7 +158,7 @@ mod tests {
             "whatever names it brings"
         );
         drop(held);
-        tokio::time::sleep(2 * KEPT).await;
+        tokio::time::sleep(2 * RESULT_TTL).await;
         drop(first("large"));
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub const LEDGER: &str = "written.jsonl";
-const LONGEST: u64 = 64 * 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The ledger beside an audit log. No file: nothing was written yet. A file that cannot be read, or that others may
 /// write, is an error, because the ledger decides what is loaded.
@@ -155,10 +155,10 @@ impl KnownPlaces {
         }
         let mut opened = open(path, OFlag::O_RDONLY)?;
         let facts = opened.metadata()?;
-        if facts.len() > LONGEST {
+        if facts.len() > MAX_FILE_BYTES {
             // Places beyond the bound would count as never written.
             return Err(io::Error::other(format!(
-                "it is longer than {LONGEST} bytes; remove the lines of tools that are gone"
+                "it is longer than {MAX_FILE_BYTES} bytes; remove the lines of tools that are gone"
             )));
         }
         if file(&facts) != self.file || facts.len() < self.until {
@@ -166,7 +166,7 @@ impl KnownPlaces {
         }
         opened.seek(SeekFrom::Start(self.until))?;
         let mut text = Vec::new();
-        opened.take(LONGEST).read_to_end(&mut text)?;
+        opened.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
         // Another host may still be writing the last line.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         for written in text[..whole].split(|byte| *byte == b'\n') {
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(known(), Ok(["/t/other", "/t/out", "/z"].map(PathBuf::from).into()));
         std::fs::write(&path, line("/z")).expect("written");
         assert_eq!(known(), Ok(vec!["/z".into()]));
-        more.set_len(LONGEST + 1).expect("longer");
+        more.set_len(MAX_FILE_BYTES + 1).expect("longer");
         assert!(refused("longer than"));
     }
 }

@@ -39,12 +39,12 @@ pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
-pub use quota::{Limiter, RUNNING, Slot, WAITING};
+pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{Digests, Report, Verbose};
 pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
-pub use speakers::{AT_ONCE, Show, Speakers, Stage, StageEvent};
+pub use speakers::{CONCURRENCY, Show, Speakers, Stage, StageEvent};
 pub use tools::{Effects, Reread};
 pub use traces::{Collector, TraceContext};
 
@@ -96,7 +96,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { running: quota::RUNNING, waiting: quota::WAITING, patience: approval::PATIENCE }
+        Settings { running: quota::MAX_RUNNING, waiting: quota::MAX_QUEUED, patience: approval::APPROVAL_TIMEOUT }
     }
 }
 

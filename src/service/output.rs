@@ -21,8 +21,8 @@ const TAIL: usize = 2048;
 const BLOCKS: usize = 200;
 /// Most questions at once, and the longest text of questions and state, bytes. The state comes back sealed, beside
 /// the answers, in a message that is bounded too.
-const QUESTIONS: usize = 16;
-const LONGEST: usize = 32 * 1024;
+const MAX_QUESTIONS: usize = 16;
+const MAX_QUESTION_BYTES: usize = 32 * 1024;
 /// The first bytes of media of these types.
 const BEGINNINGS: [(&str, &[u8]); 6] = [
     ("image/png", b"\x89PNG"),
@@ -343,8 +343,8 @@ impl<'a> OutputKind<'a> {
             return Ok(OutputKind::Content(content));
         }
         if has("$ask") {
-            if answer.len() > LONGEST {
-                return Err(wrong("$ask", format!("it is longer than {LONGEST} bytes")));
+            if answer.len() > MAX_QUESTION_BYTES {
+                return Err(wrong("$ask", format!("it is longer than {MAX_QUESTION_BYTES} bytes")));
             }
             let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
             questions.asks().map_err(|why| wrong("$ask", why))?;
@@ -370,8 +370,8 @@ pub fn without_media(mut answer: Value) -> Value {
 impl Questions {
     /// The kinds of questions, each once.
     pub fn asks(&self) -> Result<Vec<Ask>, String> {
-        if self.requests.is_empty() || self.requests.len() > QUESTIONS {
-            return Err(format!("it must hold 1 to {QUESTIONS} questions"));
+        if self.requests.is_empty() || self.requests.len() > MAX_QUESTIONS {
+            return Err(format!("it must hold 1 to {MAX_QUESTIONS} questions"));
         }
         let mut asks = Vec::new();
         for (key, request) in &self.requests {

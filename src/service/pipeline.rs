@@ -37,7 +37,7 @@ const CLIENT: &str = "$client";
 const OUTPUT_DATA: &str = "outputData";
 
 /// An older decision is made again before anything runs.
-const FRESH: Duration = Duration::from_millis(100);
+const MAX_DECISION_AGE: Duration = Duration::from_millis(100);
 /// A call whose decision changes so many times is refused.
 const CHANGES: usize = 3;
 
@@ -421,11 +421,11 @@ impl Service {
             service: decision.service.clone(),
             output_bytes: output_bytes(decision),
         };
-        let (gate, mut passing) = executor::Gate::new(came + FRESH);
+        let (gate, mut passing) = executor::Gate::new(came + MAX_DECISION_AGE);
         let context = self.context(came, gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
-        if limit.is_some() && came.elapsed() > FRESH {
+        if limit.is_some() && came.elapsed() > MAX_DECISION_AGE {
             self.starts(asked, target, record).await?;
         }
         record.running()?;

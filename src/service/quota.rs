@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-pub const RUNNING: usize = 64;
+pub const MAX_RUNNING: usize = 64;
 /// Calls that may wait for a slot.
-pub const WAITING: usize = 1024;
+pub const MAX_QUEUED: usize = 1024;
 /// How long to wait before another try where a queue or a quota is full.
 const FULL: Duration = Duration::from_secs(1);
 /// How long a call waits while answers to its principal are not read.

@@ -10,11 +10,11 @@ use serde_json::Value;
 use std::fmt::{self, Display};
 
 /// Deepest value that is followed; arguments are bounded below it.
-const DEEPEST: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// Most steps of one walk, each for one value under one schema: a schema can refer to itself in any number of ways.
-const LOOKS: u32 = 20_000;
+const MAX_STEPS: u32 = 20_000;
 /// Bytes of a schema that are searched in one look.
-const BYTES_A_LOOK: usize = 512;
+const BYTES_PER_STEP: usize = 512;
 
 /// The arguments of a call as records show them, and what finds their secrets elsewhere.
 #[derive(Default)]
@@ -82,7 +82,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
 /// many looks, all arguments are secret.
 pub fn hide(schema: &Value, arguments: &Value) -> (Mask, Value) {
-    let mut walk = Walk { root: schema, looks: LOOKS, mask: Mask::default() };
+    let mut walk = Walk { root: schema, looks: MAX_STEPS, mask: Mask::default() };
     let mut shown = arguments.clone();
     walk.hide(vec![schema], &mut shown, 0);
     if walk.looks == 0 {
@@ -121,7 +121,7 @@ impl<'s> Walk<'s> {
         self.gather(&mut schemas);
         let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
         let is_plain = value.is_string() || value.is_number();
-        if depth > DEEPEST
+        if depth > MAX_DEPTH
             || schemas.iter().any(secret)
             // JSON text that is not read yet may be secret in any part.
             || is_plain && schemas.iter().any(|schema| self.has_secret_parts(schema))
@@ -155,7 +155,7 @@ impl<'s> Walk<'s> {
         }
         let parts = ["properties", "patternProperties", "additionalProperties", "items", "prefixItems"];
         let written: String = parts.iter().filter_map(|part| schema.get(part)).map(Value::to_string).collect();
-        self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_A_LOOK).unwrap_or(LOOKS));
+        self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_PER_STEP).unwrap_or(MAX_STEPS));
         self.looks == 0 || ["writeOnly", "x-secret", "$ref"].iter().any(|word| written.contains(word))
     }
 

@@ -42,13 +42,13 @@ impl Caller {
 }
 
 /// Longest label, characters: each call has its own copies of it.
-const LONGEST_LABEL: usize = 1000;
+const MAX_LABEL_CHARS: usize = 1000;
 
 /// The user whom a request names; an empty name counts as none.
 pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
     match user {
-        Some(user) if user.chars().count() > LONGEST_LABEL => {
-            let message = format!("user must be at most {LONGEST_LABEL} characters.");
+        Some(user) if user.chars().count() > MAX_LABEL_CHARS => {
+            let message = format!("user must be at most {MAX_LABEL_CHARS} characters.");
             Err(Fault::new(Kind::ParameterValidationError, message))
         }
         user => Ok(user.filter(|user| !user.is_empty())),
@@ -239,7 +239,7 @@ const LINES: usize = 1000;
 const PARTS: usize = 1000;
 const PARTS_BYTES: usize = 64 * 1024;
 /// How long a reader may take none of the events that are left once the call is over; then it gets no more of them.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The events of one call on their way to its sink. A slow reader makes a tool that streams wait, but not the clock of
 /// its call: what waits here is bounded by `PARTS` for parts of an answer and by `LINES` for the log.
@@ -297,7 +297,7 @@ impl EventStream {
 
     /// Passes on the events that still wait, while the reader takes them.
     pub async fn finish(mut self) {
-        let patience = if self.patient { Duration::MAX } else { PATIENCE };
+        let patience = if self.patient { Duration::MAX } else { DRAIN_TIMEOUT };
         while !self.waiting.is_empty() && tokio::time::timeout(patience, self.hand_on()).await.is_ok() {}
     }
 }

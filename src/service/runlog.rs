@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 const CUT: usize = 2048;
 
 /// Most bytes that wait; further lines are lost.
-const ROOM: usize = 4 * 1024 * 1024;
+const QUEUE_BYTES: usize = 4 * 1024 * 1024;
 
 static LINES: OnceLock<Sender<Vec<u8>>> = OnceLock::new();
 /// Bytes that wait or are being written.
@@ -173,7 +173,7 @@ fn write(lines: &Receiver<Vec<u8>>, mut to: File) {
         WAITING.fetch_sub(line.len(), Ordering::Release);
         let lost = lost();
         // Without a reader the count cannot be reported either.
-        if written && lost > told && WAITING.load(Ordering::Acquire) < ROOM / 2 {
+        if written && lost > told && WAITING.load(Ordering::Acquire) < QUEUE_BYTES / 2 {
             tracing::warn!(target: "toolhost::runlog", lost, "lines of this log were lost: its reader was too slow");
             told = lost;
         }
@@ -186,7 +186,8 @@ struct Queue;
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let waiting = WAITING.fetch_add(line.len(), Ordering::AcqRel);
-        let sent = waiting + line.len() <= ROOM && LINES.get().is_some_and(|lines| lines.send(line.to_vec()).is_ok());
+        let sent =
+            waiting + line.len() <= QUEUE_BYTES && LINES.get().is_some_and(|lines| lines.send(line.to_vec()).is_ok());
         if !sent {
             WAITING.fetch_sub(line.len(), Ordering::AcqRel);
             LOST.fetch_add(1, Ordering::Relaxed);

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// Larger scripts have no digest in reports.
-const LARGEST: u64 = 64 * 1024 * 1024;
+const MAX_DIGEST_BYTES: u64 = 64 * 1024 * 1024;
 /// Scripts that are remembered.
-const REMEMBERED: usize = 4096;
+const MAX_CACHED: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct ScriptArguments {
@@ -162,7 +162,7 @@ impl DigestCache {
         }
         let (stamp, digest) = read(script)?;
         let mut known = lock(&self.0);
-        if known.len() >= REMEMBERED {
+        if known.len() >= MAX_CACHED {
             known.clear();
         }
         known.insert(script.to_owned(), (stamp, digest.clone()));
@@ -178,6 +178,6 @@ pub fn digest_of_script(script: &Path) -> Option<String> {
 fn read(script: &Path) -> Option<(Stamp, String)> {
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
     let stamp = Stamp::from_file(&file).ok()?;
-    let bytes = files::whole(file, LARGEST).ok()??;
+    let bytes = files::whole(file, MAX_DIGEST_BYTES).ok()??;
     Some((stamp, crate::base::sha256_hex(&bytes)))
 }

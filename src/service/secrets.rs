@@ -2,7 +2,7 @@
 //! error shows a value, and a file that others may read is refused.
 
 use super::record::CallRecord;
-use crate::base::mask::SHORTEST;
+use crate::base::mask::MIN_SECRET_BYTES;
 use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, SecretGrant, SecretSource};
@@ -16,14 +16,14 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 /// Longest value, bytes.
-const LONGEST: u64 = 32 * 1024;
+const MAX_SECRET_BYTES: u64 = 32 * 1024;
 pub const TOO_SHORT: &str = "it has fewer than 8 bytes, too few to be hidden in what a tool says: use a longer one";
 const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes \
                        it in `env`)";
 /// Longest value that is added to requests, bytes.
-const LONGEST_HEADER: usize = 4 * 1024;
+const MAX_HEADER_BYTES: usize = 4 * 1024;
 /// Longest run of a command.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for more output of a command after it ended.
 const OUTPUT_GRACE: Duration = Duration::from_millis(200);
 /// Variables that a command may need to find its user's files; it gets no others of this host.
@@ -35,10 +35,10 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
     for (index, secret) in secrets.iter().cloned().enumerate() {
         let caller = caller.to_owned();
         reading.spawn(async move {
-            let value = tokio::time::timeout(left.min(PATIENCE), value(&secret, &caller)).await;
-            let late = || Err(format!("it could not be read within {:.1} s", left.min(PATIENCE).as_secs_f64()));
+            let value = tokio::time::timeout(left.min(READ_TIMEOUT), value(&secret, &caller)).await;
+            let late = || Err(format!("it could not be read within {:.1} s", left.min(READ_TIMEOUT).as_secs_f64()));
             let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
-                ..SHORTEST => Err(TOO_SHORT.to_owned()),
+                ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
                 _ => Ok(value),
             });
             (index, value.map_err(|why| fault(&secret, &why)))
@@ -68,8 +68,8 @@ pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut Ca
 pub async fn credential(from: SecretSource) -> Result<String, String> {
     let words = String::new;
     let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
-    let read = tokio::time::timeout(PATIENCE, value(&secret, "")).await;
-    let read = read.unwrap_or_else(|_| Err(format!("it could not be read within {} s", PATIENCE.as_secs())));
+    let read = tokio::time::timeout(READ_TIMEOUT, value(&secret, "")).await;
+    let read = read.unwrap_or_else(|_| Err(format!("it could not be read within {} s", READ_TIMEOUT.as_secs())));
     read.map_err(|why| format!("{}: {}", describe(&secret.from), text::printable(&why)))
 }
 
@@ -105,8 +105,8 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     if value.is_empty() {
         return Err("it is empty".to_owned());
     }
-    if secret.header.is_some() && value.len() > LONGEST_HEADER {
-        return Err(format!("it is longer than {LONGEST_HEADER} bytes, too long for a header"));
+    if secret.header.is_some() && value.len() > MAX_HEADER_BYTES {
+        return Err(format!("it is longer than {MAX_HEADER_BYTES} bytes, too long for a header"));
     }
     let good = |c: char| match secret.header {
         Some(_) => (' '..='\u{7e}').contains(&c),
@@ -122,11 +122,11 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
 fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
         let path = from.file().ok_or("it is not a file")?;
-        return files::checked(files::open(path, OFlag::O_NOFOLLOW), LONGEST, files::not_private);
+        return files::checked(files::open(path, OFlag::O_NOFOLLOW), MAX_SECRET_BYTES, files::not_private);
     };
     let name = name?;
     let folder = files::Folder::open(folder).map_err(|e| e.to_string())?;
-    let read = files::checked(folder.file(&name, OFlag::O_NOFOLLOW), LONGEST, files::not_private);
+    let read = files::checked(folder.file(&name, OFlag::O_NOFOLLOW), MAX_SECRET_BYTES, files::not_private);
     read.map_err(|why| format!("{name}: {why}"))
 }
 
@@ -153,7 +153,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     let mut printed = Vec::new();
     let stdout = child.stdout.take().ok_or("it has no output")?;
     let status = {
-        let mut limited = stdout.take(LONGEST + 1);
+        let mut limited = stdout.take(MAX_SECRET_BYTES + 1);
         let reading = limited.read_to_end(&mut printed);
         tokio::pin!(reading);
         tokio::select! {
@@ -170,8 +170,8 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
         // Its process id may be reused from here on.
         group.0 = None;
     }
-    if printed.len() as u64 > LONGEST {
-        return Err(format!("it prints more than {LONGEST} bytes"));
+    if printed.len() as u64 > MAX_SECRET_BYTES {
+        return Err(format!("it prints more than {MAX_SECRET_BYTES} bytes"));
     }
     let status = match status {
         Some(status) => status,

@@ -14,9 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 /// Calls of one reader that run at once, unless it says otherwise.
-pub const AT_ONCE: usize = 8;
+pub const CONCURRENCY: usize = 8;
 /// Events of a call that may wait until it is shown, and as many notes about its preparation.
-const WAITING: usize = 256;
+const EVENT_QUEUE: usize = 256;
 
 /// One step of a call, as its reader gets it.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Speaker {
     /// a person, would keep the others from being shown.
     async fn with_output(mut self) -> Speaker {
         while let Some(event) = self.events.recv().await {
-            let is_note = matches!(event, Event::Preparing(_)) && self.early.len() < WAITING;
+            let is_note = matches!(event, Event::Preparing(_)) && self.early.len() < EVENT_QUEUE;
             self.early.push_back(event);
             if !is_note {
                 return self;
@@ -133,7 +133,7 @@ impl Speakers {
             self.begun += 1;
             let (call, tool) = (request.id.as_deref().unwrap_or_default().into(), request.tool.clone());
             let (sink, events) = match show {
-                Show::All => Sink::patient(WAITING),
+                Show::All => Sink::patient(EVENT_QUEUE),
                 Show::Result => (Sink::none(), mpsc::channel(1).1),
             };
             let (ended, report) = oneshot::channel();
@@ -339,7 +339,7 @@ mod tests {
             prop_oneof![4 => Just(End::Success), 1 => Just(End::Failure), 1 => Just(End::Panic), 1 => Just(End::Mute)];
         let show = prop_oneof![5 => Just(Show::All), 1 => Just(Show::Result)];
         // Sometimes more than a queue holds.
-        let steps = prop_oneof![5 => prop::collection::vec(step, 0..20), 1 => Just(vec![Step::Part; 2 * WAITING])];
+        let steps = prop_oneof![5 => prop::collection::vec(step, 0..20), 1 => Just(vec![Step::Part; 2 * EVENT_QUEUE])];
         let act = (steps, end, show).prop_map(|(steps, end, show)| Act { steps, end, show });
         (prop::collection::vec(act, 1..9), 1usize..6, any::<bool>())
     }

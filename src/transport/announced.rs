@@ -23,15 +23,15 @@ use tokio_util::sync::CancellationToken;
 pub const TOPIC: &str = "notify:tg:tool-services";
 /// How long an announcement is valid, unless configured, and at most, seconds.
 pub const TTL: i64 = 60;
-pub const LONGEST_TTL: i64 = 300;
+pub const MAX_TTL: i64 = 300;
 /// How far the clock of an announcer may be ahead of ours, milliseconds.
-const AHEAD: i64 = 10_000;
+const MAX_CLOCK_SKEW_MS: i64 = 10_000;
 /// Longest pause between two announcements: a host that is started later waits for the next.
-const OFTEN: Duration = Duration::from_secs(20);
+const MAX_ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a host that stops tries to withdraw its announcement.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// At most one refusal is logged in this time.
-const QUIET: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `announced` of a `[[tool_services]]`: whose announcements count, and where they are made.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ impl Listener {
                 continue;
             }
             tracing::warn!(target: "toolhost::announced", unsaid, "an announcement at {} is refused: {why}", self.at);
-            (quiet, unsaid) = (Instant::now() + QUIET, 0);
+            (quiet, unsaid) = (Instant::now() + LOG_INTERVAL, 0);
         }
     }
 
@@ -172,11 +172,11 @@ impl Listener {
 
     async fn believed(&self, known: &AnnouncerState, sealed: Sealed) -> Result<(), String> {
         let Announcement { time, ttl, descriptors } = sealed.opened(&known.key)?;
-        if !(1..=LONGEST_TTL).contains(&ttl) {
-            return Err(format!("its ttl is not from 1 to {LONGEST_TTL} seconds"));
+        if !(1..=MAX_TTL).contains(&ttl) {
+            return Err(format!("its ttl is not from 1 to {MAX_TTL} seconds"));
         }
         let now = Timestamp::now().as_millisecond();
-        if time > now.saturating_add(AHEAD) {
+        if time > now.saturating_add(MAX_CLOCK_SKEW_MS) {
             return Err("it is dated in the future: the clock of one of the two hosts is wrong".to_owned());
         }
         let until = time.saturating_add(ttl * 1000);
@@ -269,7 +269,8 @@ struct AnnouncementSender {
 
 impl AnnouncementSender {
     async fn speak(mut self, mut came: mpsc::Receiver<crate::broker::Delivery>, stop: CancellationToken) {
-        let pause = Duration::from_millis(u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default()).min(OFTEN);
+        let pause = Duration::from_millis(u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default())
+            .min(MAX_ANNOUNCE_INTERVAL);
         let mut changes = self.service.changes();
         loop {
             tokio::select! {

@@ -6,7 +6,7 @@ use crate::base::suggest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the strictest of the clients takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
-const LONGEST: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 /// Characters of the hash that keeps changed names apart.
 const HASH: usize = 6;
 
@@ -85,7 +85,7 @@ fn name_of(id: &str) -> String {
         && space.starts_with(|c: char| c.is_ascii_alphabetic())
         && !space.ends_with('_')
         && !name.starts_with('_')
-        && joined.len() <= LONGEST;
+        && joined.len() <= MAX_NAME_CHARS;
     if is_plain { joined } else { changed(&joined, id) }
 }
 
@@ -95,7 +95,7 @@ fn changed(joined: &str, id: &str) -> String {
     if !safe.starts_with(|c: char| c.is_ascii_alphabetic()) {
         safe.insert_str(0, "t-");
     }
-    safe.truncate(LONGEST - HASH - 2);
+    safe.truncate(MAX_NAME_CHARS - HASH - 2);
     let hash: String = crate::base::sha256_hex(id.as_bytes()).chars().take(HASH).collect();
     format!("{safe}__{hash}")
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn allowed(name: &str) -> bool {
-        name.len() <= LONGEST
+        name.len() <= MAX_NAME_CHARS
             && name.starts_with(|c: char| c.is_ascii_alphabetic())
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
     }

@@ -19,7 +19,7 @@ const WRITE: &str = "/securityContext/fileAccess/allowWrite";
 const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 const SCRIPT: &str = "/handler/scriptPath";
 /// Longest script that is read, bytes.
-const LONGEST_TEXT: u64 = 4 << 20;
+const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 
 /// Adds to the report of each file the reasons for which calls of its tool would be refused.
 pub fn tell(
@@ -140,7 +140,7 @@ fn script(tool: &registry::Tool) -> Option<Problem> {
     let Handler::Script { language, entry_point, .. } = &tool.manifest.handler else { return None };
     let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
     let mut text = Vec::new();
-    file.take(LONGEST_TEXT).read_to_end(&mut text).ok()?;
+    file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
     let error = |pointer, message: String| Some(Problem::new(Severity::Error, Code::Dependency, pointer, message));
     if *language == Language::Wasm {
         return error(SCRIPT, format!("{}, so every call fails", no_module(&text)?));
@@ -149,7 +149,7 @@ fn script(tool: &registry::Tool) -> Option<Problem> {
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
     let named = |word: &str| Some(word) == entry.split('.').next();
     // The script must define the function itself, so its name occurs in the text; a default export has no name.
-    if entry == "default" || text.len() as u64 >= LONGEST_TEXT || text.split(is_part).any(named) {
+    if entry == "default" || text.len() as u64 >= MAX_SCRIPT_BYTES || text.split(is_part).any(named) {
         return None;
     }
     let near = suggest::hint(entry, text.split(is_part).filter(|word| !word.is_empty()));
@@ -170,7 +170,7 @@ fn no_module(text: &[u8]) -> Option<String> {
         );
     }
     #[cfg(feature = "wasi")]
-    if (text.len() as u64) < LONGEST_TEXT {
+    if (text.len() as u64) < MAX_SCRIPT_BYTES {
         return crate::executor::wasm::text_fault(text);
     }
     None

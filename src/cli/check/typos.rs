@@ -166,7 +166,7 @@ fn missing_path(key: &str, rule: &policy::Rule, folders: Option<&Vec<&PathBuf>>)
 
 /// Why a call could not read a secret from here, or could not hide it.
 fn unusable(from: &SecretSource) -> Option<(Code, String)> {
-    let short = |value: &[u8]| value.trim_ascii_end().len() < mask::SHORTEST;
+    let short = |value: &[u8]| value.trim_ascii_end().len() < mask::MIN_SECRET_BYTES;
     let words = |shown: &str| (Code::Schema, format!("{shown}: {}", service::TOO_SHORT));
     if let SecretSource::Env(name) = from {
         let value = std::env::var(name).ok()?;

@@ -5,7 +5,7 @@ use super::guarded_text;
 use crate::broker::{Secret, Terms, Topic};
 use crate::executor::remote::RemoteServices;
 use crate::policy::{SecretSource, secret_source};
-use crate::registry::MOST_ANNOUNCED;
+use crate::registry::MAX_ANNOUNCED_TOOLS;
 use crate::service;
 use crate::transport::announced::{self, Announcer, Announcing};
 use crate::transport::broker::BrokerSettings;
@@ -13,8 +13,8 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// Calls at once where the file does not say.
-const AT_ONCE: u16 = 8;
-const MOST_AT_ONCE: u16 = 1000;
+const DEFAULT_CONCURRENCY: u16 = 8;
+const MAX_CONCURRENCY: u16 = 1000;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,13 +137,13 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     if given.caller.is_empty() {
         return Err("caller: name who these calls count as, in callers.policy.toml and in records".to_owned());
     }
-    let at_once = given.at_once.map_or(Ok(AT_ONCE), u16::try_from).ok();
-    let at_once = at_once.filter(|at_once| (1..=MOST_AT_ONCE).contains(at_once));
-    let at_once = at_once.ok_or_else(|| format!("at_once: from 1 to {MOST_AT_ONCE} calls at once"))?;
+    let at_once = given.at_once.map_or(Ok(DEFAULT_CONCURRENCY), u16::try_from).ok();
+    let at_once = at_once.filter(|at_once| (1..=MAX_CONCURRENCY).contains(at_once));
+    let at_once = at_once.ok_or_else(|| format!("at_once: from 1 to {MAX_CONCURRENCY} calls at once"))?;
     let subscription = format!("{id}-request");
     let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
-    if given.announce.is_some() && tools.len() > MOST_ANNOUNCED {
-        return Err(format!("announce: hosts accept at most {MOST_ANNOUNCED} tools of one announcer"));
+    if given.announce.is_some() && tools.len() > MAX_ANNOUNCED_TOOLS {
+        return Err(format!("announce: hosts accept at most {MAX_ANNOUNCED_TOOLS} tools of one announcer"));
     }
     let announce = given.announce.map(|announce| announcing(announce, folder, &mut files)).transpose();
     let announce = announce.map_err(|why| format!("announce: {why}"))?;
@@ -157,8 +157,8 @@ fn announcing(announce: Announce, folder: &Path, files: &mut Vec<PathBuf>) -> Re
         return Err("announcer: small letters, digits and `-`, at most 32".to_owned());
     }
     let ttl = ttl.unwrap_or(announced::TTL);
-    if !(1..=announced::LONGEST_TTL).contains(&ttl) {
-        return Err(format!("ttl: from 1 to {} seconds", announced::LONGEST_TTL));
+    if !(1..=announced::MAX_TTL).contains(&ttl) {
+        return Err(format!("ttl: from 1 to {} seconds", announced::MAX_TTL));
     }
     let topic = Topic::parse(topic.as_deref().unwrap_or(announced::TOPIC)).map_err(|why| format!("topic: {why}"))?;
     Ok(Announcing { name: announcer, topic, key: announcer_key(&key, folder, files)?, ttl })

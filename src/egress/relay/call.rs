@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 /// How long a loop waits after an error that may pass, such as too few descriptors.
-pub const BACK_OFF: Duration = Duration::from_millis(50);
+pub const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The socket to the host, and the number of the next `Dial`.
 pub struct Control {

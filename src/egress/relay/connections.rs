@@ -1,6 +1,6 @@
 //! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
 
-use super::call::{BACK_OFF, Call, Connection, synthetic};
+use super::call::{Call, Connection, RETRY_DELAY, synthetic};
 use super::stream::{BUFFER, MeteredStream, target};
 use super::{hello, http, secrets};
 use crate::egress::protocol::{RefusalReason, TrafficKind};
@@ -19,7 +19,7 @@ pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
     loop {
         match listener.accept().await {
             Ok((socket, _)) => serve_connection(&call, socket, port).await,
-            Err(_) => tokio::time::sleep(BACK_OFF).await,
+            Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
 }

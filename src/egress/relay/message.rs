@@ -9,10 +9,9 @@ use hyper::{Method, Request, StatusCode, Uri, Version};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Methods whose requests may have a body. A host may overlook the body of any other and take it for a request.
-const BODIED: [&str; 6] = ["POST", "PUT", "PATCH", "PROPFIND", "REPORT", "QUERY"];
+const METHODS_WITH_BODIES: [&str; 6] = ["POST", "PUT", "PATCH", "PROPFIND", "REPORT", "QUERY"];
 /// Headers about one connection, which end with it (RFC 9110, 7.6.1).
-const OF_ONE_CONNECTION: [&str; 6] =
-    ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
+const HOP_BY_HOP: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
 /// Headers that stay whatever `Connection` says.
 const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
@@ -60,9 +59,9 @@ pub fn judge<'a, B: Body>(request: &Request<B>, hosts: &'a [Host]) -> Result<(&'
     if codings.len() > 1 || !codings.iter().all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
         return bad("the only supported Transfer-Encoding is chunked");
     }
-    if !request.body().is_end_stream() && !BODIED.contains(&request.method().as_str()) {
+    if !request.body().is_end_stream() && !METHODS_WITH_BODIES.contains(&request.method().as_str()) {
         let method = quoted(request.method().as_str().as_bytes());
-        return bad(&format!("{method} with a body is refused: only {} may have one", BODIED.join(", ")));
+        return bad(&format!("{method} with a body is refused: only {} may have one", METHODS_WITH_BODIES.join(", ")));
     }
     let switch = is_websocket(headers) && request.version() == Version::HTTP_11;
     if switch && request.method() != Method::GET {
@@ -106,7 +105,7 @@ pub fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
 pub fn end_connection(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = in_connection(headers).filter(|name| !OF_THE_MESSAGE.contains(name)).collect();
     named.iter().for_each(|name| drop(headers.remove(name)));
-    OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(*name)));
+    HOP_BY_HOP.iter().for_each(|name| drop(headers.remove(*name)));
 }
 
 /// The value of the header `Host` for this host.

@@ -5,7 +5,7 @@
 
 use super::message::{RequestError, in_connection, not_by_rule, reject, rewrite};
 use super::stream::quoted;
-use crate::base::mask::{Finder, Hidden, Mask, SHORTEST};
+use crate::base::mask::{Finder, Hidden, MIN_SECRET_BYTES, Mask};
 use crate::base::messages;
 use crate::egress::protocol::Served;
 use crate::manifest::host::Host;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 const VALUES: u64 = 4 * 1024 * 1024;
 /// Headers that are allowed in a request whose rule has methods or paths. None of them changes method, path or host.
 #[rustfmt::skip]
-const STANDARD: [&str; 52] = [
+const ALLOWED_HEADERS: [&str; 52] = [
     "accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "baggage", "cache-control",
     "connection", "content-digest", "content-disposition", "content-encoding", "content-language", "content-length",
     "content-location", "content-type", "cookie", "date", "dnt",
@@ -34,7 +34,8 @@ const STANDARD: [&str; 52] = [
 ];
 /// Headers that are removed from requests: a part of an answer, or an answer in another encoding, could hold a secret
 /// unseen, and no headers may follow the body.
-const UNWANTED: [&str; 7] = ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
+const REMOVED_HEADERS: [&str; 7] =
+    ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
 
 /// The values of a call's secrets, by name.
 #[derive(Default)]
@@ -57,7 +58,7 @@ impl Secrets {
 
     /// The finder of all secrets. `None`: they cannot be masked.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        self.values.values().all(|value| value.len() >= SHORTEST).then(|| self.mask.finder())?
+        self.values.values().all(|value| value.len() >= MIN_SECRET_BYTES).then(|| self.mask.finder())?
     }
 }
 
@@ -172,7 +173,8 @@ impl Guard {
         if let Some(name) = names.find(|name| !rule.query.iter().any(|allowed| allowed.as_bytes() == name)) {
             return Some(format!("the query field `{}` (`query` of the policy does not list it)", quoted(&name)));
         }
-        let known = |name: &str| STANDARD.contains(&name) || rule.request_headers.iter().any(|allowed| allowed == name);
+        let known =
+            |name: &str| ALLOWED_HEADERS.contains(&name) || rule.request_headers.iter().any(|allowed| allowed == name);
         let mut headers = request.headers().keys().filter(|name| !self.adds(name));
         let header = headers.find(|name| !known(name.as_str()))?;
         Some(format!(
@@ -189,7 +191,7 @@ impl Guard {
     fn write<B>(&self, request: &mut Request<B>, port: u16, added: HeaderMap) -> Result<Vec<HeaderName>, RequestError> {
         let host = if port == 443 { self.name.clone() } else { format!("{}:{port}", self.name) };
         let host = HeaderValue::try_from(host).map_err(|_| reject(StatusCode::BAD_REQUEST, "the host has no name"))?;
-        let unwanted = |name: &&HeaderName| UNWANTED.contains(&name.as_str());
+        let unwanted = |name: &&HeaderName| REMOVED_HEADERS.contains(&name.as_str());
         let replaced: Vec<HeaderName> =
             request.headers().keys().filter(|name| self.adds(name) || unwanted(name)).cloned().collect();
         rewrite(request, false, host);

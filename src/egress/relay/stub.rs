@@ -1,6 +1,6 @@
 //! The name server of a call (RFC 1035), which knows the granted names and no others, and asks no other server.
 
-use super::call::{BACK_OFF, Call, NAMES};
+use super::call::{Call, NAMES, RETRY_DELAY};
 use super::stream::MeteredStream;
 use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::manifest::host::{self, Host};
@@ -34,7 +34,7 @@ pub async fn over_udp(call: Arc<Call>, socket: Arc<UdpSocket>) {
                 }
             }
             Ok(_) => {}
-            Err(_) => tokio::time::sleep(BACK_OFF).await,
+            Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
 }
@@ -43,7 +43,7 @@ pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok((socket, _)) = listener.accept().await else {
-            tokio::time::sleep(BACK_OFF).await;
+            tokio::time::sleep(RETRY_DELAY).await;
             continue;
         };
         let Ok(tool) = MeteredStream::new(socket, None) else { continue };

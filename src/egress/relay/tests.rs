@@ -24,10 +24,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// After so long without a byte no answer follows.
-const QUIET: Duration = Duration::from_millis(30);
+const SILENCE: Duration = Duration::from_millis(30);
 
 /// What the relay said.
 #[derive(Default)]
@@ -122,7 +122,7 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("the relay says it in time")
+        tokio::time::timeout(TIMEOUT, wait).await.expect("the relay says it in time")
     }
 
     /// The first event of this kind, with the first refusal.
@@ -225,7 +225,7 @@ fn take(kept: &Mutex<Vec<u8>>) -> String {
 
 async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("an end in time");
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut all)).await.expect("an end in time");
     all
 }
 
@@ -275,7 +275,7 @@ fn fuzz(
             let _ = stream.write_all(&bytes).await;
             // Who closes is gone: the answers come before.
             let mut answer = [0; 4096];
-            while let Ok(Ok(1..)) = tokio::time::timeout(QUIET, stream.read(&mut answer)).await {}
+            while let Ok(Ok(1..)) = tokio::time::timeout(SILENCE, stream.read(&mut answer)).await {}
             let _ = stream.shutdown().await;
             let _ = read_all(&mut stream).await;
         });
@@ -457,7 +457,7 @@ fn no_message_panics_and_no_answer_is_for_another_name() {
             socket.send_to(&bytes, rig.stub).await.expect("sent");
             socket.send_to(&query("end.test."), rig.stub).await.expect("sent");
             loop {
-                let got = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await.expect("the stub lives");
+                let got = tokio::time::timeout(TIMEOUT, socket.recv(&mut buffer)).await.expect("the stub lives");
                 let answer = Message::from_vec(&buffer[..got.expect("received")]).expect("a message");
                 let name = answer.queries.first().map(|query| query.name().to_lowercase().to_string());
                 if name.as_deref() == Some("end.test.") {

@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Longest run of the probe, or of a trivial script.
-const LONGEST_MS: u64 = 20_000;
+const TIMEOUT_MS: u64 = 20_000;
 /// Longest answer of the probe.
 const ANSWER: u64 = MIB;
 /// Most files of one pattern, and most hidden entries ("strangers") of one folder, that are tried.
-const MOST_FILES: usize = 5;
-const MOST_STRANGERS: usize = 2;
+const MAX_FILES: usize = 5;
+const MAX_STRANGERS: usize = 2;
 /// Most entries of a folder that are looked at in search of strangers.
-const MOST_LOOKED: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 /// What the probe found.
 #[derive(Clone, Debug, Serialize)]
@@ -78,7 +78,7 @@ pub async fn run(
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(e.to_string()))?;
     let mut limits = Limits::house();
     limits.set(Limit::OutputBytes, ANSWER);
-    let (clock, secrets) = (Clock::new(Instant::now(), LONGEST_MS), BTreeMap::new());
+    let (clock, secrets) = (Clock::new(Instant::now(), TIMEOUT_MS), BTreeMap::new());
     let (events, traffic) = (Events::unheard(), Mutex::default());
     let input = (tries.as_slice(), &secrets);
     let finished = ready.call(&CallInput::default(), input, &limits, clock, &events, &traffic).await?;
@@ -101,7 +101,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         Language::Bun => "console.log(JSON.stringify(Bun.version))\n",
         Language::Wasm => return Err("wasm runs in this binary".to_owned()),
     };
-    let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
+    let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
     let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
     let events = Events::unheard();
     let scripts = Scripts::new(launchers.clone());
@@ -169,7 +169,7 @@ impl List<'_> {
                     let opens = |m: std::fs::Metadata| m.is_file() && grants::opens(folder, names, m.uid(), m.mode());
                     name.is_some_and(|n| name_matches(names, n)) && path.symlink_metadata().is_ok_and(opens)
                 });
-                files.take(MOST_FILES).for_each(|path| self.both(&path));
+                files.take(MAX_FILES).for_each(|path| self.both(&path));
             }
         }
     }
@@ -194,7 +194,7 @@ impl List<'_> {
     fn strangers(&mut self, folder: &Path) {
         let all = if folder.is_dir() { entries(folder) } else { vec![folder.to_owned()] };
         let strangers: Vec<PathBuf> =
-            all.into_iter().filter(|path| self.is_foreign(path)).take(MOST_STRANGERS).collect();
+            all.into_iter().filter(|path| self.is_foreign(path)).take(MAX_STRANGERS).collect();
         strangers.iter().for_each(|path| self.add(path, false));
     }
 
@@ -208,7 +208,7 @@ impl List<'_> {
 
 /// Sorted by name, so that two runs try the same.
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    let read = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST_LOOKED);
+    let read = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let mut all: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
     all.sort();
     all

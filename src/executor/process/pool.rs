@@ -20,7 +20,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 /// Most idle launchers.
-const MOST_IDLE: usize = 32;
+const MAX_IDLE: usize = 32;
 
 /// Makes and keeps launchers.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Launchers {
             own,
             pool,
             groups: cgroup::Cgroups::find(),
-            idle: Arc::new(IdlePool::new(MOST_IDLE)),
+            idle: Arc::new(IdlePool::new(MAX_IDLE)),
             ahead: Mutex::default(),
             one_call: false,
             proxy: None,
@@ -210,8 +210,8 @@ impl Launchers {
 
 /// How many threads resolve the grants of one tool and folder at a time: a file system that does not answer blocks that
 /// many threads, and no more.
-const LOOKS: usize = 4;
-static LOOKING: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(usize::MAX, LOOKS));
+const MAX_RESOLVERS: usize = 4;
+static LOOKING: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(usize::MAX, MAX_RESOLVERS));
 
 /// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie outside the tool's
 /// folder and so perhaps on a file system that does not answer, are resolved on a blocking thread. For others a few

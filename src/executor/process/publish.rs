@@ -16,11 +16,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Most files in one staged folder.
-const MOST_FILES: usize = 1000;
+const MAX_FILES: usize = 1000;
 const PIECE: usize = 64 * 1024;
 const REPLACED: &str = "the folder was replaced during the call";
 /// A temporary file of ours that is this old belongs to no call that still runs, seconds.
-const ABANDONED: i64 = 3600;
+const ABANDONED_AFTER_SECONDS: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
 
 /// Why a file is not published: by a rule, or because this host could not write it.
@@ -96,7 +96,7 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
 
 /// The names in a copy, at most one more than is allowed.
 fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    let mut names: Vec<CString> = names_in(copy)?.take(MOST_FILES + 1).collect::<Result<_, _>>()?;
+    let mut names: Vec<CString> = names_in(copy)?.take(MAX_FILES + 1).collect::<Result<_, _>>()?;
     names.sort();
     Ok(names)
 }
@@ -127,13 +127,13 @@ fn one(
     let owner = (stat.st_uid, stat.st_gid);
     // A later call may remove what cannot be removed now.
     let _ = files::as_owner(owner, || {
-        sweep(&to, stat.st_uid, ABANDONED);
+        sweep(&to, stat.st_uid, ABANDONED_AFTER_SECONDS);
         Ok(())
     });
     let names = names(copy)?;
-    if names.len() > MOST_FILES {
+    if names.len() > MAX_FILES {
         // All or nothing, as with too many bytes.
-        return Err(format!("it holds more than {MOST_FILES} files").as_str().into());
+        return Err(format!("it holds more than {MAX_FILES} files").as_str().into());
     }
     for name in names {
         let outcome = file(copy, &to, &name, stage, most, owner);

@@ -14,7 +14,7 @@ use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
 use crate::sandbox::protocol::{Exited, Killed, Note, ToLauncher};
-use crate::sandbox::{MOST_RECORDED, SESSIONS, limits};
+use crate::sandbox::{MAX_RECORDED_BYTES, SESSIONS, limits};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -26,7 +26,7 @@ const RAISING: &str = "the walls of the tool are still being raised";
 /// The signal by which the kernel ends a tool that writes a file beyond its limit.
 const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
 /// Longest run of an empty script, ms. The answer of the call waits for it.
-const LONGEST_MS: u64 = 3_000;
+const TIMEOUT_MS: u64 = 3_000;
 /// Most interpreters that are remembered.
 const MAX_RUNTIMES: usize = 64;
 
@@ -178,7 +178,7 @@ impl Scripts {
             Language::Python => "print(0)\n",
             _ => "console.log(0)\n",
         };
-        let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
+        let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
         let confinement = Confinement { shape: shape.into(), per_call };
         let ran = self.run_once(None, &confinement, b"{}", Instant::now(), &Events::unheard()).await.ok()?;
         let (Outcome { ending: Ending::Answered(_), .. }, kept) = ran else { return None };
@@ -284,7 +284,7 @@ pub struct RecordedCall {
 impl RecordedCall {
     /// Reads the output of a recorder. `lost`: the recorder ended before the call.
     pub fn read(found: OwnedFd, lost: bool) -> RecordedCall {
-        let bytes = messages::read_memory_file(found, 2 * MOST_RECORDED).unwrap_or_default();
+        let bytes = messages::read_memory_file(found, 2 * MAX_RECORDED_BYTES).unwrap_or_default();
         let mut kept = RecordedCall::default();
         kept.missing.extend(lost.then(|| LOST.to_owned()));
         // The last line of a recorder that was killed may be a part of one.

@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a call waits for a broker that is away.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that is kept of a service's error, bytes.
-const LONGEST_ERROR: usize = 8192;
+const MAX_ERROR_BYTES: usize = 8192;
 const LOST: &str = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
 
 /// Which services are called over a broker: their ids, `NAMESPACE.*`, or `*` for those that no other broker
@@ -97,7 +97,7 @@ impl Remote {
         let tool = &call.manifest.id;
         let asked = RemoteRequest { context, body: request.encode(), room };
         let Some((waiter, since)) = send(&connections, &asked, tool).await? else {
-            let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
+            let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::MAX_BODY_BYTES as u64 };
             return Ok(Outcome::new(ending, millis(began.elapsed())));
         };
         let mut answer = String::new();
@@ -129,7 +129,7 @@ impl Remote {
                     }
                     let said =
                         if message.trim().is_empty() { "The service failed, and does not say why." } else { &message };
-                    break Ending::Raised { message: text::head(said, LONGEST_ERROR) };
+                    break Ending::Raised { message: text::head(said, MAX_ERROR_BYTES) };
                 }
                 ServiceMessage::Unreadable(why) => {
                     let message = format!("The service sent an invalid reply: {}.", text::head(&why, 300));
@@ -210,7 +210,7 @@ async fn send(
             return Ok(sent);
         }
     }
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = tokio::time::Instant::now() + CONNECT_TIMEOUT;
     while !away.is_empty() {
         let connected = away.iter().map(|connection| Box::pin(connection.link.connected()));
         let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };

@@ -26,16 +26,16 @@ pub const MAX_CODE_BYTES: u64 = 512 << 20;
 pub const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Most bytes of compiled code for each byte of module (about three are usual); more is refused.
-const GROWTH: u64 = 32;
+const MAX_CODE_BYTES_PER_BYTE: u64 = 32;
 /// Bytes allowed besides, for memory images, which a module can describe in a few bytes.
 const IMAGE_BYTES: u64 = 64 << 20;
 
 /// Most seconds of processor time for one module.
-const MOST_SECONDS: u64 = 300;
+const MAX_CPU_SECONDS: u64 = 300;
 /// How many times its processor time a compiler may last, on a busy machine.
 const BUSY: u32 = 4;
 /// Longest time of a compilation.
-pub const LONGEST: Duration = Duration::from_secs(MOST_SECONDS * BUSY as u64 + 30);
+pub const MAX_TIME: Duration = Duration::from_secs(MAX_CPU_SECONDS * BUSY as u64 + 30);
 
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
 /// that takes far more was made for that.
@@ -50,7 +50,7 @@ impl Allowed {
     /// For a module of `bytes`, of a tool that may use `memory_bytes` when it runs.
     fn new(bytes: u64, memory_bytes: u64) -> Allowed {
         let mib = bytes.div_ceil(MIB);
-        let cpu_time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(MOST_SECONDS));
+        let cpu_time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(MAX_CPU_SECONDS));
         let (wanted, most) = ((256 * MIB).saturating_add(bytes.saturating_mul(24)), memory_bytes.max(GIB));
         Allowed { cpu_time, memory: wanted.min(most), capped: wanted > most }
     }
@@ -143,7 +143,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     let mut child = child.await.map_err(Failure::Failed)?;
     let entry_point = tool.entry_point.clone();
     let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };
-    let most = bytes.saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
+    let most = bytes.saturating_mul(MAX_CODE_BYTES_PER_BYTE).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
     let talk = async {
         child.say(&order, &[]).await?;
         receive(&mut child.from, into, most).await

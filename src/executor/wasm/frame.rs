@@ -22,7 +22,7 @@ pub const MAX_LOG_PIECE: u64 = 128 * KIB;
 /// Size of the pieces in which compiled code is sent, bytes.
 pub const PIECE: usize = 256 << 10;
 /// Most that is allocated for a payload before it arrives, bytes.
-const AT_ONCE: u64 = 8 * KIB;
+const INITIAL_ALLOCATION: u64 = 8 * KIB;
 /// Longest message text.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 
@@ -234,7 +234,7 @@ pub fn read<M: DeserializeOwned>(from: &mut impl BufRead, most: FrameLimits) -> 
     from.by_ref().take(most.head).read_until(b'\n', &mut line)?;
     let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
     // It grows with what arrives, not with what was announced.
-    let mut payload = Vec::with_capacity(bytes.min(AT_ONCE) as usize);
+    let mut payload = Vec::with_capacity(bytes.min(INITIAL_ALLOCATION) as usize);
     from.take(bytes).read_to_end(&mut payload)?;
     whole(message, payload, bytes)
 }
@@ -247,7 +247,7 @@ pub async fn read_async<M: DeserializeOwned>(
     let mut line = Vec::new();
     (&mut *from).take(most.head).read_until(b'\n', &mut line).await?;
     let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
-    let mut payload = Vec::with_capacity(bytes.min(AT_ONCE) as usize);
+    let mut payload = Vec::with_capacity(bytes.min(INITIAL_ALLOCATION) as usize);
     from.take(bytes).read_to_end(&mut payload).await?;
     whole(message, payload, bytes)
 }

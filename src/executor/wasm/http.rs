@@ -18,7 +18,7 @@ use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpHooks}
 
 /// Longest wait for a connection or for the first byte of an answer, where the guest names none. The call's own time
 /// limit is usually shorter.
-const LONGEST: Duration = Duration::from_secs(600);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Sends or refuses the requests of a call. (Headers are values of the guest's own, so they work without hosts.)
 pub struct Hooks {
@@ -75,14 +75,14 @@ async fn send(
         let encrypted = tls::connect(trust.get_or_init(tls::machine_roots), &host, stream).await.map_err(Error::Tls)?;
         Ok(Box::new(encrypted))
     };
-    let patience = options.connect_timeout.unwrap_or(LONGEST);
+    let patience = options.connect_timeout.unwrap_or(DEFAULT_TIMEOUT);
     let stream = timeout(patience, connecting).await.map_err(|_| Error::ConnectionTimeout)??;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     // A request to a server names only the path (RFC 9112, section 3.2.1).
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     *request.uri_mut() = path.parse::<Uri>().map_err(|_| Error::HttpRequestUriInvalid)?;
-    let patience = options.first_byte_timeout.unwrap_or(LONGEST);
+    let patience = options.first_byte_timeout.unwrap_or(DEFAULT_TIMEOUT);
     let answered = timeout(patience, sender.send_request(request)).await.map_err(|_| Error::HttpResponseTimeout)?;
     let response = answered?.map(|body| body.map_err(Error::from).boxed_unsync());
     Ok((response, Box::new(std::future::ready(Ok(())))))

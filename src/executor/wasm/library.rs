@@ -39,9 +39,9 @@ const READERS: usize = 4;
 /// Most modules that are being compiled or wait for a compiler, and as many that are being read.
 const UNDER_WAY: usize = 64;
 /// How long a module that took too much is not tried again.
-const TOO_MUCH_KEPT: Duration = Duration::from_secs(3600);
+const REFUSAL_TTL: Duration = Duration::from_secs(3600);
 /// How often a call looks whether another process is done with a module.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
 pub const CODE: Record = Record { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };
@@ -156,7 +156,7 @@ impl ModuleRefusal {
     }
 
     fn holds(&self, since: Duration) -> bool {
-        !self.too_much || since < TOO_MUCH_KEPT
+        !self.too_much || since < REFUSAL_TTL
     }
 }
 
@@ -211,11 +211,11 @@ impl Library {
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
-        let until = Instant::now() + compile::LONGEST;
+        let until = Instant::now() + compile::MAX_TIME;
         let _lock = loop {
             match self.cache.store.lock(&found.key) {
                 Ok(Some(lock)) => break Some(lock),
-                Ok(None) if Instant::now() < until => tokio::time::sleep(LOOK).await,
+                Ok(None) if Instant::now() < until => tokio::time::sleep(POLL_INTERVAL).await,
                 // Without locks, several processes may compile the same module.
                 Ok(None) | Err(_) => break None,
             }

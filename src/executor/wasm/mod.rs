@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A wait for the compiler that lasts longer is announced.
-const QUIET: Duration = Duration::from_millis(400);
+const ANNOUNCE_AFTER: Duration = Duration::from_millis(400);
 /// The limits that a worker itself holds its guest to.
 const WORKER_LIMITS: [Limit; 5] =
     [Limit::CpuMs, Limit::MemoryBytes, Limit::ScratchBytes, Limit::OpenFiles, Limit::OutputBytes];
@@ -259,7 +259,7 @@ fn conclude(
 /// Waits for the compiler, and announces a long wait.
 async fn announce_wait<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
     tokio::pin!(compiling);
-    if let Ok(done) = tokio::time::timeout(QUIET, &mut compiling).await {
+    if let Ok(done) = tokio::time::timeout(ANNOUNCE_AFTER, &mut compiling).await {
         return done;
     }
     tell("toolhost: compiling the tool's module; later calls use the compiled code");

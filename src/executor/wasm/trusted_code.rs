@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wasmtime::component::Component;
 
 /// The number of the file that a worker or compiler inherits (`RoleNeeds::keeps_third`).
-const HANDED: RawFd = 3;
+const INHERITED_FD: RawFd = 3;
 
 /// Reads a part of the inherited file, at most `most` bytes, and closes the file. An error if that was done before.
 pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
@@ -20,11 +20,11 @@ pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited file was read before"));
     }
     // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(HANDED) };
+    let borrowed = unsafe { BorrowedFd::borrow_raw(INHERITED_FD) };
     fcntl(borrowed, FcntlArg::F_GETFD)?;
     // SAFETY: it is open (just asked), and nothing else owns it: the starter of this process put it there for us, this
     // is the first thing that a worker or compiler opens or takes, while it has one thread, and it is done once.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(HANDED) });
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(INHERITED_FD) });
     let mut bytes = vec![0; usize::try_from(handed.bytes.min(most)).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut bytes, handed.offset)?;
     Ok(bytes)

@@ -36,12 +36,12 @@ pub const LOOKUPS: usize = 2;
 /// Longest wait for them after a call.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Longest call, whatever the host says: u64 milliseconds could pass the end of the clock.
-const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
+const MAX_CALL_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A tick is the most by which a spinning guest overshoots.
 const TICK: Duration = Duration::from_millis(5);
 /// Ticks without a call before the thread sleeps until it is needed; waking it costs more than a tick.
-const LINGER: u32 = 20;
+const IDLE_TICKS: u32 = 20;
 
 /// The whole life of a worker.
 pub fn serve() -> io::Result<()> {
@@ -143,7 +143,7 @@ impl Loaded {
         to: &ToHost,
     ) -> wasmtime::Result<(CallSummary, Vec<u8>)> {
         let limits = &self.init.limits;
-        let deadline = Instant::now() + timeout.min(LONGEST_CALL);
+        let deadline = Instant::now() + timeout.min(MAX_CALL_TIME);
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
         let most = limits.get(Limit::OutputBytes);
@@ -326,8 +326,8 @@ impl Ticker {
         let thread = thread::Builder::new().name("ticker".into()).stack_size(128 * 1024).spawn(move || {
             let mut idle = 0_u32;
             loop {
-                idle = if run.load(Ordering::SeqCst) { 0 } else { LINGER.min(idle) + 1 };
-                if idle > LINGER {
+                idle = if run.load(Ordering::SeqCst) { 0 } else { IDLE_TICKS.min(idle) + 1 };
+                if idle > IDLE_TICKS {
                     thread::park();
                     continue;
                 }

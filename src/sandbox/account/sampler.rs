@@ -29,7 +29,7 @@ const LATE_FAULTS: u64 = 4096;
 /// Longest time that one look counts mappings; the next look counts the rest.
 const COUNTING: Duration = Duration::from_millis(10);
 /// How often a count looks whether the call stays stopped.
-const LOOK: Duration = Duration::from_millis(20);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The samples of one call.
 #[derive(Debug, Default)]
@@ -134,7 +134,7 @@ impl Sampler {
             if pages > room || must_end() {
                 return Ok(pages);
             }
-            if looked.elapsed() >= LOOK {
+            if looked.elapsed() >= SAMPLE_INTERVAL {
                 if !frozen.is_valid()? {
                     return Ok(quick);
                 }

@@ -63,13 +63,13 @@ pub fn no_core() {
 /// The machine's out-of-memory killer takes tools before the host (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &[u8] = b"1000";
 /// Tools give way to other processes, the host's own too (nice(1)).
-const NICER: i32 = 10;
+const NICE_INCREMENT: i32 = 10;
 
 /// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the score.
 pub fn rank(plan: &mut Plan) {
     let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add("limits", Step::WriteFile { path, data: OOM_SCORE.to_vec() });
-    plan.add("limits", Step::Nicer(NICER));
+    plan.add("limits", Step::Nicer(NICE_INCREMENT));
 }
 
 pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool) {

@@ -34,7 +34,7 @@ const BUFFER: u64 = 64 * KIB;
 /// Most bytes of a connection, both ends: four buffers, one message more, the sockets themselves.
 pub const CONNECTION: u64 = 4 * BUFFER + BUFFER / 2;
 /// Most connections that are not accepted yet, of all ports together. What they received is not charged.
-const WAITING: usize = 256;
+const LISTEN_BACKLOG: usize = 256;
 
 pub fn raise() -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNET)
@@ -62,7 +62,7 @@ pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
         bound(AddressFamily::Inet, SockType::Datagram, &stub).map_err(problem("the stub's UDP socket"))?,
         listening(AddressFamily::Inet, &stub, 8).map_err(problem("the stub's TCP socket"))?,
     ];
-    let waiting = (WAITING / ports.len().max(2)) as i32;
+    let waiting = (LISTEN_BACKLOG / ports.len().max(2)) as i32;
     for port in ports {
         let four = SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, *port));
         let both = SockaddrIn6::from(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, *port, 0, 0));
@@ -123,8 +123,8 @@ const LOOPBACK: u32 = 1;
 /// Flags of requests that make something; the kernel acknowledges them.
 const ACK: i32 = libc::NLM_F_ACK;
 const MAKE: i32 = ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-const FOUR: u8 = libc::AF_INET as u8;
-const SIX: u8 = libc::AF_INET6 as u8;
+const IPV4: u8 = libc::AF_INET as u8;
+const IPV6: u8 = libc::AF_INET6 as u8;
 const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 /// linux/fib_rules.h
@@ -144,17 +144,17 @@ fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
     kernel.ask(libc::RTM_NEWLINK, ACK, &link, &[]).map_err(problem("loopback up"))?;
     let stub = STUB.octets();
     // struct ifaddrmsg
-    let address = [[FOUR, 32, 0, libc::RT_SCOPE_HOST], LOOPBACK.to_ne_bytes()].concat();
+    let address = [[IPV4, 32, 0, libc::RT_SCOPE_HOST], LOOPBACK.to_ne_bytes()].concat();
     kernel
         .ask(libc::RTM_NEWADDR, MAKE, &address, &[(libc::IFA_LOCAL, &stub), (libc::IFA_ADDRESS, &stub)])
         .map_err(problem("the stub's address"))?;
-    for family in [FOUR, SIX].into_iter().take(if six { 2 } else { 1 }) {
+    for family in [IPV4, IPV6].into_iter().take(if six { 2 } else { 1 }) {
         // struct rtmsg: every address is local.
         let (table, scope) = (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_HOST);
         let route = [family, 0, 0, 0, table, libc::RTPROT_STATIC, scope, libc::RTN_LOCAL, 0, 0, 0, 0];
         let device = LOOPBACK.to_ne_bytes();
         let with = [(libc::RTA_OIF, device.as_slice()), (libc::RTA_PREFSRC, &stub)];
-        let with = if family == FOUR { &with[..] } else { &with[..1] };
+        let with = if family == IPV4 { &with[..] } else { &with[..1] };
         kernel.ask(libc::RTM_NEWROUTE, MAKE, &route, with).map_err(problem("the route to loopback"))?;
         // Without the usual rules nothing is routed.
         loop {
@@ -183,7 +183,7 @@ fn rules(kernel: &mut Netlink, family: u8, ports: &[u16]) -> Result<(), Errno> {
     for port in ports {
         rule(kernel, &Routed { family, protocol: TCP, port: *port, at: None })?;
     }
-    for protocol in [UDP, TCP].into_iter().filter(|_| family == FOUR) {
+    for protocol in [UDP, TCP].into_iter().filter(|_| family == IPV4) {
         rule(kernel, &Routed { family, protocol, port: DNS, at: Some(STUB) })?;
     }
     Ok(())

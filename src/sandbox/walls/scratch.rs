@@ -79,10 +79,10 @@ impl Scratch {
         }
         for place in &setup.masks {
             let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
-            scratch.cover(place, if folder { view::NOTHING } else { view::EMPTY })?;
+            scratch.cover(place, if folder { view::EMPTY_FOLDER_PATH } else { view::EMPTY })?;
         }
         // Last: from here on only we reach the whole scratch, by its descriptor.
-        scratch.cover(Path::new(view::KEPT), view::NOTHING)?;
+        scratch.cover(Path::new(view::KEPT_MOUNTS), view::EMPTY_FOLDER_PATH)?;
         Ok(scratch)
     }
 

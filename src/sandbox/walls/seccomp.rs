@@ -70,7 +70,7 @@ const ALLOWED: &[i64] = calls![
 
 /// Calls from this number on came in 2018 or later: a C library that uses them falls back when they answer ENOSYS.
 /// No program expects older calls to be missing, so these answer EPERM, as in other sandboxes.
-const LATE: u32 = 333;
+const FIRST_UNLISTED: u32 = 333;
 
 /// Late calls that answer EPERM all the same, so that a refusal is not taken for an old kernel.
 const FORBIDDEN: &[i64] = calls![
@@ -284,7 +284,7 @@ fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
 }
 
 fn rule_of(rules: &BTreeMap<i64, Rule>, number: u32) -> Rule {
-    let other = Errno(if number < LATE { EPERM } else { ENOSYS });
+    let other = Errno(if number < FIRST_UNLISTED { EPERM } else { ENOSYS });
     rules.get(&i64::from(number)).copied().unwrap_or(other)
 }
 

@@ -35,12 +35,12 @@ pub const NOEXEC: u64 = 8;
 pub use crate::policy::base_view::OURS;
 /// Empty file that covers masked files.
 pub const EMPTY: &str = "/.toolhost/empty";
-/// Empty folder that covers masked folders and `KEPT`.
-pub const NOTHING: &str = "/.toolhost/nothing";
+/// Empty folder that covers masked folders and `KEPT_MOUNTS`.
+pub const EMPTY_FOLDER_PATH: &str = "/.toolhost/nothing";
 /// The launcher's own: mounts that wait for their place below /tmp, and the whole scratch. Covered before each call,
 /// because masks cover the final places only, and their files could be reached through here.
-pub const KEPT: &str = "/.toolhost/kept";
-const ASIDE: &str = "/.toolhost/kept/aside";
+pub const KEPT_MOUNTS: &str = "/.toolhost/kept";
+const WAITING_MOUNTS: &str = "/.toolhost/kept/aside";
 /// Where the whole tmpfs of a call's scratch is mounted, for the launcher alone.
 pub const KEPT_SCRATCH: &str = "/.toolhost/kept/scratch";
 /// Where the view is put together. /tmp exists everywhere, and the view mounted there hides its content.
@@ -243,7 +243,14 @@ pub fn is_late(at: &Path) -> bool {
 /// Puts everything planned in its place below `SITE`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
-    let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([PROC, "/etc", OURS, NOTHING, ASIDE, KEPT_SCRATCH]);
+    let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([
+        PROC,
+        "/etc",
+        OURS,
+        EMPTY_FOLDER_PATH,
+        WAITING_MOUNTS,
+        KEPT_SCRATCH,
+    ]);
     for folder in folders {
         make_folder(&inside(Path::new(folder)))?;
     }
@@ -259,7 +266,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                 make_link(&target, &inside(&at), &at)?;
             }
             Piece::Bound { mount, folder } => {
-                let aside = Path::new(ASIDE).join(number.to_string());
+                let aside = Path::new(WAITING_MOUNTS).join(number.to_string());
                 let place = inside(if late { &aside } else { &at });
                 make_point(&place, folder)
                     .map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;

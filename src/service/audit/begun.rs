@@ -2,7 +2,7 @@
 //! end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the
 //! process.
 
-use super::LONGEST_LINE;
+use super::MAX_LINE_BYTES;
 use crate::base::files::Folder;
 use crate::base::lock;
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -127,7 +127,7 @@ fn read(file: &File) -> io::Result<Vec<(String, String)>> {
             let zeros = lines.buffer().iter().take_while(|byte| **byte == 0).count();
             lines.consume(zeros);
         }
-        if lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+        if lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
             return Ok(records);
         }
         let text = String::from_utf8_lossy(&line);

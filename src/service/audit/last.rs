@@ -1,6 +1,6 @@
 //! The latest denials of one tool, from the newest records of the log.
 
-use super::{LONGEST_LINE, Log, segments};
+use super::{Log, MAX_LINE_BYTES, segments};
 use crate::quantity::{KIB, MIB};
 use crate::service::LIMIT;
 use crate::service::call_ended::{MORE, manifest};
@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 /// Most denials that are reported.
 const KINDS: usize = 10;
 /// How much of the log is read at most, and how much at once, bytes.
-const MOST: u64 = 32 * MIB;
+const MAX_READ_BYTES: u64 = 32 * MIB;
 const PIECE: u64 = 256 * KIB;
 
 /// The latest denials of one tool.
@@ -60,7 +60,7 @@ impl Log {
         let policy = (!decision.in_process).then_some(decision.digest.as_str());
         let named = format!("\"tool\":{}", same[0]);
         let mut found = LastDenials { not_looked_at: passed_over, ..LastDenials::default() };
-        let (mut left, mut damaged, mut oldest, mut all) = (MOST, 0_u64, String::new(), true);
+        let (mut left, mut damaged, mut oldest, mut all) = (MAX_READ_BYTES, 0_u64, String::new(), true);
         for file in files {
             let take = |line: &[u8]| {
                 let text = String::from_utf8_lossy(line);
@@ -82,7 +82,9 @@ impl Log {
             all &= backwards(&file, &mut left, take).map_err(failed)?;
         }
         if !all {
-            found.not_looked_at.push(format!("records before {oldest}: the newest {} MiB are looked at", MOST / MIB));
+            found
+                .not_looked_at
+                .push(format!("records before {oldest}: the newest {} MiB are looked at", MAX_READ_BYTES / MIB));
         }
         if damaged > 0 {
             found.not_looked_at.push(format!("damaged lines: {damaged}"));
@@ -146,7 +148,7 @@ fn backwards(file: &File, left: &mut u64, mut take: impl FnMut(&[u8])) -> io::Re
         }
         tail = piece;
         // A line that is longer than any record is cut to one byte, so that it counts as damaged.
-        if tail.len() as u64 > LONGEST_LINE {
+        if tail.len() as u64 > MAX_LINE_BYTES {
             tail = b"?".to_vec();
         }
     }
@@ -167,13 +169,13 @@ mod tests {
 
     #[test]
     fn lines_come_from_the_end_whatever_their_length() {
-        let (long, endless) = ("x".repeat(PIECE as usize + 3), "y".repeat((LONGEST_LINE + 3 * PIECE) as usize));
-        assert_eq!(lines(b"a\n\nb", MOST), (vec!["b".to_owned(), String::new(), "a".to_owned()], true));
-        let (found, _) = lines(format!("a\n{long}\nb\n").as_bytes(), MOST);
+        let (long, endless) = ("x".repeat(PIECE as usize + 3), "y".repeat((MAX_LINE_BYTES + 3 * PIECE) as usize));
+        assert_eq!(lines(b"a\n\nb", MAX_READ_BYTES), (vec!["b".to_owned(), String::new(), "a".to_owned()], true));
+        let (found, _) = lines(format!("a\n{long}\nb\n").as_bytes(), MAX_READ_BYTES);
         assert_eq!(found, ["", "b", &long, "a"]);
-        let (found, all) = lines(format!("a\n{endless}\nb").as_bytes(), MOST);
+        let (found, all) = lines(format!("a\n{endless}\nb").as_bytes(), MAX_READ_BYTES);
         assert!(
-            all && found[0] == "b" && found[1].ends_with('?') && found[1].len() as u64 <= LONGEST_LINE + PIECE,
+            all && found[0] == "b" && found[1].ends_with('?') && found[1].len() as u64 <= MAX_LINE_BYTES + PIECE,
             "not kept"
         );
         assert_eq!(found[2], "a");

@@ -30,14 +30,14 @@ use std::time::{Duration, SystemTime};
 /// The folder beside the log for the texts of confinements.
 pub const CONFINEMENTS: &str = "confinements";
 /// The texts of a record are cut so that no record is longer, bytes.
-pub const LONGEST_RECORD: u64 = 160 * 1024;
+pub const MAX_RECORD_BYTES: u64 = 160 * 1024;
 /// Longest line that is read, bytes.
-const LONGEST_LINE: u64 = 4 * LONGEST_RECORD;
+const MAX_LINE_BYTES: u64 = 4 * MAX_RECORD_BYTES;
 /// The part of a record that holds its call's id, bytes.
 const HEAD: usize = 1024;
 /// How long a closed segment may still get records, from calls that began before. (A policy may allow longer calls;
 /// the text of such a call's confinement can be removed early.)
-const LONGEST_CALL: Duration = Duration::from_secs(8 * 24 * 3600);
+const MAX_CALL_TIME: Duration = Duration::from_secs(8 * 24 * 3600);
 
 /// The audit log: its files, and the ledger beside it.
 #[derive(Clone, Debug)]
@@ -161,7 +161,7 @@ impl Log {
     /// it uses with each new file of the log.
     fn forget(&self, beside: &Folder, last: SystemTime) -> io::Result<()> {
         let folder = beside.below(CONFINEMENTS)?;
-        let Some(oldest) = last.checked_sub(LONGEST_CALL) else { return Ok(()) };
+        let Some(oldest) = last.checked_sub(MAX_CALL_TIME) else { return Ok(()) };
         for name in folder.names()?.into_iter().filter(|name| name.ends_with(".json")) {
             if folder.file(&name, OFlag::O_RDONLY)?.metadata()?.modified()? < oldest {
                 folder.remove(&name)?;
@@ -216,7 +216,7 @@ impl Log {
             let mut line = Vec::new();
             loop {
                 line.clear();
-                if lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+                if lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
                     break;
                 }
                 let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);

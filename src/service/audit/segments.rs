@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Longest wait for another writer's lock, which is held for one write, unless that process is stopped. The line is
 /// then added without the lock: one append, which the kernel keeps whole on local file systems (write(2)).
-const PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much of a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +34,14 @@ pub struct Keeping {
 impl Keeping {
     pub const USUAL: Keeping = Keeping { segment_bytes: 64 * MIB, segments: 8 };
     /// Less would close a file after a few records.
-    const LEAST_BYTES: u64 = MIB;
+    const MIN_SEGMENT_BYTES: u64 = MIB;
 
     /// From the settings `audit_segment_bytes` and `audit_segments`.
     pub fn new(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Keeping, String> {
         let usual = Keeping::USUAL;
         match (segment_bytes.unwrap_or(usual.segment_bytes), segments.unwrap_or(usual.segments)) {
-            (..Keeping::LEAST_BYTES, _) => {
-                Err(format!("audit_segment_bytes must be at least {}", Keeping::LEAST_BYTES))
+            (..Keeping::MIN_SEGMENT_BYTES, _) => {
+                Err(format!("audit_segment_bytes must be at least {}", Keeping::MIN_SEGMENT_BYTES))
             }
             (_, 0) => Err("audit_segments must be at least 1".to_owned()),
             (segment_bytes, segments) => Ok(Keeping { segment_bytes, segments }),
@@ -120,7 +120,7 @@ impl Segment {
     }
 
     fn try_lock(&self) -> bool {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             match self.file.try_lock() {
                 Ok(()) => return true,

@@ -26,27 +26,27 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Waits between attempts, seconds. If the attempt after the last one fails, the callback has failed.
-const WAITS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
+const RETRY_DELAYS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
 /// Longest attempt.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts at once, and those of one caller.
-const AT_ONCE: (usize, usize) = (8, 2);
+const MAX_ATTEMPTS_AT_ONCE: (usize, usize) = (8, 2);
 /// Longest message, bytes. A longer result is left out; the receiver can fetch it by the call's id.
-const LARGEST: usize = 256 * 1024;
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 /// Shortest key, bytes.
-const SHORTEST: usize = 16;
+const MIN_KEY_BYTES: usize = 16;
 /// How often expired results are removed.
-const LOOK: Duration = Duration::from_secs(600);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Sends the callbacks that are due, and removes expired results, until the host stops.
 pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {
-    let places = Places::new(AT_ONCE.0, AT_ONCE.1);
+    let places = Places::new(MAX_ATTEMPTS_AT_ONCE.0, MAX_ATTEMPTS_AT_ONCE.1);
     let (mut sending, mut under_way) = (JoinSet::new(), HashSet::new());
     while let Some(me) = background.upgrade() {
         let now = Timestamp::now();
         changed.mark_unchanged();
         me.forget(now).await;
-        let mut wait = LOOK;
+        let mut wait = SWEEP_INTERVAL;
         for job in me.untold() {
             if under_way.contains(&job.id) {
                 continue;
@@ -103,10 +103,10 @@ impl Background {
     async fn tell(&self, mut job: Job) {
         let Some(Callback { shown: mut callback, mut next }) = job.callback.take() else { return };
         callback.attempts += 1;
-        let tried = tokio::time::timeout(PATIENCE, self.send(&job, &callback)).await;
+        let tried = tokio::time::timeout(ATTEMPT_TIMEOUT, self.send(&job, &callback)).await;
         let late = || Err(delivery_fault("the receiver did not answer in time", ""));
         let (id, event, trace) = (&job.id, &callback.event, job.trace.as_deref());
-        let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| WAITS.get(at));
+        let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| RETRY_DELAYS.get(at));
         match tried.unwrap_or_else(|_| late()) {
             Ok(()) => {
                 tracing::info!(target: "toolhost::callback", call = id, trace, event, "the callback was delivered");
@@ -152,13 +152,13 @@ impl Background {
             let name = "callback_secret".to_owned();
             (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
         };
-        let values = secrets::values(std::slice::from_ref(&key), &job.caller, PATIENCE).await;
+        let values = secrets::values(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
         let unsigned = |person: String| delivery_fault("this host cannot sign it now", person);
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
         let who = Caller::named(&job.caller);
         // A result that is too long to be sent is not read.
-        let result = match job.bytes > LARGEST {
+        let result = match job.bytes > MAX_MESSAGE_BYTES {
             true => None,
             false => self.result(&who, &job.id).await?,
         };
@@ -185,7 +185,7 @@ fn message(job: &Job, result: Option<&str>) -> String {
     let data = json!({"id": job.id, "tool": job.tool, "outcome": job.outcome.as_deref().unwrap_or_default()});
     let head = json!({"type": "call.ended", "timestamp": ended});
     let whole = |name, json: &str| text::with_field(&head, "data", &text::with_field(&data, name, json));
-    let told = result.map(|result| whole("result", result)).filter(|whole| whole.len() <= LARGEST);
+    let told = result.map(|result| whole("result", result)).filter(|whole| whole.len() <= MAX_MESSAGE_BYTES);
     told.unwrap_or_else(|| whole("resultLeftOut", "true"))
 }
 
@@ -197,8 +197,8 @@ fn signing_key(secret: &str) -> Result<hmac::Key, String> {
         }
         None => secret.as_bytes().to_vec(),
     };
-    match bytes.len() < SHORTEST {
-        true => Err(format!("callback_secret has fewer than {SHORTEST} bytes: anybody could guess it")),
+    match bytes.len() < MIN_KEY_BYTES {
+        true => Err(format!("callback_secret has fewer than {MIN_KEY_BYTES} bytes: anybody could guess it")),
         false => Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes)),
     }
 }
@@ -244,7 +244,7 @@ mod tests {
         let read =
             |result: Option<&str>| serde_json::from_str::<serde_json::Value>(&message(&job, result)).expect("JSON");
         assert_eq!(read(Some("{\"a\":1}"))["data"]["result"]["a"], 1);
-        let long = format!("\"{}\"", "x".repeat(LARGEST));
+        let long = format!("\"{}\"", "x".repeat(MAX_MESSAGE_BYTES));
         assert_eq!(read(Some(&long))["data"]["resultLeftOut"], true);
         assert!(message(&job, Some(&long)).len() < 1000);
     }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 /// How long storing the ends of calls may take once the host stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a host that starts waits for the store of one that was just killed.
-const PATIENCE: Duration = Duration::from_secs(3);
+const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct Background {
     pub(super) service: Arc<Service>,
@@ -111,7 +111,7 @@ impl Background {
             alive: Mutex::new(Some(alive)),
             over: tokio::sync::Mutex::new(over),
         });
-        let opened = background.open_or_get(PATIENCE).await.map(drop);
+        let opened = background.open_or_get(KILL_TIMEOUT).await.map(drop);
         tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
         task::register(&background);
         (background, opened)
@@ -331,7 +331,7 @@ impl Background {
         }
         let (log, loaded) = (self.service.components.audit.clone(), self.loaded.load(Ordering::Relaxed));
         // Readers of the store that was closed end soon.
-        let patience = if loaded { PATIENCE } else { patience };
+        let patience = if loaded { KILL_TIMEOUT } else { patience };
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
         let (gone, unkept) = {

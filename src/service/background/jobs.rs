@@ -85,12 +85,12 @@ impl Job {
 }
 
 /// Bytes of all kept calls, and of those of one principal. A call counts as its result and `CALL_BYTES` more.
-const KEPT_BYTES: [usize; 2] = [256 << 20, 64 << 20];
+const MAX_STORED_BYTES: [usize; 2] = [256 << 20, 64 << 20];
 const CALL_BYTES: usize = 64 << 10;
 /// Largest result that is kept, bytes.
-const MAX_RESULT_BYTES: usize = KEPT_BYTES[1] / 4;
+const MAX_RESULT_BYTES: usize = MAX_STORED_BYTES[1] / 4;
 /// How long a result is kept.
-const KEPT_HOURS: i64 = 24;
+const RESULT_TTL_HOURS: i64 = 24;
 
 /// A job in memory.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Jobs {
 
     /// Removes expired jobs. Returns their ids.
     pub fn expire(&mut self, now: Timestamp) -> Vec<String> {
-        let kept = SignedDuration::from_hours(KEPT_HOURS);
+        let kept = SignedDuration::from_hours(RESULT_TTL_HOURS);
         let old = |job: &Job| !job.is_owed() && job.ended.is_some_and(|ended| now.duration_since(ended) > kept);
         let gone: Vec<String> = self.iter().filter(|open| old(&open.job)).map(|open| open.job.id.clone()).collect();
         gone.iter().for_each(|id| self.remove(id));
@@ -189,7 +189,7 @@ impl Jobs {
 }
 
 fn charge(job: &Job, bytes: usize) -> (Claim, usize) {
-    (places::claim(KEPT_BYTES[0], [(job.through().to_owned(), KEPT_BYTES[1])]), CALL_BYTES + bytes)
+    (places::claim(MAX_STORED_BYTES[0], [(job.through().to_owned(), MAX_STORED_BYTES[1])]), CALL_BYTES + bytes)
 }
 
 fn full() -> Fault {
@@ -235,7 +235,7 @@ mod tests {
         }
         let left = |jobs: &Jobs, caller: &str| jobs.iter().filter(|open| open.job.through() == caller).count();
         assert!(left(&jobs, "b") == 1 && left(&jobs, "gateway") < 100 && jobs.get("0001").is_some());
-        let late = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(KEPT_HOURS + 1);
+        let late = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(RESULT_TTL_HOURS + 1);
         assert!(jobs.expire(late).contains(&"0128".to_owned()) && jobs.get("0001").is_some());
     }
 }

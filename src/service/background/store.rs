@@ -22,8 +22,8 @@ const CACHE: usize = 4 * 1024 * 1024;
 const LARGE: u64 = 64 * 1024 * 1024;
 
 /// Wait between two attempts to open a file that another process has open.
-const AGAIN: Duration = Duration::from_millis(20);
-const TAKEN: &str =
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+const IN_USE: &str =
     "another toolhost serves calls in the background there: give one of the two an --audit-log of its own";
 
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
@@ -63,8 +63,8 @@ impl JobStore {
             }
             match database(file) {
                 Ok(database) => break (database, facts.len()),
-                Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => std::thread::sleep(AGAIN),
-                Err(DatabaseError::DatabaseAlreadyOpen) => return Err(at(TAKEN.to_owned())),
+                Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => std::thread::sleep(RETRY_DELAY),
+                Err(DatabaseError::DatabaseAlreadyOpen) => return Err(at(IN_USE.to_owned())),
                 Err(e) => return Err(at(describe(e))),
             }
         };

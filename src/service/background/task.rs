@@ -20,7 +20,7 @@ pub(super) fn register(background: &Arc<Background>) {
 struct Status(Weak<Background>);
 
 /// Most bytes of an answer beside the result.
-const BESIDE: u64 = 1024;
+const MAX_ENVELOPE_BYTES: u64 = 1024;
 
 impl Executor for Status {
     fn run<'a>(
@@ -55,7 +55,7 @@ async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64
         (Phase::Ended, _) => "failed",
     };
     // The size of the result is checked before it is read into memory.
-    let fits = background.size(id) as u64 <= room.saturating_sub(BESIDE);
+    let fits = background.size(id) as u64 <= room.saturating_sub(MAX_ENVELOPE_BYTES);
     let kept = match receipt.call.phase {
         Phase::Ended if fits => background.result(who, id).await?,
         _ => None,

@@ -32,18 +32,18 @@ const BUILDERS: usize = 2;
 const LONG_BUILD: Duration = Duration::from_secs(20);
 /// Fetches at once: in all, and from one index, which may hang.
 const FETCHERS: usize = 8;
-const FETCHERS_OF_ONE: usize = 4;
+const FETCHERS_PER_INDEX: usize = 4;
 /// How long a failed build is not tried again.
-const FAILED: Duration = Duration::from_secs(60);
-const MOST_FAILED: usize = 1000;
+const FAILURE_TTL: Duration = Duration::from_secs(60);
+const MAX_FAILURES: usize = 1000;
 /// Most builds under way or waiting.
 const UNDER_WAY: usize = 32;
 /// Lines of installers that are buffered for their readers.
 const LINES: usize = 64;
 /// How often to check whether another process is done with a key.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
+const MAX_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
 /// What a host needs to build packages. None of it is looked for or made before a tool requires packages.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ impl Packages {
             store: Mutex::default(),
             npm: OnceLock::new(),
             building: Shared::new(UNDER_WAY),
-            fetchers: Places::new(FETCHERS, FETCHERS_OF_ONE),
+            fetchers: Places::new(FETCHERS, FETCHERS_PER_INDEX),
             builders: [Places::new(BUILDERS, 1), Places::new(BUILDERS, 1)],
             tools: Places::new(UNDER_WAY, 1),
             failed: Mutex::default(),
@@ -177,7 +177,7 @@ impl Packages {
     ) -> Result<(), Fault> {
         // A failure can come from the rules, so only tools with equal rules share it.
         let name = format!("{key} {:?}", need.rules);
-        if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILED) {
+        if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILURE_TTL) {
             return Err(fault.clone());
         }
         let work = || {
@@ -210,8 +210,8 @@ impl Packages {
         })?;
         built.inspect_err(|fault| {
             let mut failed = lock(&self.failed);
-            failed.retain(|_, (when, _)| when.elapsed() < FAILED);
-            if !fault.retryable && failed.len() < MOST_FAILED {
+            failed.retain(|_, (when, _)| when.elapsed() < FAILURE_TTL);
+            if !fault.retryable && failed.len() < MAX_FAILURES {
                 failed.entry(name.clone()).or_insert_with(|| (Instant::now(), fault.clone()));
             }
         })
@@ -284,14 +284,14 @@ impl Packages {
 
     /// The lock of a key between processes.
     async fn lock_key<'s>(&self, store: &'s Store, key: &str) -> Result<Lock<'s>, Fault> {
-        let until = Instant::now() + LONGEST_WAIT;
+        let until = Instant::now() + MAX_WAIT;
         loop {
             match store.lock(key).map_err(unusable)? {
                 Some(lock) => return Ok(lock),
                 None if Instant::now() > until => return Err(under_way()),
                 None => {
                     self.report(key, "another process of this host builds the packages");
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
         }

@@ -26,12 +26,12 @@ use std::time::Duration;
 const CALLER: &str = "toolhost";
 const TOOL: &str = "toolhost:packages";
 /// Longest run, milliseconds.
-const LONGEST_MS: u64 = 15 * 60 * 1000;
+const TIMEOUT_MS: u64 = 15 * 60 * 1000;
 /// Last lines of an installer that a fault shows, and longest of them, characters.
 const LAST_LINES: usize = 12;
-const LONGEST_LINE: usize = 300;
+const MAX_LINE_CHARS: usize = 300;
 /// How often to check whether a connection was refused.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
 
@@ -157,8 +157,8 @@ impl<'a> Installer<'a> {
             shape.secrets = self.index.credential.iter().cloned().collect();
         }
         for (limit, most) in [
-            (Limit::TimeoutMs, LONGEST_MS),
-            (Limit::CpuMs, 4 * LONGEST_MS),
+            (Limit::TimeoutMs, TIMEOUT_MS),
+            (Limit::CpuMs, 4 * TIMEOUT_MS),
             (Limit::MemoryBytes, 4 * GIB),
             (Limit::Processes, 256),
             (Limit::OpenFiles, 4096),
@@ -210,7 +210,7 @@ impl<'a> Installer<'a> {
             Ecosystem::Python => PYTHON,
             Ecosystem::Node => NODE,
         };
-        let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
+        let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
         let mut confinement = Confinement { shape: Arc::new(shape), per_call };
         secrets::give(&mut confinement, Duration::from_secs(10), record).await?;
         let digest = confinement.shape.digest();
@@ -252,7 +252,7 @@ impl<'a> Installer<'a> {
         record: &mut CallRecord,
     ) -> Result<Option<executor::Outcome>, Fault> {
         let (events, mut heard) = executor::events();
-        let (mut refused, mut looks) = (false, tokio::time::interval(LOOK));
+        let (mut refused, mut looks) = (false, tokio::time::interval(POLL_INTERVAL));
         let hidden = self.work.display().to_string();
         let ended = {
             let mut running = process.run(context, call, &events);
@@ -285,7 +285,7 @@ impl<'a> Installer<'a> {
 /// The end of a log, bounded.
 fn last(logs: &[String]) -> String {
     let lines = logs.iter().skip(logs.len().saturating_sub(LAST_LINES));
-    lines.map(|line| text::printable(&text::head(line, LONGEST_LINE))).collect::<Vec<_>>().join("\n")
+    lines.map(|line| text::printable(&text::head(line, MAX_LINE_CHARS))).collect::<Vec<_>>().join("\n")
 }
 
 fn failed(what: &str, why: &str) -> Fault {

@@ -21,9 +21,9 @@ use tokio::time::{sleep, timeout};
 /// Most spans in a message.
 const BATCH: usize = 512;
 /// How long spans wait for others to go with them.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// Longest time for a message, from the connection to the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Collector {
@@ -64,7 +64,7 @@ impl Collector {
     pub(super) async fn send_all(self, mut spans: mpsc::Receiver<SpanData>, lost: Arc<AtomicU64>) {
         let (mut batch, mut is_failing) = (Vec::new(), false);
         while spans.recv_many(&mut batch, BATCH).await > 0 {
-            let gathered = sleep(GATHER);
+            let gathered = sleep(BATCH_DELAY);
             tokio::pin!(gathered);
             while batch.len() < BATCH {
                 let room = BATCH - batch.len();
@@ -74,10 +74,10 @@ impl Collector {
                 }
             }
             let many = batch.len();
-            let problem = match timeout(PATIENCE, self.exporter.export(std::mem::take(&mut batch))).await {
+            let problem = match timeout(SEND_TIMEOUT, self.exporter.export(std::mem::take(&mut batch))).await {
                 Ok(Ok(())) => None,
                 Ok(Err(e)) => Some(lock(&self.problem).take().unwrap_or_else(|| e.to_string())),
-                Err(_) => Some(format!("no answer in {} s", PATIENCE.as_secs())),
+                Err(_) => Some(format!("no answer in {} s", SEND_TIMEOUT.as_secs())),
             };
             if problem.is_some() {
                 lost.fetch_add(many as u64, Ordering::Relaxed);

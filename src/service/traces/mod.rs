@@ -22,9 +22,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Spans that may wait for the collector; further ones are lost, and counted.
-const WAITING: usize = 4096;
+const QUEUE: usize = 4096;
 /// Longest `traceparent` and `tracestate`, bytes.
-const LONGEST: (usize, usize) = (128, 512);
+const MAX_HEADER_BYTES: (usize, usize) = (128, 512);
 /// The lengths of the parts of a `traceparent`: version, trace, span, flags.
 const PARTS: [usize; 4] = [2, 32, 16, 2];
 
@@ -41,12 +41,13 @@ impl TraceContext {
         let whole = parts.iter().zip(PARTS).all(|(part, length)| part.len() == length && hex(part));
         let [version, trace, span, flags, more @ ..] = &parts[..] else { return None };
         // A later version may say more (W3C Trace Context, section 4.3).
-        if parent.len() > LONGEST.0 || !whole || *version == "ff" || *version == "00" && !more.is_empty() {
+        if parent.len() > MAX_HEADER_BYTES.0 || !whole || *version == "ff" || *version == "00" && !more.is_empty() {
             return None;
         }
         let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
         let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?) & TraceFlags::SAMPLED;
-        let state = state.filter(|state| state.len() <= LONGEST.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b)));
+        let state = state
+            .filter(|state| state.len() <= MAX_HEADER_BYTES.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b)));
         let state = state.and_then(|state| state.parse().ok()).unwrap_or_default();
         let context = SpanContext::new(trace, span, flags, true, state);
         context.is_valid().then_some(TraceContext(context))
@@ -99,7 +100,7 @@ struct Sending {
 impl Traces {
     /// Starts sending spans to this collector.
     fn begin(&self, collector: Collector) {
-        let (spans, waiting) = mpsc::channel(WAITING);
+        let (spans, waiting) = mpsc::channel(QUEUE);
         let task = tokio::spawn(collector.send_all(waiting, self.lost.clone()));
         *lock(&self.sending) = Some(Sending { spans, task });
     }

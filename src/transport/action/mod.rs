@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 /// What an action without a readable tool is called.
 const UNKNOWN: &str = "unknown";
 /// Longest id that an observation gives back, characters.
-const LONGEST_ID: usize = 200;
+const MAX_ID_CHARS: usize = 200;
 
 /// Resolves ids that the registry does not know (nodes of a platform, tools under other names) to tools of the
 /// registry, which are called as usual.
@@ -137,7 +137,7 @@ impl ParsedText {
             Some(Err(unread)) => unread.dialect,
             None => return self.without_action(),
         };
-        let asked = text::head(&text::printable(self.tool()), LONGEST_ID);
+        let asked = text::head(&text::printable(self.tool()), MAX_ID_CHARS);
         // The name of a tool that a resolver chose is unknown to the agent.
         let id = asked.split('@').next().unwrap_or_default();
         let status = if report.success { "success" } else { "failed" };

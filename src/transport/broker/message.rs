@@ -3,7 +3,7 @@
 
 use super::server::{BrokerServer, Identity, Redelivery};
 use crate::base::text::{head, printable};
-use crate::broker::{Delivery, LONGEST_ID, LinkState, PublishError, ToolServiceRequest, ToolServiceResponse};
+use crate::broker::{Delivery, LinkState, MAX_ID_BYTES, PublishError, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output};
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// The least memory that a waiting request counts as, KiB. So at most 1,024 wait.
-const LEAST: u32 = 64;
+const MIN_REQUEST_KIB: u32 = 64;
 /// Longest config, bytes. It comes from a descriptor, and is read before the request has a slot.
-const LONGEST_CONFIG: usize = 64 * 1024;
+const MAX_CONFIG_BYTES: usize = 64 * 1024;
 /// How long an answer waits for a broker that is away.
-const PATIENCE: Duration = Duration::from_secs(600);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long callers may take to reconnect after this host has reconnected.
-const RETURNING: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(500);
+const CALLER_RECONNECT_TIME: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 const NO_LISTENER: &str = "no client listens for replies";
 
 /// Handles one message until it is answered, put back or set aside.
@@ -135,7 +135,7 @@ fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
 type Waits = Option<OwnedSemaphorePermit>;
 
 fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(LEAST)
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(MIN_REQUEST_KIB)
 }
 
 /// The call that a body requests.
@@ -192,8 +192,8 @@ fn wrong(words: impl Into<String>) -> Fault {
 
 /// Sets `meant` to the tool as soon as that is known.
 fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
-    if request.config.len() > LONGEST_CONFIG {
-        return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
+    if request.config.len() > MAX_CONFIG_BYTES {
+        return Err(wrong(format!("The config is longer than {MAX_CONFIG_BYTES} bytes.")));
     }
     let config = arguments::config(&request.config)?;
     *meant = tool(&broker.entry.tools, config.get("tool"))?;
@@ -238,7 +238,7 @@ async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, 
         let report = broker.service.call(call, Sink::none()).await;
         return lost(broker, &report.id, id, "it is a reply itself");
     }
-    if id.is_empty() || id.len() > LONGEST_ID {
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
         let refused = Some(wrong("The request has no id by which it could be answered."));
         let report = broker.service.call(CallRequest { refused, ..call }, Sink::none()).await;
         return lost(broker, &report.id, id, "it has no id by which it could be answered");
@@ -286,7 +286,7 @@ async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Ev
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };
         let Some(body) = ToolServiceResponse::part(text).encode() else { return Err(()) };
-        let sent = tokio::time::timeout(PATIENCE, broker.link.publish(id, &body)).await;
+        let sent = tokio::time::timeout(REPLY_TIMEOUT, broker.link.publish(id, &body)).await;
         sent.map_err(|_| ())?.map_err(|_| ())?;
         parts += 1;
     }
@@ -328,7 +328,7 @@ async fn publish(broker: &BrokerServer, id: &[u8], reply: &ToolServiceResponse) 
     let mut body = reply.encode().or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {
-        let left = PATIENCE.saturating_sub(began.elapsed());
+        let left = REPLY_TIMEOUT.saturating_sub(began.elapsed());
         let why = match tokio::time::timeout(left, broker.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(PublishError::NoListener)) if !is_returning(broker) => return Err(NO_LISTENER.to_owned()),
@@ -345,7 +345,7 @@ async fn publish(broker: &BrokerServer, id: &[u8], reply: &ToolServiceResponse) 
             Err(_) => return Err("the broker did not come back in time".to_owned()),
         };
         tracing::info!(target: "toolhost::broker", "a reply is published again: {}", printable(&head(&why, 300)));
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
@@ -355,20 +355,21 @@ async fn waits_for_listeners(broker: &BrokerServer, came: &LinkState, id: &[u8])
     if !broker.entry.terms.keeps_nothing() || broker.link.state() == *came {
         return;
     }
-    if tokio::time::timeout(PATIENCE, broker.link.connected()).await.is_ok()
+    if tokio::time::timeout(REPLY_TIMEOUT, broker.link.connected()).await.is_ok()
         && let LinkState::Connected { since } = broker.link.state()
     {
         let id = shown(id);
         let words = "is answered after an outage: a caller that is not back by then misses it";
         tracing::warn!(target: "toolhost::broker", "request {id} {words}");
-        tokio::time::sleep(RETURNING.saturating_sub(Timestamp::now().duration_since(since).unsigned_abs())).await;
+        tokio::time::sleep(CALLER_RECONNECT_TIME.saturating_sub(Timestamp::now().duration_since(since).unsigned_abs()))
+            .await;
     }
 }
 
 /// Whether the connection is so new that callers may not have reconnected yet.
 fn is_returning(broker: &BrokerServer) -> bool {
     match broker.link.state() {
-        LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
+        LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < CALLER_RECONNECT_TIME,
         LinkState::Away { .. } => true,
     }
 }

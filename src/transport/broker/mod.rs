@@ -12,7 +12,7 @@ use crate::base::places::Places;
 use crate::broker::{Delivery, Link, LinkState, Subscription};
 use crate::service::Service;
 use serde_json::{Value, json};
-use server::{BrokerServer, OpenRequests, WAITING};
+use server::{BrokerServer, MAX_QUEUED_KIB, OpenRequests};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 /// Most requests that are read, wait, run or are being answered. Further ones wait at the broker, or are dropped there.
 /// Of so many, most have been refused.
-const IN_HAND: usize = 10_000;
+const MAX_REQUESTS: usize = 10_000;
 /// Most calls of one entry that run or wait in the host's queue. Of more, the host would refuse some.
 const ADMITTED: usize = 512;
 /// How long calls may still run once the host stops.
-const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the answers of calls that are ended then may take.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -54,7 +54,7 @@ impl Brokers {
                 service: service.clone(),
                 link,
                 running: Places::new(at_once, at_once),
-                waiting: Arc::new(Semaphore::new(WAITING)),
+                waiting: Arc::new(Semaphore::new(MAX_QUEUED_KIB)),
                 open: OpenRequests::default(),
                 answered: AtomicU64::new(0),
                 unanswered: AtomicU64::new(0),
@@ -101,13 +101,13 @@ fn status(broker: &BrokerServer) -> Value {
 }
 
 /// Serves one entry. Messages are read at once: Pulsar drops those that are not read, and RabbitMQ sends no more than
-/// may run. Reading pauses only while `IN_HAND` requests are open.
+/// may run. Reading pauses only while `MAX_REQUESTS` requests are open.
 async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
     loop {
         tokio::select! {
-            delivery = deliveries.recv(), if handled.len() < IN_HAND => match delivery {
+            delivery = deliveries.recv(), if handled.len() < MAX_REQUESTS => match delivery {
                 Some(delivery) => drop(handled.spawn(message::handle(broker.clone(), delivery))),
                 None => break,
             },
@@ -127,7 +127,7 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
     tokio::pin!(rest);
     tokio::select! {
         () = &mut rest => return,
-        () = tokio::time::sleep(DRAIN) => broker.kill.cancel(),
+        () = tokio::time::sleep(DRAIN_TIMEOUT) => broker.kill.cancel(),
         () = broker.kill.cancelled() => {}
     }
     // Each request is answered with a fault: its call was ended.

@@ -2,7 +2,7 @@
 
 use crate::base::places::Places;
 use crate::base::{lock, sha256_hex, text};
-use crate::broker::{Delivery, LONGEST_ID, Link, Secret, Terms, Topic};
+use crate::broker::{Delivery, Link, MAX_ID_BYTES, Secret, Terms, Topic};
 use crate::manifest::Manifest;
 use crate::service::{Caller, Service};
 use crate::transport::export;
@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Most requests that wait for a slot, KiB. Pulsar sends all at once, and RabbitMQ no more than may run.
-pub const WAITING: usize = 64 << 10;
+pub const MAX_QUEUED_KIB: usize = 64 << 10;
 /// Requests that are remembered after their answer.
 const ENDED: usize = 4096;
 
@@ -141,7 +141,7 @@ impl OpenRequests {
         }
         let again = requests.running.remove(&request).map(|running| running.again).unwrap_or_default();
         // One with a longer id is never answered, and would take memory for nothing.
-        if is_answered && request.id.len() <= LONGEST_ID {
+        if is_answered && request.id.len() <= MAX_ID_BYTES {
             requests.ended.push_back(request);
         }
         while requests.ended.len() > ENDED {
@@ -209,7 +209,7 @@ mod tests {
         let open = OpenRequests::default();
         for number in 0..ENDED + 10 {
             let good = number.to_string().into_bytes();
-            let long = [good.clone(), vec![b'x'; LONGEST_ID]].concat();
+            let long = [good.clone(), vec![b'x'; MAX_ID_BYTES]].concat();
             for id in [good, long] {
                 let request = Identity { id, body: sha256_hex(b"{}") };
                 open.begin(&request);
@@ -218,6 +218,6 @@ mod tests {
         }
         let requests = lock(&open.0);
         assert!(requests.running.is_empty() && requests.ended.len() == ENDED);
-        assert!(requests.ended.iter().all(|request| request.id.len() <= LONGEST_ID));
+        assert!(requests.ended.iter().all(|request| request.id.len() <= MAX_ID_BYTES));
     }
 }

@@ -1,7 +1,7 @@
 //! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read
 //! once its memory is charged. And what a caller sees of its calls: `/v1/calls`.
 
-use super::reply::{self, Events, QUIET, Recipient, Refusal, Response};
+use super::reply::{self, Events, KEEP_ALIVE, Recipient, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
 use crate::base::places::Place;
 use crate::base::text;
@@ -16,9 +16,9 @@ use std::time::Duration;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Longest wait for the end of a call, seconds.
-const LONGEST: u64 = 60;
+const MAX_WAIT_SECONDS: u64 = 60;
 /// How often a stream checks a call that does not change: that takes ten minutes.
-const LOOKS: u32 = 40;
+const MAX_CHECKS: u32 = 40;
 
 /// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are ignored, as
 /// the RFC says.
@@ -28,7 +28,7 @@ fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
     let receipt = words.iter().any(|word| word.eq_ignore_ascii_case("respond-async"));
     let wait = words.iter().filter_map(|word| word.split_once('=')).find(|(name, _)| name.eq_ignore_ascii_case("wait"));
     let seconds = wait.and_then(|(_, seconds)| seconds.parse::<u64>().ok());
-    (receipt, seconds.map(|seconds| Duration::from_secs(seconds.min(LONGEST))))
+    (receipt, seconds.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))))
 }
 
 /// Whether a call runs in the background: as its body says, else its header, else its tool's manifest.
@@ -135,9 +135,9 @@ async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Place {
 async fn follow(to: Events, known: KnownRequest, id: String) {
     let background = &known.server.background;
     let mut shown = None;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_CHECKS {
         // The present state is sent at once.
-        let quiet = shown.map_or(Duration::ZERO, |_| QUIET);
+        let quiet = shown.map_or(Duration::ZERO, |_| KEEP_ALIVE);
         let Ok(who) = known.acting_now() else { return };
         let receipt = tokio::select! {
             receipt = background.waited(&who, &id, quiet) => receipt,

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use std::time::Duration;
 
 /// Largest body, bytes.
-const LARGEST: u64 = 8 * 1024 * 1024;
+const MAX_BODY_BYTES: u64 = 8 * 1024 * 1024;
 /// A longer body is parsed on another thread. Over MCP it counts as a call, because only a call can be so long.
 pub const SMALL: usize = 16 * 1024;
 /// A longer body is not read if its tool does not exist for the caller.
@@ -50,8 +50,8 @@ pub async fn read(
     if headers.contains_key(header::CONTENT_ENCODING) {
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send the body without a Content-Encoding.");
     }
-    let Some(length) = usize::try_from(length).ok().filter(|_| length <= LARGEST) else {
-        let words = format!("The body is too long: at most {LARGEST} bytes are read.");
+    let Some(length) = usize::try_from(length).ok().filter(|_| length <= MAX_BODY_BYTES) else {
+        let words = format!("The body is too long: at most {MAX_BODY_BYTES} bytes are read.");
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
     };
     let counted = usize::from(is_call(length));

@@ -27,11 +27,11 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 
 /// Events that may wait for a slow reader.
-const WAITING: usize = 16;
+const EVENT_QUEUE: usize = 16;
 /// How long the head of a stream waits, because its call may still be refused with another status.
 const UNDECIDED: Duration = Duration::from_millis(300);
 /// Longest `config`, bytes.
-const LONGEST_CONFIG: usize = 64 * 1024;
+const MAX_CONFIG_BYTES: usize = 64 * 1024;
 /// The members of an envelope. A body with others is the arguments themselves.
 const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
@@ -69,7 +69,7 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray }: Ca
         let report = explain(request::run(&server, request, Sink::none()).await, stray.as_deref());
         return reply::report(report, None, &recipient, begun).await;
     }
-    let (sink, mut events) = Sink::new(WAITING);
+    let (sink, mut events) = Sink::new(EVENT_QUEUE);
     let mut call = JoinSet::new();
     call.spawn(async move { request::run(&server, request, sink).await });
     // A refusal has its own status, as long as nothing was sent.
@@ -198,7 +198,7 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
         Refusal::unreadable(malformed(words).details(error.to_string()))
     })?;
     let config = match envelope.config.map(RawValue::get).filter(|config| *config != "null") {
-        Some(config) if config.len() > LONGEST_CONFIG => return Err(Refusal::malformed("The config is too long.")),
+        Some(config) if config.len() > MAX_CONFIG_BYTES => return Err(Refusal::malformed("The config is too long.")),
         Some(config) => arguments::config(&text_or_json(config)).map_err(Refusal::unreadable)?,
         None => serde_json::Map::new(),
     };
@@ -234,7 +234,7 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 }
 
 /// Most calls of one request.
-const MOST_CALLS: usize = 64;
+const MAX_CALLS: usize = 64;
 const BATCH_SHAPE: &str = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, \
                      …], \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, are required.";
 
@@ -322,7 +322,7 @@ fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, P
     };
     let calls: Vec<_> = batch.calls.into_iter().map(&mut request).collect();
     let server = server.clone();
-    Speakers::new(calls, batch.at_once.unwrap_or(service::AT_ONCE), move |request, sink| {
+    Speakers::new(calls, batch.at_once.unwrap_or(service::CONCURRENCY), move |request, sink| {
         let server = server.clone();
         async move { request::run(&server, request, sink).await }
     })
@@ -334,9 +334,9 @@ fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
         .map_err(|error| Refusal::unreadable(malformed(BATCH_SHAPE).details(error.to_string())))?;
     batch.user = service::label(batch.user).map_err(Refusal::unreadable)?;
     match (batch.calls.len(), batch.at_once) {
-        (1..=MOST_CALLS, None | Some(1..=MOST_CALLS)) => Ok(batch),
-        (1..=MOST_CALLS, _) => Err(Refusal::malformed(format!("atOnce must be 1 to {MOST_CALLS}."))),
-        _ => Err(Refusal::malformed(format!("A batch is 1 to {MOST_CALLS} calls."))),
+        (1..=MAX_CALLS, None | Some(1..=MAX_CALLS)) => Ok(batch),
+        (1..=MAX_CALLS, _) => Err(Refusal::malformed(format!("atOnce must be 1 to {MAX_CALLS}."))),
+        _ => Err(Refusal::malformed(format!("A batch is 1 to {MAX_CALLS} calls."))),
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 /// Connections at once.
-pub const MOST: usize = 512;
+pub const MAX_CONNECTIONS: usize = 512;
 /// Further connections at once. They get 503, except on the health paths.
 pub const OVERFLOW: usize = 32;
 /// The paths on which such a connection is answered.
@@ -37,7 +37,7 @@ const HEAD_TIME: Duration = Duration::from_secs(15);
 const HEAD_BYTES: usize = 16 * 1024;
 const HEAD_LINES: usize = 64;
 /// How often we look whether the client is still there.
-const LOOK: Duration = Duration::from_millis(250);
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a connection that is refused or ended may still take: to send its request, and to read the answer.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
@@ -163,7 +163,7 @@ async fn speak(
         .serve_connection(TokioIo::new(WriteTimeout::new(stream)), handler);
     tokio::pin!(served);
     // Not at once, so that a client that shut its sending half gets a quick answer.
-    let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
+    let mut look = tokio::time::interval_at(Instant::now() + CLIENT_CHECK_INTERVAL, CLIENT_CHECK_INTERVAL);
     loop {
         tokio::select! {
             _ = &mut served => break,

@@ -16,13 +16,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What the name of every caller with a JWT starts with, and no other name.
-const NAMED: &str = "jwt:";
+const PREFIX: &str = "jwt:";
 /// Longest token that is looked at, bytes.
-const LONGEST: usize = 8 * 1024;
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
 /// Longest subject.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 /// How far clocks may differ, seconds.
-const LEEWAY: u64 = 30;
+const LEEWAY_SECONDS: u64 = 30;
 
 /// `[http.jwt]` of the configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -72,7 +72,7 @@ impl Jwt {
         validation.set_issuer(&[&terms.issuer]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         validation.validate_nbf = true;
-        validation.leeway = LEEWAY;
+        validation.leeway = LEEWAY_SECONDS;
         let set: JwkSet = serde_json::from_str(keys).map_err(|e| format!("keys: not a JSON Web Key Set: {e}"))?;
         let keys: Vec<_> = set.keys.iter().map(|key| pin_algorithm(key, &algorithms)).collect::<Result<_, _>>()?;
         if keys.is_empty() || keys.len() > 1 && keys.iter().any(|(id, ..)| id.is_none()) {
@@ -84,8 +84,8 @@ impl Jwt {
 
     /// The caller of a token. `Err`: why it is refused, for the log.
     pub fn caller(&self, token: &str) -> Result<Caller, String> {
-        if token.len() > LONGEST {
-            return Err(format!("longer than {LONGEST} bytes"));
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(format!("longer than {MAX_TOKEN_BYTES} bytes"));
         }
         let head = decode_header(token).map_err(|e| e.to_string())?;
         // Extensions must be understood (RFC 7515, 4.1.11), and none is known here; unencoded payloads are one.
@@ -98,15 +98,15 @@ impl Jwt {
         let validation = Validation { algorithms: vec![*algorithm], ..self.validation.clone() };
         let claims: Claims = decode(token, key, &validation).map_err(|e| e.to_string())?.claims;
         let sub = claims.sub;
-        if sub.is_empty() || sub.len() > LONGEST_NAME || !text::is_printable(&sub) {
+        if sub.is_empty() || sub.len() > MAX_NAME_BYTES || !text::is_printable(&sub) {
             return Err("the subject is not a name".to_owned());
         }
         let operator = self.operators.contains(&sub);
-        Ok(Caller { operator, ..Caller::named(format!("{NAMED}{sub}")) })
+        Ok(Caller { operator, ..Caller::named(format!("{PREFIX}{sub}")) })
     }
 
     pub fn operators(&self) -> Vec<Caller> {
-        self.operators.iter().map(|sub| Caller::operator(format!("{NAMED}{sub}"))).collect()
+        self.operators.iter().map(|sub| Caller::operator(format!("{PREFIX}{sub}"))).collect()
     }
 }
 

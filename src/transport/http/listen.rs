@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Largest certificate or key file, bytes.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
 /// How long to wait for other servers that start in the same folder.
 const OTHERS: Duration = Duration::from_secs(5);
@@ -184,7 +184,7 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let at = |path: &Path, why: String| format!("{}: {why}", text::path(path));
     let read = |path: &Path, private: bool| -> Result<Vec<u8>, String> {
         let file = files::open(path, nix::fcntl::OFlag::empty());
-        let read = files::checked(file, LARGEST, |facts| files::not_private(facts).filter(|_| private));
+        let read = files::checked(file, MAX_PEM_BYTES, |facts| files::not_private(facts).filter(|_| private));
         read.map_err(|why| at(path, why))
     };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(certificate, false)?).collect();

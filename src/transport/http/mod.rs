@@ -48,7 +48,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// How long calls may still run once the server stops.
-const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long their answers may take after that.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -105,7 +105,7 @@ pub async fn serve(
         announced,
         kernel: Kernel::default(),
         warnings: server::Warnings::new(),
-        crowd: ConnectionLimiter::new(connection::MOST),
+        crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
         overflow: ConnectionLimiter::new(connection::OVERFLOW),
         begin: Mutex::new(Some(begin)),
         stop,
@@ -146,7 +146,7 @@ async fn wait_until_drained(server: &Server, mut calls: mpsc::Receiver<()>) {
     let calls_ended = async {
         server.stop.cancelled().await;
         drop(lock(&server.begin).take());
-        let _ = tokio::time::timeout(DRAIN, calls.recv()).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, calls.recv()).await;
     };
     tokio::select! {
         () = calls_ended => {}

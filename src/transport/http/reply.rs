@@ -26,9 +26,9 @@ pub type Begun = mpsc::Sender<()>;
 /// How much of an answer is sent at a time, bytes.
 const PIECE: usize = 64 * 1024;
 /// A document up to this size is not charged: the number of connections bounds how many wait to be read.
-const SMALL: usize = 64 * 1024;
+const SMALL_ANSWER_BYTES: usize = 64 * 1024;
 /// After this much silence a stream sends a comment, to show that it is alive.
-pub const QUIET: Duration = Duration::from_secs(15);
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: &str = ": the call runs\n\n";
 
 /// A request that cannot be read as one of this server's.
@@ -183,7 +183,7 @@ impl Recipient {
 /// Charges the memory of an answer's body until it is sent. Without room the answer is refused.
 pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Response {
     let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
-    if size <= SMALL {
+    if size <= SMALL_ANSWER_BYTES {
         return answer;
     }
     let room = match service.limiter().try_answer(&caller.user, size) {
@@ -245,7 +245,7 @@ pub fn events<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Events)
     let (to, sent) = mpsc::channel(1);
     let work = stream::once(work(Events(to))).filter_map(|()| ready(None));
     let sent = stream::unfold(sent, |mut sent| async {
-        let next = tokio::time::timeout(QUIET, sent.recv()).await;
+        let next = tokio::time::timeout(KEEP_ALIVE, sent.recv()).await;
         Some((next.unwrap_or(Some(COMMENT.into()))?, sent))
     });
     typed_response("text/event-stream", Body::from_stream(stream::select(sent, work).map(Ok::<_, Infallible>)))

@@ -17,8 +17,8 @@ const PREFIX: &str = "th_";
 const RANDOM_BYTES: usize = 32;
 const HASH: &str = "sha256:";
 /// Largest file, bytes.
-const LARGEST: u64 = 1024 * 1024;
-const LONGEST_NAME: usize = 64;
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+const MAX_NAME_BYTES: usize = 64;
 
 /// A new token, and the line of the file that lets it in.
 pub fn make(name: &str, operator: bool) -> Result<(String, String), String> {
@@ -37,10 +37,10 @@ fn hash(token: &str) -> String {
 /// Names hold no ':', which marks callers of other kinds, such as `jwt:SUBJECT`.
 fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
-    match !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain) {
+    match !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(plain) {
         true => Ok(()),
         false => {
-            Err(format!("a name has 1 to {LONGEST_NAME} letters, digits and . _ @ - ('{}')", text::printable(name)))
+            Err(format!("a name has 1 to {MAX_NAME_BYTES} letters, digits and . _ @ - ('{}')", text::printable(name)))
         }
     }
 }
@@ -115,7 +115,7 @@ fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     let opened = Folder::open(folder).and_then(|folder| folder.file(name, OFlag::O_NOFOLLOW));
     let opened = opened.map_err(|e| at(e.to_string()))?;
     let stamp = Stamp::from(&opened.metadata().map_err(|e| at(e.to_string()))?);
-    let bytes = files::checked(Ok(opened), LARGEST, files::not_private).map_err(at)?;
+    let bytes = files::checked(Ok(opened), MAX_FILE_BYTES, files::not_private).map_err(at)?;
     let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
     let mut lines: Vec<TokenLine> = Vec::new();
     for (number, written) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {

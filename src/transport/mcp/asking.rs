@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a client may take to answer.
-pub const PATIENCE: Duration = Duration::from_secs(3600);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How often a tool may ask before it answers, if the client is asked while its request waits.
 pub const ROUNDS: usize = 8;
 /// The key of the question whether a call may run, which no tool's question has.
@@ -94,7 +94,7 @@ impl Seal {
         state: &SealedState,
         requests: InputRequests,
     ) -> Result<InputRequiredResult, ErrorData> {
-        let options = SealOptions::new().associated_data(bound).ttl(PATIENCE);
+        let options = SealOptions::new().associated_data(bound).ttl(ANSWER_TIMEOUT);
         let state = self.codec()?.seal_with(json!(state).to_string().as_bytes(), &options);
         Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
@@ -204,7 +204,7 @@ pub async fn ask_all(
     let mut answers = Map::new();
     for (key, request) in requests(tool, questions.requests)? {
         let failed = |why: String| ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None);
-        let answered = tokio::time::timeout(PATIENCE, elicit(&context.peer, &context.id, request)).await;
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, elicit(&context.peer, &context.id, request)).await;
         answers.insert(key, answered.map_err(|_| failed("in time".into()))?.map_err(|e| failed(e.to_string()))?);
     }
     Ok((answers, questions.state))

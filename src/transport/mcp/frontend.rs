@@ -41,10 +41,10 @@ tokio::task_local! {
 }
 
 /// Events that may wait for a slow client.
-const WAITING: usize = 16;
+const EVENT_QUEUE: usize = 16;
 /// Most resources that an older client subscribes to, and the longest address, bytes.
-const SUBSCRIBED: usize = 100;
-const LONGEST: usize = 1024;
+const MAX_SUBSCRIPTIONS: usize = 100;
+const MAX_URI_BYTES: usize = 1024;
 
 /// The state and the answers that a client brings back.
 type ClientReply = (Option<String>, Option<InputResponses>);
@@ -210,7 +210,7 @@ impl Frontend {
         for _ in 0..asking::ROUNDS {
             let (tool, client) = (call.tool.clone(), call.client.clone());
             let again = (!modern && !client.can.is_empty()).then(|| call.again());
-            let (sink, events) = Sink::new(WAITING);
+            let (sink, events) = Sink::new(EVENT_QUEUE);
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
             if let Some((person, form)) = person.and_then(Person::take_question) {
@@ -454,11 +454,11 @@ impl ServerHandler for Frontend {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        if request.uri.len() > LONGEST || self.offered(&context)?.documents.resource(&request.uri).is_none() {
+        if request.uri.len() > MAX_URI_BYTES || self.offered(&context)?.documents.resource(&request.uri).is_none() {
             return Err(listed::missing(&request.uri));
         }
         let mut subscribed = lock(&self.subscribed);
-        if subscribed.len() >= SUBSCRIBED {
+        if subscribed.len() >= MAX_SUBSCRIPTIONS {
             return Err(ErrorData::invalid_params("Too many subscriptions.", None));
         }
         subscribed.insert(request.uri);
@@ -546,9 +546,9 @@ impl ServerHandler for Frontend {
 }
 
 /// Shortest time between two messages of progress. The next one covers those that are left out.
-const PAUSE: Duration = Duration::from_millis(20);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(20);
 /// Most messages of one call.
-const MOST: usize = 1000;
+const MAX_PROGRESS: usize = 1000;
 
 pub struct Notifier {
     peer: Peer<RoleServer>,
@@ -575,7 +575,7 @@ impl Notifier {
             tool: tool.to_owned(),
             progress: f64::NEG_INFINITY,
             sent: None,
-            messages_left: MOST,
+            messages_left: MAX_PROGRESS,
         }
     }
 
@@ -596,7 +596,8 @@ impl Notifier {
     }
 
     async fn progress(&mut self, now: Progress) {
-        let is_due = self.sent.is_none_or(|sent| sent.elapsed() >= PAUSE) || now.total == Some(now.progress);
+        let is_due =
+            self.sent.is_none_or(|sent| sent.elapsed() >= PROGRESS_INTERVAL) || now.total == Some(now.progress);
         let Some(token) = self.token.clone().filter(|_| is_due && now.progress > self.progress) else { return };
         (self.progress, self.sent) = (now.progress, Some(Instant::now()));
         let mut params = ProgressNotificationParam::new(token, now.progress);

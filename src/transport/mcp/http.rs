@@ -30,7 +30,7 @@ const LAST_EVENT: &str = "last-event-id";
 /// The method by which a client opens a stream of change notifications.
 const LISTENS: &str = "subscriptions/listen";
 /// The bound of rmcp, bytes. No message is that long once its arguments are taken out.
-const LARGEST: usize = 8 * 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// The body of an answer. Dropping it ends the call: at once, or once its client's time to come back is over.
 pub type Replies = UnsyncBoxBody<Bytes, Infallible>;
@@ -55,7 +55,7 @@ impl Streamable {
             // The gate has looked at Host and Origin.
             .disable_allowed_hosts()
             .disable_allowed_origins();
-        config.max_request_body_bytes = LARGEST;
+        config.max_request_body_bytes = MAX_MESSAGE_BYTES;
         let mcp = Mcp::new(service);
         // rmcp makes a frontend for each session, and for each request of a newer client.
         let frontend = {
@@ -92,7 +92,7 @@ impl Streamable {
         let lease = match self.lease(&mut parts, &caller, id.clone()) {
             Ok(lease) => lease,
             Err(LeaseError::Taken) => {
-                let refusal = message::refusal(ErrorCode::INVALID_REQUEST, message::TAKEN, id);
+                let refusal = message::refusal(ErrorCode::INVALID_REQUEST, message::DUPLICATE_ID, id);
                 return refused(StatusCode::BAD_REQUEST, &refusal);
             }
             Err(_) => return busy("Too many requests of this session are open.", id),

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 /// Tools on one page of a list.
 const PAGE: usize = 200;
 /// Callers whose lists are kept.
-const KEPT: usize = 64;
+const MAX_CACHED_LISTS: usize = 64;
 
 /// The tools of one snapshot that one caller is offered.
 pub struct ToolList {
@@ -45,7 +45,7 @@ impl Lists {
         if let Some(offered) = kept.iter().find(|offered| offered.caller == caller) {
             return offered.clone();
         }
-        if kept.len() == KEPT {
+        if kept.len() == MAX_CACHED_LISTS {
             kept.remove(0);
         }
         let offered = Arc::new(ToolList::new(service, snapshot, caller));

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use std::io;
 
 /// Most memory that a message may take as a tree, without the arguments of a call, bytes: many messages may be open.
-const LARGEST: usize = 64 * 1024;
+const MAX_TREE_BYTES: usize = 64 * 1024;
 const CALL: &str = "tools/call";
 /// Why a second request under the id of one that is open is refused.
-pub const TAKEN: &str = "A request with this id is not answered yet.";
+pub const DUPLICATE_ID: &str = "A request with this id is not answered yet.";
 const ARGUMENTS: &str = "/params/arguments";
 
 /// A message as JSON. An error that answers no request has the id `null` (JSON-RPC 2.0, section 5).
@@ -55,7 +55,7 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
     let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8"))?;
     let (rest, arguments) = cut_arguments(text).unzip();
     let rest = json::compact(rest.as_deref().unwrap_or(text).as_bytes()).map_err(|bad| unreadable(&bad.message))?;
-    let value = rest.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
+    let value = rest.tree(MAX_TREE_BYTES).map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
     let id: Option<RequestId> = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     if value.get("id").is_some() && id.is_none() {
         return Err(invalid("The id must be a string or a whole number.", None));
@@ -66,8 +66,8 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
     }
     let has_method = value.get("method").is_some();
     // rmcp compares headers with arguments, so its text has the arguments if their tree stays small.
-    let is_small = |whole: &Text| json::weight(whole.as_str()) <= LARGEST;
-    let whole = arguments.as_ref().filter(|arguments| arguments.len() <= LARGEST);
+    let is_small = |whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES;
+    let whole = arguments.as_ref().filter(|arguments| arguments.len() <= MAX_TREE_BYTES);
     let whole = whole.and_then(|_| json::compact(text.as_bytes()).ok()).filter(is_small);
     match serde_json::from_value(value) {
         Ok(message) => Ok(Some(Received { small: whole.unwrap_or(rest), message, arguments })),

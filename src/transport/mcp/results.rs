@@ -20,9 +20,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
-const LONGEST_INDENTED: usize = 256 * 1024;
+const MAX_INDENTED_BYTES: usize = 256 * 1024;
 /// Most memory of a result that a task keeps as a tree, bytes.
-const LARGEST_KEPT: usize = 8 * 1024 * 1024;
+const MAX_TASK_RESULT_BYTES: usize = 8 * 1024 * 1024;
 /// Where the content of a result is inserted. No text in a message can hold this: in texts, quotes are escaped.
 const PLACE: &[u8] = br#""content":[]"#;
 
@@ -76,7 +76,7 @@ pub async fn whole(report: Report, payer: &Payer) -> CallToolResult {
     let (mut result, content) = self::result(report, payer).await;
     let Some(content) = content else { return result };
     let document = [b"{", &*content.text, b"}"].concat();
-    let tree = json::compact(&document).ok().and_then(|text| text.tree(LARGEST_KEPT).ok());
+    let tree = json::compact(&document).ok().and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
     match tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok()) {
         Some(filled) => (result.content, result.structured_content) = (filled.content, filled.structured_content),
         None => {
@@ -180,7 +180,7 @@ impl Display for Success {
             return out.write_str(&plain);
         }
         let indented = Indented(json);
-        match self.has_schema || indented.is_longer_than(LONGEST_INDENTED) {
+        match self.has_schema || indented.is_longer_than(MAX_INDENTED_BYTES) {
             true => write!(out, "{}", Visible(json)),
             false => write!(out, "{}", Visible(indented)),
         }

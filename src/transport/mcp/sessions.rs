@@ -26,16 +26,16 @@ const OPEN: usize = 64;
 /// How long a client should wait before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a call goes on for a client that has left and does not say so.
-const AWAY: Duration = Duration::from_secs(10);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a response that is over is kept: its client may not have got all of it.
-const KEPT: Duration = Duration::from_secs(60);
+const RESPONSE_TTL: Duration = Duration::from_secs(60);
 /// Events of one response that are kept, and their bytes; the last one is always kept.
 const EVENTS: usize = 256;
 const BYTES: usize = 256 * 1024;
 /// A larger response is not kept once it is over, bytes.
-const LARGEST: usize = 4 * 1024 * 1024;
+const MAX_STORED_BYTES: usize = 4 * 1024 * 1024;
 /// After this much silence a stream sends a comment, to show that it is alive.
-const SILENCE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 struct Session {
@@ -159,12 +159,13 @@ impl Sessions {
         // Dropping the lease needs the lock of the sessions.
         drop(lasts);
         response.request.release();
-        let room = (bytes <= LARGEST).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
+        let room =
+            (bytes <= MAX_STORED_BYTES).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
         let Some(room) = room.flatten() else { return self.forget_response(response) };
         lock(&response.state).kept = Some(room);
         let (sessions, response) = (self.clone(), response.clone());
         tokio::spawn(async move {
-            tokio::time::sleep(KEPT).await;
+            tokio::time::sleep(RESPONSE_TTL).await;
             sessions.forget_response(&response);
         });
     }
@@ -341,7 +342,7 @@ impl ResponseReader {
 
     fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
         let events = stream::unfold(self, |mut reading| async {
-            let parts = match tokio::time::timeout(SILENCE, reading.next()).await {
+            let parts = match tokio::time::timeout(KEEP_ALIVE, reading.next()).await {
                 Ok(parts) => parts?,
                 Err(_) => vec![COMMENT],
             };
@@ -390,7 +391,7 @@ impl Drop for ResponseReader {
         if leaves {
             // The call continues for a while, and its events are kept.
             let (response, number) = (self.response.clone(), self.number);
-            let away = if self.has_id { AWAY } else { Duration::ZERO };
+            let away = if self.has_id { RECONNECT_TIMEOUT } else { Duration::ZERO };
             tokio::spawn(async move {
                 tokio::time::sleep(away).await;
                 if lock(&response.state).readers == number {

@@ -29,19 +29,19 @@ use tokio_util::sync::CancellationToken;
 /// So much is written at a time, bytes: few enough that a slow reader's progress is seen.
 const PIECE: usize = 16 * 1024;
 /// Longest line that is read, bytes.
-const LONGEST: usize = 8 * 1024 * 1024;
+const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// Messages that wait to be handled.
-const AHEAD: usize = 4;
+const MESSAGE_QUEUE: usize = 4;
 /// Most open calls: those that run or wait, and some that are being refused. Beyond, nothing is read.
-const CALLS: usize = service::RUNNING + service::WAITING + OTHERS;
+const CALLS: usize = service::MAX_RUNNING + service::MAX_QUEUED + MAX_OTHER_REQUESTS;
 /// Most other open requests: a list of tools is long, and waits in memory for a client that does not read.
-const OTHERS: usize = 16;
+const MAX_OTHER_REQUESTS: usize = 16;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
-const GRACE: Duration = Duration::from_millis(500);
+const END_OF_INPUT_GRACE: Duration = Duration::from_millis(500);
 /// How long the protocol may take to end after a signal.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often we look whether the client is still there.
-const LOOK: Duration = Duration::from_millis(250);
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The client of this connection.
 #[derive(Clone, Debug)]
@@ -70,18 +70,18 @@ where
         open: Mutex::default(),
         closed: Notify::new(),
         calls: Arc::new(Semaphore::new(CALLS)),
-        others: Arc::new(Semaphore::new(OTHERS)),
+        others: Arc::new(Semaphore::new(MAX_OTHER_REQUESTS)),
         closing: stop.child_token(),
         payer: Payer::new(mcp.service.limiter(), &client.caller.user),
         client,
     });
     let closing = connection.closing.clone();
     let _ends = closing.clone().drop_guard();
-    let (sender, messages) = mpsc::channel(AHEAD);
+    let (sender, messages) = mpsc::channel(MESSAGE_QUEUE);
     tokio::spawn(connection.clone().read_all(BufReader::new(input), sender));
     let watched = closing.clone();
     tokio::spawn(async move {
-        while !is_gone() && tokio::time::timeout(LOOK, watched.cancelled()).await.is_err() {}
+        while !is_gone() && tokio::time::timeout(CLIENT_CHECK_INTERVAL, watched.cancelled()).await.is_err() {}
         watched.cancel();
     });
     let frontend = Frontend::new(mcp, &closing);
@@ -144,7 +144,7 @@ impl StdioConnection {
             () = self.closing.cancelled() => return,
         }
         drop(messages);
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(END_OF_INPUT_GRACE).await;
         self.closing.cancel();
     }
 
@@ -158,7 +158,7 @@ impl StdioConnection {
             let received = match next_line(&mut input, &mut line).await {
                 Ok(Some(true)) => message::read(&line),
                 Ok(Some(false)) => {
-                    let words = format!("The message is too long: at most {LONGEST} bytes are read.");
+                    let words = format!("The message is too long: at most {MAX_LINE_BYTES} bytes are read.");
                     Err(refusal(ErrorCode::INVALID_REQUEST, &words, id_of(&line)))
                 }
                 Ok(None) | Err(_) => return,
@@ -213,7 +213,11 @@ impl StdioConnection {
                         // The cancelled request with this id ends in a moment.
                         Entry::Occupied(other) if other.get().request.left.is_cancelled() => {}
                         Entry::Occupied(_) => {
-                            return Err(refusal(ErrorCode::INVALID_REQUEST, message::TAKEN, Some(request.id.clone())));
+                            return Err(refusal(
+                                ErrorCode::INVALID_REQUEST,
+                                message::DUPLICATE_ID,
+                                Some(request.id.clone()),
+                            ));
                         }
                     }
                     self.closed.notified().await;
@@ -307,7 +311,7 @@ async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Ve
         }
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let taken = end.map_or(bytes.len(), |at| at + 1);
-        fits = fits && line.len() + taken <= LONGEST;
+        fits = fits && line.len() + taken <= MAX_LINE_BYTES;
         if fits {
             line.extend_from_slice(&bytes[..taken]);
         } else {
@@ -327,7 +331,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_too_long_is_refused_and_the_next_one_read() {
-        let mut bytes = vec![b'x'; LONGEST + 10];
+        let mut bytes = vec![b'x'; MAX_LINE_BYTES + 10];
         bytes.extend_from_slice(b"\nshort\nlast");
         let mut input = BufReader::new(bytes.as_slice());
         let mut line = Vec::new();

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 /// How long a task is remembered once it has ended.
-const KEPT: Duration = Duration::from_secs(600);
+const TASK_TTL: Duration = Duration::from_secs(600);
 
 /// Tasks by their ids.
 #[derive(Clone, Default)]
@@ -49,8 +49,9 @@ impl Tasks {
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
     ) -> Task {
-        let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.built_in_default()).max(asking::PATIENCE);
-        let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
+        let longest =
+            Duration::from_millis(crate::quantity::Limit::TimeoutMs.built_in_default()).max(asking::ANSWER_TIMEOUT);
+        let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + TASK_TTL));
         let (ends, ended) = oneshot::channel::<()>();
         let manager = TaskManager::new();
         let task = manager.spawn(options, move |context| {
@@ -62,7 +63,7 @@ impl Tasks {
                     ended = run(host, call, &payer, &context) => ended,
                     () = context.cancelled() => Err(TaskExit::Cancelled),
                     // Its client never answers.
-                    () = tokio::time::sleep(longest + KEPT) => Err(TaskExit::Cancelled),
+                    () = tokio::time::sleep(longest + TASK_TTL) => Err(TaskExit::Cancelled),
                     () = closing.cancelled() => Err(TaskExit::Cancelled),
                 }
             })
@@ -72,7 +73,7 @@ impl Tasks {
         let tasks = self.clone();
         tokio::spawn(async move {
             let _ = ended.await;
-            tokio::time::sleep(KEPT).await;
+            tokio::time::sleep(TASK_TTL).await;
             lock(&tasks.0).remove(&id);
         });
         task

@@ -1,4 +1,4 @@
-//! `<ACTION>` and `<OBSERVATION>` through the real binary: every sentence, values, hostile tools, what only may narrow.
+//! `<ACTION>` and `<OBSERVATION>` through the real binary: every sentence, values, hostile tools, narrowing contexts.
 
 use crate::harness::fake;
 use crate::prelude::*;
@@ -7,7 +7,7 @@ use toolhost::executor::method::Methods;
 use toolhost::service::{Arguments, CallRequest, Caller};
 use toolhost::transport::action::{self, ActionTarget, Resolver};
 
-/// A model's text, acted on.
+/// Runs `act` on a text.
 fn act(playground: &Playground, text: &str) -> Ended {
     act_with(playground, text, &[])
 }
@@ -25,7 +25,7 @@ fn block(tool: &str, inputs: &[(&str, &str)]) -> String {
     format!("<ACTION><tool_id>{tool}</tool_id><inputs>{inputs}</inputs></ACTION>")
 }
 
-/// What stands in an element of an observation, read by an agent's own XML parser.
+/// The attributes and elements of an observation, read by another XML parser.
 fn parts(observation: &str) -> Vec<(String, String)> {
     const READER: &str = "import sys, json, xml.etree.ElementTree as E\n\
                           root = E.fromstring(sys.stdin.buffer.read())\n\
@@ -40,7 +40,7 @@ fn parts(observation: &str) -> Vec<(String, String)> {
     pairs.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect()
 }
 
-/// All that such an element says.
+/// The texts of these elements.
 fn all(ended: &Ended, name: &str) -> Vec<String> {
     parts(&ended.text()).into_iter().filter(|(part, _)| part == name).map(|(_, text)| text).collect()
 }
@@ -51,12 +51,12 @@ fn part(ended: &Ended, name: &str) -> String {
     found.pop().unwrap_or_default()
 }
 
-/// Acts, and ends with this code and an observation that says this.
+/// Runs `act`, and asserts its exit code and its observation.
 #[track_caller]
 fn acts(playground: &Playground, text: &str, code: i32, words: &str) -> Ended {
     let ended = act(playground, text);
     let said = part(&ended, "content");
-    // An output is the last that an observation says.
+    // An output is at the end of an observation.
     let good = if words.starts_with("Output: ") { said.ends_with(words) } else { said.contains(words) };
     assert!(ended.code == Some(code) && good, "{text}: {words}: {ended:?}");
     ended
@@ -78,7 +78,7 @@ fn any_kind() -> Value {
     json!({"parameters": {"type": "object", "properties": properties}})
 }
 
-/// The tools of the example: a script by its path, and one that fails as the document's.
+/// The tools of the example: a script by its path, and one that fails.
 fn seed(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     playground.allow_builtin_tools();
@@ -128,7 +128,7 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
     );
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["call"], &record["outcome"]), (&json!(call), &json!("success")));
-    // As it fails.
+    // Failures.
     for (text, code, sentence) in [
         (
             SEED.replace("30000", "abc"),
@@ -147,7 +147,7 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
         assert_eq!((part(&ended, "content").as_str(), part(&ended, "status").as_str()), (sentence, "failed"));
         assert_eq!(Some(&*part(&ended, "tool_id")), sentence.split(' ').nth(1));
     }
-    // The legacy form runs, and that is told.
+    // The legacy form runs, with a note.
     let text = "<ACTION><act:echo><list><k>1</k></list><n>3</n><any>[1]</any></act:echo></ACTION>";
     let ended = acts(&playground, text, 0, r#"Output: {"list":[{"k":1}],"n":3,"any":[1]}"#);
     assert!(
@@ -198,7 +198,7 @@ fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
     let ended = acts(&playground, &two, 0, r#"Output: {"a":1}"#);
     assert_eq!(all(&ended, "note"), ["1 further ACTION block ignored: a text makes one call"]);
     assert_eq!(playground.records().len(), 1);
-    // A program gets all of it.
+    // With `--json`: all parts.
     fs::write(playground.path("text"), format!("Lead.\n{two}")).unwrap();
     playground.settle();
     let file = playground.path("text").display().to_string();
@@ -255,7 +255,7 @@ fn a_hostile_tool_forges_no_protocol_text() {
     playground.tool_at("act:hostile", "python", "hostile/main.py", &script, json!({}));
     playground.settle();
     for (how, code) in [("answer", 0), ("text", 1), ("raw", 1), ("exit", 1)] {
-        // The words are all there, as text, as an XML reader sees it; and as a search for tags does.
+        // An XML reader sees the words as text, and a search for tags finds none of them.
         let ended = acts(&playground, &block("act:hostile", &[("how", how)]), code, "<ACTION>");
         let written = ended.text();
         for tag in ["<ACTION", "</ACTION", "]]>"] {
@@ -265,7 +265,7 @@ fn a_hostile_tool_forges_no_protocol_text() {
             assert_eq!(written.matches(tag).count(), 1, "{how}: {tag}: {written}");
         }
         assert!(!written.contains(['\u{1b}', '\u{202e}', '\0']), "{how}: {written:?}");
-        // The answer, put before the next question, asks for nothing.
+        // Passed to `act` again, the answer starts no call.
         assert_eq!(act(&playground, &written).text(), "", "{how}");
         if how == "answer" {
             let content = part(&ended, "content");
@@ -293,7 +293,7 @@ fn a_context_only_narrows_and_an_interrupt_ends_the_call() {
     assert!(ended.took.as_secs() < 15, "{:?}", ended.took);
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["transaction"], &record["limits"]["timeoutMs"]), (&json!("t-7\n{}"), &json!(300)));
-    // Whatever would widen changes nothing of what the call is confined to.
+    // Fields that would widen do not change the confinement.
     let confined = || {
         let record = playground.records().pop().unwrap();
         ["digests", "limits", "user"].map(|name| record[name].clone())
@@ -368,7 +368,7 @@ fn input_is_bounded_and_a_host_that_cannot_start_is_told() {
     assert!(starts && ended.stderr.contains("surprise"), "{ended:?}");
 }
 
-/// Nodes of a platform, which are no tools of the registry: one tool runs them all.
+/// Nodes of a platform that the registry does not know: one tool runs them all.
 struct Nodes;
 
 impl Resolver for Nodes {
@@ -396,13 +396,13 @@ async fn ids_that_the_registry_does_not_know_can_be_resolved() {
     assert!(observation.contains(wanted) && observation.contains("<tool_id>node:resize</tool_id>"), "{observation}");
     assert_eq!(playground.records().pop().unwrap()["tool"], "act:free", "the record has what ran");
     assert!(act(&[&Nodes], block("node:taken", &[])).await.contains("the registry"), "the registry comes first");
-    // Without the resolver, and of what it does not know either.
+    // Without the resolver, and with an id that it does not know.
     for (resolvers, id) in [(&[][..], "node:resize"), (&[&Nodes as &dyn Resolver][..], "odd:resize")] {
         assert!(act(resolvers, block(id, &[])).await.contains("Error type: ToolNotFoundError. "), "{id}");
     }
 }
 
-/// The same call by this face and by `call`.
+/// The same call by `act` and by `call`.
 #[test]
 fn an_action_takes_the_one_road() {
     let playground = seed(Who::ours());

@@ -146,7 +146,7 @@ fn nothing_says_whether_a_file_that_was_not_granted_exists() {
     let heard = ["real", "none"].map(|name| {
         let input = json!({"path": playground.path(&format!("home/{name}.txt"))}).to_string();
         let person = playground.cli(&["call", "esc:opens", "--input", &input]);
-        assert!(person.code == Some(1) && person.stderr.contains("--explain` what it was refused"), "{person:?}");
+        assert!(person.code == Some(1) && person.stderr.contains("--explain` its denials"), "{person:?}");
         let outcome = playground.call("esc:opens", &input);
         assert!(!outcome.out["error"].to_string().contains("--explain"), "an agent reads: {outcome:?}");
         outcome.out["error"]["details"].to_string().replace(name, "NAME")

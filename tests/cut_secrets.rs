@@ -32,7 +32,7 @@ fn told(web: &Web, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     (texts, all.last().unwrap().1.clone())
 }
 
-/// In pieces of so many characters.
+/// Pieces of `length` characters.
 fn cut(text: &str, length: usize) -> Vec<String> {
     let all: Vec<char> = text.chars().collect();
     all.chunks(length).map(|piece| piece.iter().collect()).collect()
@@ -57,11 +57,11 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
             assert!(end["notes"].to_string().contains("held a secret"), "{who:?}: {end}");
             let (texts, end) = told(&web, "esc:text", &json!({"parts": parts, "key": KEY}));
             assert_eq!((texts.concat().as_str(), &end["outputData"]), (masked, &json!(masked)), "{who:?} {length}");
-            // The control: of another call it is no secret, and each part comes as it is.
+            // The control: in another call it is not a secret, and no part changes.
             let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": "QQQQ"}));
             assert_eq!((&texts, &end["outputData"]), (&parts, &json!(parts)), "{who:?} {length}");
         }
-        // What only looked like a start comes after all, and no part is lost at the end or before an object.
+        // What only looked like a secret is sent later, and no part is lost at the end or before an object.
         for (parts, wanted) in [
             (json!(["hunter", "2-", "x"]), vec!["hunter2-x"]),
             (json!(["a hunter2"]), vec!["a hunter2"]),
@@ -74,7 +74,7 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
     });
 }
 
-/// Who calls may only guess a secret of the host: that a part stays back must not tell whether it begins as the secret
+/// A caller can guess a secret of the host. That a part is held back must not show whether it begins as the secret
 /// does.
 #[test]
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {

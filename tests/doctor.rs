@@ -1,5 +1,5 @@
-//! `doctor` and `audit --probe`: by doing it, as root and as an ordinary user.
-//! Where this machine cannot raise the walls, what is checked is that it says so and how that is fixed.
+//! `doctor` and `audit --probe`, as root and as an ordinary user.
+//! Where this machine cannot raise the walls, the tests check that the report says so and how to fix it.
 
 use crate::prelude::*;
 use crate::shipped;
@@ -71,7 +71,7 @@ fn the_probe_proves_a_confinement_and_never_runs_the_script() {
     for who in Who::both().filter(|_| cfg!(feature = "wasi")) {
         let (playground, true) = playground(who) else { continue };
         let at = |name: &str| playground.path(name);
-        // Would leave a mark in its private copy, and fail.
+        // If the probe ran the script, it would fail.
         let script = at("user_scripts/text-stats-wasi/text_stats.wat");
         fs::write(&script, "not a module").unwrap();
         let ended = playground.cli(&["audit", "text:stats-wasi", "--probe", "--json"]);
@@ -100,7 +100,7 @@ fn the_probe_proves_a_confinement_and_never_runs_the_script() {
     }
 }
 
-/// An ordinary user's tool is granted a folder that this user cannot list: granted, and yet it could not.
+/// An ordinary user's tool is granted a folder that this user cannot list: the probe reports it and fails.
 #[test]
 fn what_is_not_as_said_is_said_and_fails() {
     if !cfg!(feature = "wasi") || !is_root() {
@@ -156,7 +156,7 @@ impl Drop for Delegated {
     }
 }
 
-/// A delegated group with the host in it may not hand its controllers down; the host steps aside for that, but moves
+/// A delegated group with the host in it may not hand its controllers down; the host moves itself below, but
 /// no other process.
 #[test]
 fn a_delegated_group_counts_where_the_host_is_alone_in_it() {

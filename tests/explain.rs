@@ -111,7 +111,7 @@ fn the_line_that_would_ask_is_one_that_does() {
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**", shown]}}});
     let denial = observed(&call(&format!("mode = \"narrow\"\n{OWN}]\n"), asks.clone()))[0].clone();
     assert_eq!(denial["narrower"], "policy");
-    assert!(denial["ask"].as_str().unwrap().starts_with(&format!("{shown} is asked for and not allowed")), "{denial}");
+    assert!(denial["ask"].as_str().unwrap().starts_with(&format!("{shown} is requested but not allowed")), "{denial}");
     // Both lines are written.
     let ended = call(&format!("{OWN}, {{ path = \"{shown}\", why = \"…\" }}]\n"), asks);
     assert_eq!((ended.out["outputData"].as_str(), observed(&ended).len()), (Some("1;2\n"), 0), "{}", ended.stderr);

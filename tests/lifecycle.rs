@@ -83,7 +83,7 @@ pub fn assert_no_script_runs(playground: &Playground) {
     assert!(running.is_empty(), "{:?}: {running:?}", playground.who);
 }
 
-/// Descriptors that the server holds for each launcher that it keeps. Calls at once make it keep more launchers.
+/// Descriptors that the server holds for each launcher that it keeps. Concurrent calls make it keep more launchers.
 fn each_launcher(server: &mut Server) -> usize {
     for at_once in 2..6 {
         let (before, few) = server.holds_at_rest();
@@ -91,7 +91,7 @@ fn each_launcher(server: &mut Server) -> usize {
         assert_eq!(server.answers_within(&ids, Duration::from_secs(30)).len(), ids.len());
         let (after, more) = server.holds_at_rest();
         if more > few {
-            assert_eq!((after - before) % (more - few), 0, "launchers hold alike: {before} {few} {after} {more}");
+            assert_eq!((after - before) % (more - few), 0, "launchers differ: {before} {few} {after} {more}");
             return (after - before) / (more - few);
         }
     }
@@ -210,7 +210,7 @@ fn grants_are_looked_at_anew_for_each_call() {
     call("new");
 }
 
-/// Whoever kills the launchers of idle tools costs the next call a start, and no error.
+/// Killing the launchers of idle tools costs the next call a start, but causes no error.
 #[cfg(feature = "wasi")]
 #[test]
 fn a_killed_idle_launcher_is_replaced() {
@@ -242,7 +242,7 @@ fn a_killed_idle_launcher_is_replaced() {
         for pid in killed {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
-        // Until they are dead: one that is only dying may still take the next call's message with it.
+        // Waits until they are dead: a dying launcher could still receive the next call's message.
         let lives = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
         while launchers.iter().any(lives) {
             std::thread::sleep(Duration::from_micros(100));

@@ -22,7 +22,7 @@ fn refused() -> impl Iterator<Item = [&'static str; 6]> {
 /// What the reader refuses by shape or for safety, the published schema refuses too, as far as a schema can.
 #[test]
 fn every_bad_manifest_says_what_where_and_the_fix_and_the_published_schema_refuses_it() {
-    // What is inside the schemas of a tool JSON Schema cannot tell.
+    // JSON Schema cannot check what is inside a tool's schemas.
     let beyond =
         "not a valid JSON Schema|does not fit its own schema|inside its own schema|leads to nothing|linear time";
     let (schema, mut refused_too) = (published(), 0);
@@ -103,7 +103,7 @@ fn every_shipped_manifest_fits_the_published_schema() {
     }
 }
 
-/// The published schema is never stricter: what the reader takes, an editor does not mark.
+/// The published schema is never stricter than the reader: no editor marks a good manifest.
 #[test]
 fn the_published_schema_takes_what_the_reader_takes() {
     let schema = published();
@@ -138,7 +138,7 @@ fn the_published_schema_takes_what_the_reader_takes() {
     }
 }
 
-/// Schemas made to cost for ever are refused, or answer at once (P21).
+/// Schemas made to take forever are refused, or cost little (P21).
 #[test]
 fn hostile_schemas_cost_little() {
     let bound = Duration::from_secs(10); // a debug build on a busy machine; the attacks take years
@@ -173,7 +173,7 @@ fn hostile_schemas_cost_little() {
         one(json!({ "pattern": "((a{0,1000}){0,1000}){0,1000}" })),
         one(json!({ "pattern": r"\s".repeat(100) })),
         one((0..24).fold(json!({}), looked_at_by_all_above)),
-        // A circle that goes into no part of the value.
+        // A cycle that never descends into the value.
         json!({ "type": "object", "properties": {}, "not": { "anyOf": [{ "$ref": "#" }] } }),
         // References that mean something harmless to us, and something else to a checker that follows names or escapes.
         json!({ "type": "object", "properties": { "a": { "$id": "http://x.test/y", "$ref": "#/$defs/d" } },
@@ -214,7 +214,7 @@ fn hostile_schemas_cost_little() {
         _ => r"^[^@\s]+@[^@\s]+\.[a-z]{2,}$".to_owned(),
     };
     manifest::read(crowd(&plain).as_bytes()).unwrap_or_else(|problems| panic!("{problems:#?}"));
-    // A default is held to its own schema; what that one leads to is not compiled again and again.
+    // A default is checked against its schema, whose references are not compiled each time.
     let wide = |count: usize, default: &str| {
         let field = json!({ "$ref": "#/$defs/a/b", "description": "d", "default": default });
         let fields: Map<_, _> = (0..count).map(|n| (format!("p{n} é"), field.clone())).collect();
@@ -263,7 +263,7 @@ fn hostile_schemas_cost_little() {
     assert!(started.elapsed() < bound, "{:?}", started.elapsed());
 }
 
-/// The schema that is printed takes 100.0 for an integer, and so does the reader.
+/// The published schema accepts 100.0 as an integer, and so does the reader.
 #[test]
 fn a_whole_number_may_be_written_with_a_point() {
     let document = with("5000", "5000.0").replace("268435456", "268435456.0");
@@ -292,7 +292,7 @@ fn a_range_of_numbers_alone_is_what_a_version_begins_with() {
     }
 }
 
-/// A text is held against a pattern once for each reference that leads to the pattern.
+/// A text is matched against a pattern once for each reference to the pattern.
 #[test]
 fn a_pattern_counts_for_each_reference() {
     let fits = |references: usize| {

@@ -3,8 +3,8 @@
 pub use crate::harness::PRINTS_ONE as GOOD;
 use crate::prelude::*;
 
-/// The same, and a function that nobody calls: `variables` that change in so many loops within each other cost the
-/// compiler their product.
+/// `GOOD`, and a function that is never called: changing `variables` in `loops` nested loops costs the compiler
+/// their product.
 fn costly(variables: usize, loops: usize) -> String {
     let mut text = GOOD[..GOOD.rfind("(func").unwrap()].to_owned();
     text += &format!("(func (local{})", " i32".repeat(variables));
@@ -16,7 +16,7 @@ fn costly(variables: usize, loops: usize) -> String {
     text + ")" + &GOOD[GOOD.rfind("(func").unwrap()..]
 }
 
-/// The compilers that hosts of this playground run: one of those is an ancestor of theirs.
+/// How many compilers descend from the hosts of this playground.
 fn compilers(playground: &Playground) -> usize {
     let hosts: Vec<u32> = playground.processes().into_iter().map(|(pid, _)| pid).collect();
     let parent = |pid: &u32| parent_of(*pid).filter(|parent| *parent > 1);
@@ -30,7 +30,7 @@ fn peak_mib(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// What a call of this tool answers, which is there in so many seconds.
+/// The answer to a call of this tool, which must arrive within `seconds`.
 fn told(server: &mut Server, name: &str, seconds: u64) -> String {
     let id = server.call_n(name, 0);
     words(&server.answers_within(&[id], Duration::from_secs(seconds))[&id])
@@ -38,7 +38,7 @@ fn told(server: &mut Server, name: &str, seconds: u64) -> String {
 
 #[test]
 fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
-    // Without a cgroup, which only root has here, the limit is held by looking.
+    // Without a cgroup, which only root has here, memory is sampled.
     let playground = Playground::new(Who::User, "/var/tmp");
     // 50 KB of text that take the compiler gigabytes.
     let bomb = costly(1000, 1000);
@@ -56,7 +56,7 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     for id in &bombs {
         let said = words(&answers[id]);
         assert!(kind(&answers[id]).contains("ResourceLimitError"), "{said}");
-        assert!(said.contains("takes more than 257 MiB, the most for one of its size"), "{said}");
+        assert!(said.contains("takes more than 257 MiB, the limit for its size"), "{said}");
     }
     let began = Instant::now();
     let said = told(&mut server, "again", 60);
@@ -110,13 +110,13 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
     let good = server.call_n("good", 0);
     assert_eq!(words(&server.answers_within(&[good], Duration::from_secs(40))[&good]), "1", "it waits for no reader");
     let answers = server.answers_within(&calls, Duration::from_secs(70));
-    // Control: it is read, and refused as no module.
+    // Control: it is read, and is not a module.
     assert!(answers.values().all(|answer| words(answer).contains("not a module this host can run")), "{answers:?}");
     let more = peak_mib(&server) - before;
     assert!(more < 64, "the host took {more} MiB");
 }
 
-/// The compile is longer than the time of a call: a host goes on with it, a single call waits for it.
+/// Compiling takes longer than a call may: a server goes on with it, a single call waits for it.
 #[test]
 fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -150,7 +150,7 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(told(&mut server, "other", 10), "1");
 
-    // A limit of address space is told as such.
+    // A limit of address space is reported.
     let mut shell = playground.outside("/bin/bash");
     shell.args(["-c", "ulimit -v 8000000; exec \"$@\"", "-"]);
     let mut shell = playground.host_by(shell);

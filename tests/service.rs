@@ -185,7 +185,7 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
     world.service.register(definition("app:late"), "x-late", Arc::new(XEcho)).unwrap();
     assert_eq!(world.call("app:late", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
     let fault = world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).unwrap_err();
-    assert!(fault.message.contains("there is a handler of type 'x-late'"), "{}", fault.message);
+    assert!(fault.message.contains("type 'x-late' is already registered"), "{}", fault.message);
     assert!(world.service.register(definition("nonamespace"), "x-none", Arc::new(XEcho)).is_err());
     assert!(!world.service.unregister("fake:echo"), "what a file defines stays");
     assert!(world.service.unregister("app:late") && !world.service.unregister("app:late"));

@@ -11,7 +11,7 @@ fn parent(flags: &str) -> String {
     format!("00-{TRACE}-{SPAN}-{flags}")
 }
 
-/// Tells what it has of its trace.
+/// Prints its trace variables.
 const SCRIPT: &str = "import json, os\n\
     print(json.dumps([os.environ.get(name) for name in ('TRACEPARENT', 'TRACESTATE')]))\n";
 
@@ -59,7 +59,7 @@ fn recorded(playground: &Playground) -> Value {
     playground.records().pop().unwrap()["trace"].clone()
 }
 
-/// That the lines of the log have it as well: `logs.rs`.
+/// `logs.rs` checks the lines of the log.
 #[test]
 fn the_context_of_each_face_goes_on_into_tool_and_record() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -71,7 +71,7 @@ fn the_context_of_each_face_goes_on_into_tool_and_record() {
         ("esc:traced", &headers[..], &given, json!(TRACE)),
         // Its manifest declares neither.
         ("esc:blind", &headers, &json!([null, null]), json!(TRACE)),
-        // The control: no context, what is none, and two.
+        // The control: none, an invalid one, and two.
         ("esc:traced", &[], &json!(["", ""]), json!(null)),
         ("esc:traced", &["traceparent: 00-zz"], &json!(["", ""]), json!(null)),
         ("esc:traced", &["traceparent: not one"], &json!(["", ""]), json!(null)),
@@ -125,7 +125,7 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     web.call("no:such", &json!({}), &[]);
     wait_for("the spans come", || collector.named("execute_tool").len() == 1);
     let of_call = collector.named("execute_tool esc:traced");
-    assert_eq!(of_call.len(), 1, "the caller said of the second that nobody keeps it");
+    assert_eq!(of_call.len(), 1, "the caller did not sample the second");
     let span = &of_call[0];
     assert_eq!((&span["traceId"], &span["spanId"]), (&json!(TRACE), &json!(parts[2])));
     assert_eq!(span["parentSpanId"], SPAN);
@@ -156,7 +156,7 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     let unknown = &collector.named("execute_tool")[0];
     assert_ne!(unknown["traceId"], TRACE);
     assert_eq!(attribute(unknown, "error.type")["stringValue"], "ToolNotFoundError");
-    // What waits is sent before the server ends.
+    // Queued spans are sent at shutdown.
     web.call("esc:blind", &json!({}), &[]);
     web.signal(Signal::SIGTERM);
     web.ended(Duration::from_secs(30));

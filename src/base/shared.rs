@@ -1,7 +1,7 @@
 //! Work that is shared: for each key one task runs, and several callers can wait for it. It continues when its callers
 //! leave.
 //!
-//! The work itself stores its result where the next caller looks first. (Between processes: `files::Folder::lock`.)
+//! Results are not kept here: the work itself stores them. (Between processes: `files::Folder::lock`.)
 
 use super::lock;
 use futures_util::FutureExt;
@@ -17,13 +17,13 @@ pub struct Shared<T: Clone> {
     most: usize,
 }
 
-/// Gives `None` where the work panicked.
+/// Resolves to `None` if the work panicked.
 type Work<T> = future::Shared<BoxFuture<'static, Option<T>>>;
 
 /// Why a key has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResult {
-    /// Too many pieces are under way, so this one was not begun.
+    /// Too many tasks are running, so this one was not started.
     Full,
     /// The work panicked.
     Broken,
@@ -72,7 +72,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn one_piece_for_all_who_ask_and_it_goes_on_without_them() {
+    async fn callers_share_one_task_that_outlives_them() {
         let (shared, begun) = (Shared::new(1), Arc::new(AtomicUsize::new(0)));
         let work = || {
             let begun = Arc::clone(&begun);

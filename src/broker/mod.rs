@@ -1,5 +1,5 @@
 //! Messages to and from RabbitMQ or Pulsar, in the protocol of TrustGraph's tool services. `Terms`, a `Subscription`
-//! and a `Topic` make a `Link`. This module knows nothing of tools, and shows no credential.
+//! and a `Topic` open a `Link`. This module does not know tools, and prints no credential.
 
 mod announcement;
 mod delivery;

@@ -49,7 +49,7 @@ impl ReplyStream {
     }
 }
 
-/// Answers requests until the future is dropped. Services with one `id` share the requests. With RabbitMQ, a request
+/// Answers requests until the future is dropped. Services of equal `id` share requests. With RabbitMQ, a request
 /// that was not answered when this ended is delivered again.
 pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
     let source = Subscription::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
@@ -75,7 +75,7 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
         Ok(None) => None,
         _ if delivery.id.len() > MAX_ID_BYTES => None,
         Ok(Some(asked)) => {
-            // A task of its own, so that a panic ends nothing else; it ends with this one.
+            // A separate task, so that a panic ends nothing else; this one cancels it.
             let mut work = JoinSet::new();
             work.spawn(async move { service.invoke(asked, &stream).await });
             Some(match work.join_next().await {

@@ -156,7 +156,7 @@ async fn interpreters(
     for runtime in all {
         let ran = match walls_stand {
             true => examine::starts(launchers, &runtime).await,
-            false => Err("not tried: nothing runs here without its walls".to_owned()),
+            false => Err("not tried: some walls do not work here".to_owned()),
         };
         let program = match &runtime.program {
             policy::Program::Path(path) => path.display().to_string(),
@@ -219,7 +219,7 @@ fn where_from(settings: &Settings) -> Vec<Value> {
     values.into_iter().map(shown).collect()
 }
 
-/// A row for each package index: those of the configuration, and those that policies name but it lacks.
+/// A row for each package index: those of the configuration, and those that only policies name.
 fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Value> {
     let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| {
         let ecosystem = ecosystem.name();
@@ -237,7 +237,7 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
     known.chain(missing).collect()
 }
 
-/// Plain facts of this machine, read and never guessed. They hold no value of a variable and no secret of an account.
+/// Facts about this machine, all of them read. They hold no values of variables and no credentials.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Facts {
@@ -370,8 +370,8 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
     hints
 }
 
-/// How to have memory and CPU counted exactly where they are sampled. A container's own manager says which command
-/// fits.
+/// How to have memory and CPU counted exactly where they are sampled. In a container the command depends on its
+/// manager.
 fn exact(facts: &Facts) -> (&'static str, &'static str) {
     if facts.container.is_some() {
         let fix = "run toolhost outside of the container, or give the container a writable cgroup v2 of its own \
@@ -462,7 +462,7 @@ mod tests {
             assert!(fixes[0]["command"].as_str().unwrap().contains(command), "{fixes:?}");
         }
         assert!(hints(&facts(|_| ()), None).is_empty());
-        // AppArmor's restriction is not for real root.
+        // AppArmor's restriction does not apply to real root.
         let root = facts(|f| (f.real_root, f.apparmor_restricts_userns) = (true, true));
         assert!(!hints(&root, Some("namespaces"))[0].to_string().contains("apparmor"));
     }

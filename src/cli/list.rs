@@ -1,4 +1,4 @@
-//! `list`: the tools, and what keeps one from being called. `prompt`: the same as text for a model.
+//! `list`: the tools, and why some are unavailable. `prompt`: the same as text for a model.
 
 use super::refusal::Exit;
 use super::settings::Settings;
@@ -115,7 +115,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
     write!(out, "{}", words::table(&rows, &["tool", "version", "source", "description"], &["unavailable"]))
 }
 
-/// One tool as JSON: also what only the person at this machine reads.
+/// One tool as JSON, with the paths of its files on this machine.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     let mut entry = export::describe(tool);
     entry["available"] = json!(needs.is_empty());

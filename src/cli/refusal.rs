@@ -54,7 +54,7 @@ impl Refusal {
         Refusal { exit: Exit::for_origin(fault.origin), words, fault: Some(Box::new(fault.clone())) }
     }
 
-    /// The same as an error of the closed list, for programs. Its text names no path of this host.
+    /// This refusal as a `Fault`, for programs. Its text names no path of this host.
     pub fn fault(&self) -> Fault {
         if let Some(fault) = &self.fault {
             return (**fault).clone();

@@ -56,7 +56,7 @@ pub struct Args {
     pub watch: Mode,
 }
 
-/// Why a server with these arguments could not be called.
+/// Why no client could call a server with these arguments.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     let (exit, words) = if settings.root_is_assumed() {
         let words =
@@ -91,7 +91,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     let client = mcp::Client { caller: Caller::operator(host::login()), label: args.user };
     let runtime = process::runtime()?;
     let ended = runtime.block_on(async {
-        // Before anything is made for calls: an address that is taken is the commonest fault.
+        // Bind before anything else: an address in use is the most common fault.
         let mut listening = match &args.http {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
@@ -212,7 +212,7 @@ async fn over_http(
     Ok(http::serve(listener, options, background, stop, kill).await?)
 }
 
-/// The socket, and who may call over it.
+/// Binds the socket, loads its callers.
 async fn listening(
     settings: &Settings,
     address: &http::Address,
@@ -276,7 +276,7 @@ fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     }
 }
 
-/// What is served over brokers, and what of it cannot be called.
+/// Prints what is served over brokers, and what cannot be called.
 fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
     for entry in entries {
         let caller = Caller::named(entry.caller.clone());

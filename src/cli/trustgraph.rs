@@ -25,7 +25,7 @@ pub enum TrustgraphCommand {
 pub struct Export {
     /// The tool's id
     pub tool: String,
-    /// Name of the service, where no [[broker]] of the config file has the tool
+    /// Name of the service; required if no [[broker]] serves the tool
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
     /// Print JSON
@@ -43,7 +43,7 @@ pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: 
         (None, Some(entry)) => (entry.request.clone(), entry.response.clone()),
         (None, None) => {
             let words =
-                "no [[broker]] of the config file has this tool: name it in `tools` there, or give --service NAME";
+                "no [[broker]] of the config file serves this tool: add it to `tools` there, or give --service NAME";
             return Err(Refusal::new(Exit::Caller, words).into());
         }
     };
@@ -60,7 +60,7 @@ pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: 
 /// Shell commands that load the descriptors, each with its document.
 fn render(told: &Descriptors) -> String {
     let mut out = String::from(
-        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart its agents after both, or \
+        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart them after both steps, or \
          put both\n\
          # in one change: an agent that reads the tool before its service ignores the tool.\n",
     );

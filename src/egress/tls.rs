@@ -23,7 +23,7 @@ pub fn machine_roots() -> Trust {
     trust(roots)
 }
 
-/// The certificates of this text in PEM alone.
+/// Trusts only the certificates of a PEM text.
 pub fn authority_roots(pem: &str) -> Trust {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());

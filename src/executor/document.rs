@@ -1,6 +1,6 @@
 //! Prompts and resources, filled in by this process.
 //!
-//! A resource opens only the one file that it names, beneath its own folder, after policy.
+//! A resource opens only the one file that it names, beneath its own folder, if policy allows.
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::fault::{Fault, Kind};
@@ -80,7 +80,7 @@ fn fill_all(value: &Value, input: &Value) -> Value {
 }
 
 /// Replaces the names in a text: `{{name}}` by an argument, `{{key.field}}` by a field of an accepted form. Names in
-/// the values stay. `quoted`: values are escaped as in a JSON string.
+/// values are kept. `quoted`: escapes values as in a JSON string.
 fn fill(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> String {
     let mut whole = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! A pool of idle launchers or workers for the next call that needs the same: at most `most`, each for about a minute.
+//! A pool of idle launchers or workers for later calls with the same key: at most `most`, each for about a minute.
 
 use crate::base::lock;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +18,7 @@ pub struct IdlePool<K, T> {
 
 #[derive(Debug)]
 struct IdleEntries<K, T> {
-    /// In the order of use, the last used one last.
+    /// In the order of use, the most recent last.
     entries: Vec<(K, T, Instant)>,
     sweeping: bool,
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 pub const MARK: &[u8] = b"@toolhost ";
 /// Longest line with a part of a stream, bytes.
 pub const MAX_PART_BYTES: usize = 256 * 1024;
-/// How many bytes of a bad output are looked at: more than are shown, since secrets beside the cut are hidden.
+/// How many bytes of a bad output are examined: more than are shown, because secrets beside the cut are masked.
 const HEAD_BYTES: usize = 4096;
 /// How many bytes of the stdout of a tool that failed are looked at.
 const LAST_BYTES: usize = 8 * 1024;
@@ -31,7 +31,7 @@ pub struct OutputReader<'a> {
 /// What a tool printed to stdout.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Number of bytes received, also of those not kept.
+    /// Number of bytes received, including those not kept.
     pub total: u64,
     /// Whether they exceeded the limit.
     pub is_over: bool,
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parts_are_told_however_they_come_and_a_document_is_one() {
+    async fn parts_are_sent_however_the_bytes_are_split() {
         let two = "@toolhost {\"chunk\": \"a\"}\n@toolhost {\"chunk\":{\"n\": [null]}}\n";
         let parts = vec![json!("a"), json!({"n": [null]})];
         let list = Ending::answer(&json!(["a", {"n": [null]}]));

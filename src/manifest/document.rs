@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Document {
-    /// Messages with `{{name}}` in place of arguments. `ask`: what the client is asked first.
+    /// Messages with `{{name}}` in place of arguments. `ask`: requests that the client answers first.
     Prompt { messages: Vec<Value>, ask: Map<String, Value> },
-    /// `variables`: the names in braces of its address, in their order.
+    /// `variables`: the names in braces in the URI, in order.
     Resource { uri: String, variables: Vec<String>, mime: Option<String>, body: Body },
 }
 
@@ -25,7 +25,7 @@ pub enum Body {
 }
 
 impl Document {
-    /// The ending of the names of such files.
+    /// The file name ending of such documents.
     pub fn ending(&self) -> &'static str {
         match self {
             Document::Prompt { .. } => ".prompt.json",
@@ -33,7 +33,7 @@ impl Document {
         }
     }
 
-    /// The file that it asks to read.
+    /// The requested file.
     pub(super) fn reads(&self) -> Vec<Pattern> {
         match self {
             Document::Resource { body: Body::File(path), .. } => {
@@ -69,7 +69,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Value) -> Option<Document> {
         (None, Some(file)) => match pattern::parse(file).map(|pattern| pattern.shape) {
             Ok(PatternShape::File { path }) if path.is_relative() && variables.is_empty() => Body::File(path),
             _ => {
-                let message = "must be one file below this folder, and the uri without variables";
+                let message = "must be one file below this folder, and `uri` must have no variables";
                 reader.error(Code::Security, "/handler/file", message);
                 return None;
             }
@@ -82,7 +82,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Value) -> Option<Document> {
     Some(Document::Resource { uri, variables, mime: handler["mimeType"].as_str().map(str::to_owned), body })
 }
 
-/// The message, with a block of text in place of a string as `content`.
+/// The message, with a string `content` turned into a text block.
 fn message(message: &Value) -> Value {
     let mut message = message.clone();
     if let Value::String(text) = &message["content"] {
@@ -91,7 +91,7 @@ fn message(message: &Value) -> Value {
     message
 }
 
-/// The names in braces, each alone between two slashes, so that an address matches in one way only.
+/// The names in braces, each alone between two slashes, so that a URI matches in one way only.
 fn variables(uri: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for part in uri.split('/') {

@@ -1,7 +1,7 @@
 //! The bytes of one manifest file → `Manifest`, or every problem of the file at once.
 //!
-//! The published JSON Schema says which values are accepted; here is what it cannot say: texts with a grammar of their
-//! own, and what does not go together. A request that is not understood refuses the manifest.
+//! The published JSON Schema says which values are accepted. This file checks the rest: texts with their own grammar,
+//! and values that exclude each other. A request that is not understood refuses the manifest.
 
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
@@ -23,7 +23,7 @@ use std::sync::LazyLock;
 pub static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
 
-/// Patterns must take linear time, because the author of a manifest writes the texts that they check.
+/// The regex engine takes linear time, because a manifest's author writes the texts that it checks.
 #[jsonschema::validator(
     path = "src/manifest/schema.json",
     methods = { validate = false },
@@ -34,7 +34,7 @@ struct ManifestSchema;
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
 
-/// Reads one manifest. The problems beside a manifest are warnings and notes.
+/// Reads one manifest. Problems returned with it are warnings and notes.
 pub fn read(bytes: &[u8]) -> ManifestResult {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     if let Some(read) = descriptor::tool_file(&document, bytes) {
@@ -52,7 +52,7 @@ pub fn read(bytes: &[u8]) -> ManifestResult {
     reader.finish(manifest)
 }
 
-/// Every line runs, so that all problems are reported at once; only then does a missing part end it (`?`).
+/// Reads every field first, to report all problems at once; only then does a missing field return `None`.
 fn manifest(it: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> {
     let id: Option<String> = it.get("/toolId");
     if let Some(fault) = id.as_deref().and_then(id_fault) {
@@ -108,8 +108,8 @@ fn manifest(it: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> 
     })
 }
 
-/// An unknown name is kept. It is a mistake where it resembles a known one or belongs elsewhere, and in `execution`,
-/// where it looks as if it did something.
+/// Keeps unknown names. Warns of one that resembles a known name or belongs elsewhere, and of each in `execution`,
+/// where a name looks effective.
 fn warn_of_unknown_names(it: &mut Reader<'_>, top: &Value, block: &str) {
     let schema = if block.is_empty() { &*SCHEMA } else { &SCHEMA["properties"][&block[1..]] };
     let known: Vec<&str> =
@@ -209,7 +209,7 @@ fn asks(it: &mut Reader<'_>, top: &Value) -> Asks {
     for (pointer, pattern) in &write {
         if pattern.from_base || pattern.shape == PatternShape::SelfScript {
             let message =
-                "a script never writes its own file, nor what tools share by `base:`: name a folder for its results";
+                "a script cannot write its own file, or what tools share by `base:`: name a folder for its results";
             it.error(Code::Security, pointer, message);
         }
     }

@@ -88,12 +88,12 @@ impl fmt::Display for HostPattern {
 pub fn pattern(written: &str) -> Result<HostPattern, String> {
     let why = match parse(written) {
         Some(HostPattern { port: Some(DNS), .. }) => {
-            "has port 53, which is that of the call's own name server: no tool reaches another"
+            "has port 53 (name servers): a tool reaches only the name server of its call"
         }
         Some(pattern) => return Ok(pattern),
         None => {
             "is not a host: write a name (letters, digits and '-' between dots; in its xn-- form where it is not \
-             ASCII), *.name (no '*' in the middle), * or a whole address, with :PORT or without, and no more of a URL"
+             ASCII), *.name (no '*' in the middle), * or a whole address, with or without :PORT, no other URL part"
         }
     };
     Err(format!("'{}' {why}", text::printable(&text::head(written, 120))))
@@ -106,8 +106,8 @@ pub fn name(written: &str) -> Option<String> {
     (plain(&name, true) && !numeric(&name)).then_some(name)
 }
 
-/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: as in names that are
-/// looked up, which are not always host names.
+/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: allows `_`, as in names
+/// that are looked up (`_sip._tcp`).
 fn plain(name: &str, underscore: bool) -> bool {
     let good_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -120,7 +120,7 @@ fn plain(name: &str, underscore: bool) -> bool {
     name.len() <= 253 && name.split('.').all(good_label)
 }
 
-/// `127.1`, `0x7f.1`, `010.0.0.1`: forms that different programs read as different addresses.
+/// Whether some program reads this name as an address: `127.1`, `0x7f.1`, `010.0.0.1`.
 fn numeric(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     last.bytes().all(|b| b.is_ascii_digit())
@@ -148,7 +148,7 @@ fn parse(written: &str) -> Option<HostPattern> {
     Some(HostPattern { host, port })
 }
 
-/// An IPv4 address inside an IPv6 one is that IPv4 address.
+/// An IPv4-mapped IPv6 address becomes an IPv4 address.
 fn address_of(address: Ipv6Addr) -> Host {
     Host::Address(IpAddr::V6(address).to_canonical())
 }

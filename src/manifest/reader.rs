@@ -1,4 +1,4 @@
-//! One file while it is read: what its JSON Schema refuses, what else is wrong with it, and where. Manifests (JSON) and
+//! Reads one file, and collects its problems (of its JSON Schema and others) with their places. Manifests (JSON) and
 //! policies (TOML) are read by the same rules. No message repeats a value: it may be a secret.
 
 use super::schema::must;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Most problems that are reported about one file: finding a place costs one walk over the text.
 pub const MAX_PROBLEMS: usize = 100;
-/// Of a list that has too many entries, only this many are read and checked.
+/// Of a list that has a problem itself, only this many entries are read.
 const MAX_FAULTY_ENTRIES: usize = 1000;
 
 /// Most unknown names that are reported of one table or object.
@@ -20,7 +20,7 @@ const MAX_NAMES: usize = 100;
 
 /// How the faults of a file format (JSON or TOML) are explained.
 pub struct Format {
-    /// The most values of a document whose faults are explained one by one.
+    /// A document with more values than this gets one general error.
     most_explained: usize,
     /// A schema's error about a text is reported only if the parser of that text reports none.
     defers: bool,
@@ -29,7 +29,7 @@ pub struct Format {
 pub const TOML: Format = Format { most_explained: usize::MAX, defers: false };
 const JSON: Format = Format { most_explained: 20_000, defers: true };
 
-/// The text that a value was read from.
+/// Finds lines and columns in a text.
 pub trait Places {
     /// Where the value at a pointer starts, or the name in front of it.
     fn at(&self, pointer: &str, is_name: bool) -> At;
@@ -47,7 +47,7 @@ pub struct Reader<'d> {
     places: &'d dyn Places,
     format: &'static Format,
     problems: Vec<Problem>,
-    /// Pointers and messages of errors that are reported only where no more exact one is.
+    /// Pointers and messages of errors that are reported only if no exact one is found.
     rough: Vec<(String, String)>,
 }
 
@@ -60,7 +60,7 @@ impl<'d> Reader<'d> {
         Reader { problems: document.notes.clone(), ..Reader::new(&document.value, document, &JSON) }
     }
 
-    /// Reports the errors that a schema finds in the value at `pointer`. `errors` collects all of them, however many.
+    /// Reports the errors that a schema finds in the value at `pointer`. `errors` builds all of them at once.
     pub fn check_schema<'v>(
         &mut self,
         (schema, errors): (&Value, fn(&'v Value) -> ErrorIterator<'v>),
@@ -106,7 +106,7 @@ impl<'d> Reader<'d> {
                 (false, format!("`{key}` {}{}", must(error), about(rule)))
             }
             Kind::MaxLength { .. } => (true, format!("`{key}` {}", must(error))),
-            _ => (true, format!("`{key}` is not written as it must be{}", about(rule))),
+            _ => (true, format!("`{key}` has the wrong form{}", about(rule))),
         };
         match is_rough && self.format.defers {
             true => self.rough.push((at, message)),
@@ -131,13 +131,13 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// The value at a pointer; `None` where it is not written, or is wrong.
+    /// The value at a pointer; `None` if it is absent or invalid.
     pub fn get<T: DeserializeOwned>(&mut self, pointer: &str) -> Option<T> {
         let value = self.value.pointer(pointer)?;
         let read = T::deserialize(value).ok();
         if read.is_none() {
             let message =
-                "this value cannot be read here; `toolhost schema manifest` (or `policy`, `callers`) prints what can"
+                "this value is not valid here; `toolhost schema manifest` (or `policy`, `callers`) shows what is"
                     .to_owned();
             self.rough.push((pointer.to_owned(), message));
         }
@@ -161,7 +161,7 @@ impl<'d> Reader<'d> {
 
     /// The entries of a list that can be read, with their pointers.
     pub fn list<T: DeserializeOwned>(&mut self, pointer: &str) -> Vec<(String, T)> {
-        // A list that is too long is a fault already.
+        // The list has a problem already.
         let is_faulty = self.problems.iter().any(|problem| problem.pointer == pointer);
         let count = self.value.pointer(pointer).and_then(Value::as_array).map_or(0, Vec::len);
         let each = 0..count.min(if is_faulty { MAX_FAULTY_ENTRIES } else { usize::MAX });
@@ -179,7 +179,7 @@ impl<'d> Reader<'d> {
         self.places.at(pointer, false)
     }
 
-    /// An error of a value, unless one is known already.
+    /// Adds an error, unless the value has one already.
     pub fn fault(&mut self, pointer: &str, message: impl AsRef<str>) {
         if !self.is_faulty(pointer) {
             self.error(Code::Schema, pointer, message);
@@ -257,7 +257,7 @@ pub(super) fn below(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", escape_segment(key))
 }
 
-/// Whether a value has at most so many values in it.
+/// Whether a value holds at most `left` values.
 fn has_at_most(value: &Value, left: &mut usize) -> bool {
     let Some(rest) = left.checked_sub(1) else { return false };
     *left = rest;
@@ -268,7 +268,7 @@ fn has_at_most(value: &Value, left: &mut usize) -> bool {
     }
 }
 
-/// The part of the schema with the keyword at `path`, or the nearest around it with a description or properties.
+/// The nearest schema around the keyword at `path` that has a description or properties.
 fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
     let mut path = path;
     while let Some((around, _)) = path.rsplit_once('/') {

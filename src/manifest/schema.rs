@@ -15,15 +15,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
+/// Stack for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
-/// A check of more steps is explained by its first flaw: an explanation can be larger than its value.
+/// A longer check reports only the first flaw: an explanation can be larger than its value.
 const LARGE_CHECK_STEPS: usize = 200_000;
-/// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
+/// Bytes of a text that cost one step for each part of a schema: to count characters and to compare them.
 const BYTES_PER_STEP: usize = 32;
-/// A character is compared with so many states of a pattern in one step.
+/// States of a pattern that a character is compared with in one step.
 const STATES_PER_STEP: usize = 16;
-/// An explanation costs as much again for so many bytes of the schema that it copies.
+/// Each time an explanation copies this many bytes of the schema, its cost is added again.
 const COPIED_BYTES_PER_STEP: usize = 256;
 
 /// A schema as written, and compiled.
@@ -164,7 +164,7 @@ impl Schema {
         on_stack(self.bounds.is_recursive, || self.explain(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
     }
 
-    /// To find out why a value does not fit can cost far more than whether it does.
+    /// Explaining why a value does not fit can cost far more than the check.
     fn explain(&self, value: &Value) -> Vec<Flaw> {
         if self.compiled.is_valid(value) {
             return Vec::new();
@@ -177,7 +177,7 @@ impl Schema {
         } else if explaining <= MAX_CHECK_STEPS && is_short && !self.bounds.has_deep_unions {
             self.compiled.validate(value).err().iter().map(Flaw::new).collect()
         } else {
-            vec![Flaw::must("", "schema", "must fit its schema (which is too intricate to say where it does not)")]
+            vec![Flaw::must("", "schema", "must fit its schema (too complex to say where it does not)")]
         }
     }
 }
@@ -190,7 +190,7 @@ fn options<'i>() -> jsonschema::ValidationOptions<'i> {
         .offline()
         .should_validate_formats(true)
         .with_pattern_options(regex)
-        // The checker's own takes time that grows with the square of the text.
+        // The checker's own format check takes time quadratic in the text.
         .with_format("regex", |text: &str| {
             text.len() <= MAX_FORMAT_BYTES && jsonschema_regex::is_valid_ecma_regex(text)
         })
@@ -213,7 +213,7 @@ fn on_stack<T: Send>(deep: bool, work: impl FnOnce() -> T + Send) -> Result<T, S
     if !deep {
         return Ok(work());
     }
-    let failed = "could not be checked: this machine gives no thread for it";
+    let failed = "could not be checked: the thread for it failed";
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES).spawn_scoped(scope, work);
         thread.ok().and_then(|thread| thread.join().ok()).ok_or_else(|| failed.to_owned())

@@ -35,7 +35,7 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Whether no script of the tool's own is run: this process, or a service elsewhere, does the work.
+    /// Whether the tool runs no script: this process or a remote service does the work.
     pub fn is_ours(&self) -> bool {
         matches!(
             self,
@@ -48,26 +48,26 @@ impl Handler {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceDescriptor {
     pub id: String,
-    /// The queues for requests. Of several, each leads to another instance of the service.
+    /// The request queues, one for each instance of the service.
     pub requests: Vec<String>,
     pub response: String,
-    /// The values that its tools may set, and whether they must.
+    /// The parameters that its tools may set, and whether each is required.
     pub params: Vec<(String, bool)>,
     /// SHA-256 of its text, hex.
     pub digest: String,
-    /// JSON pointer of it in its file.
+    /// Its JSON pointer in the file.
     pub at: String,
 }
 
-/// What a tool says of the service that does its work.
+/// The service that a tool's manifest names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remote {
     pub service: String,
     /// Sent with every call.
     pub config: Map<String, Value>,
-    /// The service judges the arguments: whatever a call brings is passed on.
+    /// The service checks the arguments: the host passes them on unchecked.
     pub untyped: bool,
-    /// JSON pointers in the file: of the service's id, and of the object that holds the values.
+    /// JSON pointers to the service's id and to the object of values.
     pub at: (String, String),
     /// The descriptor, once the registry found it.
     pub found: Option<Arc<ServiceDescriptor>>,
@@ -143,7 +143,7 @@ pub struct Example {
     pub expected_output: Option<Value>,
 }
 
-/// A manifest with its warnings, or why there is none.
+/// A manifest with its warnings, or the errors.
 pub type ManifestResult = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
 
 /// One validated manifest.
@@ -186,7 +186,7 @@ impl Manifest {
         (&self.id, self.model_name.as_deref())
     }
 
-    /// The service that does its work, if it is a tool of one.
+    /// The tool's service, if the tool has one.
     pub fn remote(&self) -> Option<&Remote> {
         match &self.handler {
             Handler::ToolService(remote) => Some(remote),
@@ -284,7 +284,7 @@ impl Language {
         }
     }
 
-    /// From a manifest's or a caller's word; `py`, `node` and `js` are accepted spellings.
+    /// Parses the name in a manifest or a call; `py`, `node` and `js` are accepted, too.
     pub fn from_word(word: &str) -> Option<Language> {
         match word {
             "python" | "py" => Some(Language::Python),
@@ -295,8 +295,8 @@ impl Language {
         }
     }
 
-    /// The languages a script of this name can be in, the likeliest first; empty where the name does not tell. Bun runs
-    /// what Node runs. (The schema of manifests says the same.)
+    /// The languages of scripts with this file extension, the likeliest first; empty if unknown. Bun runs what
+    /// Node runs. (A manifest may also let Node run TypeScript.)
     pub fn of_file_name(name: &str) -> &'static [Language] {
         let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
         match ending.as_deref() {
@@ -308,12 +308,12 @@ impl Language {
         }
     }
 
-    /// The endings of such scripts, for messages.
+    /// The file extensions of such scripts, for messages.
     pub fn endings(self) -> &'static str {
         match self {
             Language::Python => ".py",
             Language::Nodejs => ".js, .mjs or .cjs",
-            Language::Bun => ".ts, .js and their like",
+            Language::Bun => ".ts, .js and the like",
             Language::Wasm => ".wasm or .wat",
         }
     }

@@ -1,5 +1,5 @@
-//! Where packages come from, as the host's configuration says: an address, the hosts that serve its files, and what is
-//! added to its requests.
+//! Where packages come from, by the host's configuration: an address, the hosts that serve its files, and the
+//! credential for its requests.
 
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};

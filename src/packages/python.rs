@@ -94,13 +94,13 @@ pub(super) fn own_lock(script: &str) -> String {
     format!("pylock.{}.toml", name.replace('.', "-"))
 }
 
-/// Reads a lock of PEP 751 that lies beside no script.
+/// Reads a lock of PEP 751 that a policy names.
 pub(super) fn read_lock(file: TextFile, python: &str) -> Result<PackageRequirements, FileProblem> {
     let name = file.name();
     from_lock(&[], &Lock::read(file, &Environment::new(Some(python)))?, name)
 }
 
-/// Requirements that a person names, for a lock of this name.
+/// Requirements from the command line, for a lock of this name.
 pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
     let environment = Environment::new(None);
     let requirements = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<_, _>>()?;
@@ -130,7 +130,7 @@ fn list_required(asks: &[Asks]) -> Vec<Required> {
     asks.iter().flat_map(|asks| asks.requirements.iter().map(move |required| one(&asks.file, required))).collect()
 }
 
-/// What is required, to be resolved; or a lock of another format (and the project it is for), to be translated.
+/// Requirements to resolve, or a lock of another format (and its project) to translate.
 fn unlocked(asks: &[Asks], foreign: Option<(TextFile, Option<String>)>, lock_file: String) -> PackageRequirements {
     let files = asks.iter().map(|asks| &asks.file).chain(foreign.iter().map(|(file, _)| file));
     let (sources, requires) = (files.map(TextFile::source).collect(), list_required(asks));
@@ -188,7 +188,7 @@ fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result
     Ok(Package { name, version, hashes })
 }
 
-/// `sha256:` and as many hexadecimal digits as that has.
+/// Checks a hash: `sha256:` and 64 hex digits, or the like.
 fn hash(text: &str) -> Result<String, String> {
     let is_good = text.split_once(':').is_some_and(|(name, hex)| {
         [("sha256", 64), ("sha384", 96), ("sha512", 128)].contains(&(name, hex.len()))
@@ -253,7 +253,7 @@ impl Lock {
     }
 }
 
-/// `requirements.txt`: its requirements, and what it locks where its entries have hashes; half of a lock is refused.
+/// `requirements.txt`: its requirements, or its packages if entries have hashes; then every entry needs one.
 fn entries(file: &TextFile, here: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
     let mut entries = Vec::new();
     for (line, text) in logical_lines(&file.text) {
@@ -281,7 +281,7 @@ fn entries(file: &TextFile, here: &Environment) -> Result<(Vec<Requirement>, Opt
     Ok((Vec::new(), Some(packages)))
 }
 
-/// Lines without comments, those that end with `\` joined with the next; each with the number of its first.
+/// Lines without comments, with `\` continuations joined; each with its first line number.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let (mut lines, mut open): (Vec<(usize, String)>, bool) = Default::default();
     for (number, line) in text.lines().enumerate() {
@@ -303,7 +303,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
 /// A requirement, and its hashes; of all options only `--hash` counts.
 fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requirement, Vec<String>), String> {
     if line.contains("${") {
-        return Err("this holds a variable of the environment, and none is read: write the text itself".to_owned());
+        return Err("environment variables are not supported here: write the value itself".to_owned());
     }
     let at = if line.starts_with('-') { 0 } else { line.find(" -").unwrap_or(line.len()) };
     let mut hashes = Vec::new();
@@ -351,7 +351,7 @@ struct Project {
     dynamic: Vec<String>,
 }
 
-/// Keys of `[tool.uv]` that change nothing of what is required; every other one is refused.
+/// Keys of `[tool.uv]` that do not affect the requirements; every other key is refused.
 #[rustfmt::skip]
 const HARMLESS: [&str; 17] = [
     "build-backend", "cache-keys", "compile-bytecode", "default-groups", "dependency-groups", "dev-dependencies",
@@ -359,7 +359,7 @@ const HARMLESS: [&str; 17] = [
     "python-downloads", "python-preference", "required-environments", "required-version",
 ];
 
-/// The name of the project of a pyproject.toml, and what it requires; `None`: nothing.
+/// The project name of a pyproject.toml and its requirements; `None`: it has none.
 fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, Asks)>, FileProblem> {
     let ProjectTables { project, tool, .. } = file.toml(&file.text, 0)?;
     let Project { name, dependencies, dynamic } = project.unwrap_or_default();
@@ -428,8 +428,8 @@ fn block(script: TextFile, environment: &Environment) -> Result<Option<Asks>, Fi
     Ok(Some(Asks { file: script, requirements }))
 }
 
-/// Longest requirement or marker, bytes; most comparisons of a marker, most of them with `in`, and most markers of one
-/// file: the library builds a decision diagram of each and keeps it for good.
+/// Longest requirement or marker, bytes. Most comparisons in one marker, and with `in` among them. Most markers in one
+/// file, because the library keeps a decision diagram of each for good.
 const MAX_MARKER_BYTES: usize = 4000;
 const MAX_COMPARISONS: usize = 16;
 const MAX_IN: usize = 4;
@@ -456,7 +456,7 @@ impl Requirement {
     }
 }
 
-/// What markers are compared with: an interpreter of this machine.
+/// The interpreter for which markers are evaluated.
 struct Environment {
     here: Option<MarkerEnvironment>,
     /// The markers that were read.
@@ -464,13 +464,13 @@ struct Environment {
 }
 
 impl Environment {
-    /// `version`: of the interpreter; without one every marker is taken to hold.
+    /// `version`: the interpreter's; without it every marker counts as true.
     pub fn new(version: Option<&str>) -> Environment {
         let version = version.and_then(|version| version.split_whitespace().next());
         Environment { here: version.and_then(here), markers: RefCell::default() }
     }
 
-    /// Whether a marker holds; `None`, there is none.
+    /// Whether a marker holds. An absent marker does.
     pub fn marker(&self, text: Option<&str>) -> Result<bool, String> {
         let Some(text) = text else { return Ok(true) };
         self.bounded(text)?;
@@ -520,7 +520,7 @@ impl Environment {
         let inside = marker.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| *word == "in").count();
         let is_plain = marker.bytes().all(|b| (b' '..=b'~').contains(&b));
         if marker.len() > MAX_MARKER_BYTES || texts > MAX_COMPARISONS || inside > MAX_IN || !is_plain {
-            return Err(format!("its marker is too long: at most {MAX_COMPARISONS} comparisons, {MAX_IN} with `in`"));
+            return Err(format!("marker too long or not ASCII: max {MAX_COMPARISONS} comparisons, {MAX_IN} with `in`"));
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());

@@ -51,7 +51,7 @@ fn a_lock_of_python_becomes_lines_without_markers() {
         assert!(wanted.locked && wanted.packages.len() == 1);
         assert_eq!(wanted.inputs, [("requirements.txt".to_owned(), line.clone())]);
     }
-    // Where an installer reads a marker differently than this host, the marker decides nothing for either of them.
+    // The installer gets no markers, so it cannot read one differently from this host.
     for marker in ["'linux' == sys_platform", "'win' not in sys_platform"] {
         let wanted = good("run.py", &[("pylock.toml", &pylock("1.16.0", marker))]);
         assert!(!wanted.inputs[0].1.contains(';'), "{marker}");
@@ -65,7 +65,7 @@ fn a_lock_of_python_becomes_lines_without_markers() {
         ("pylock.toml", pylock("1", "os_name == 'posix'").replace("sha256", "md4"), "it has no hash"),
         ("pylock.toml", pylock("1", "os_name == 'posix'").replace("wheels", "vcs = {}\nwheels"), "it is a `vcs`"),
         ("pylock.toml", pylock("1", "sys_platform === 'LINUX'"), "`===`"),
-        ("pylock.toml", pylock("1", &"'a' in os_name or ".repeat(9)), "its marker is too long"),
+        ("pylock.toml", pylock("1", &"'a' in os_name or ".repeat(9)), "marker too long or not ASCII"),
     ] {
         let said = refused("run.py", &[(name, &text)]);
         assert!(said.contains(words), "{words}: {said}");

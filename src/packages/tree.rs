@@ -1,4 +1,4 @@
-//! Reads what a build left, as hostile input, and sets its modes; the same tree is checked again before each use.
+//! Reads the tree of a build as hostile input, and sets its modes; the tree is checked again before each use.
 
 use crate::base::files::{self, is, names_in, open_at};
 use crate::base::store::{self, Limits};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// Deepest folder, and longest path from the root, bytes.
 const MAX_DEPTH: usize = 64;
 const MAX_PATH_BYTES: usize = 1024;
-/// Threads that look for changes, and the fewest entries that are worth one.
+/// Most threads that look for changes, and the fewest items for each.
 const MAX_THREADS: usize = 4;
 const MIN_PART_FILES: usize = 400;
 
@@ -26,7 +26,7 @@ pub struct Item {
     /// From the root of the tree, with `/` between.
     pub path: String,
     pub bytes: u64,
-    /// SHA-256 in hex; `None`: a folder.
+    /// Hex SHA-256; `None`: see `new`.
     pub sha256: Option<String>,
     pub stamp: Stamp,
 }
@@ -54,7 +54,7 @@ impl Stamp {
     }
 }
 
-/// Why a tree is not taken.
+/// Why a tree is refused.
 #[derive(Debug)]
 pub enum TreeError {
     /// The path, and what is wrong with it, in words.
@@ -138,7 +138,7 @@ impl TreeReader {
     }
 }
 
-/// Refuses everything but a regular file of ours with one name.
+/// Accepts only a regular file of ours with one hard link.
 fn plain(path: &str, stat: &FileStat) -> Result<(), TreeError> {
     let reasons = [
         (is(stat.st_mode, SFlag::S_IFLNK), "is a link"),
@@ -163,13 +163,13 @@ fn printable_path(at: &str, name: &CString) -> Result<String, TreeError> {
     Ok(path)
 }
 
-/// SHA-256 in hex, and how many bytes that was; stops beyond `most`.
+/// SHA-256 in hex, and the number of bytes; stops one byte after `most`.
 fn digest(file: File, most: u64) -> io::Result<(String, u64)> {
     let (sum, bytes) = store::digest(file.take(most.saturating_add(1)))?;
     Ok((crate::base::hex(&sum), bytes))
 }
 
-/// The items with their stamps as they lie now, and the bytes that they occupy.
+/// The items with their present stamps, and the disk space that they occupy, bytes.
 pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
     let mut disk = 0;
     let now = |item: Item| -> io::Result<Item> {
@@ -181,7 +181,7 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
     Ok((items, disk))
 }
 
-/// The first path that is not as its stamp says: a folder's stamp moves with each name that comes or goes in it.
+/// The first path with another stamp now. Adding or removing a name changes the stamp of its folder.
 pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -196,7 +196,7 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
         let apart = |part| std::thread::Builder::new().spawn_scoped(scope, move || first(part)).map_err(|_| part);
         let others: Vec<_> = parts.map(apart).collect();
         let ours = first(ours);
-        // All of them are joined: a panic of one that is not would end the call.
+        // Join all threads: the scope panics if a thread that was not joined panicked.
         let others = others.into_iter().filter_map(|other| match other {
             Ok(other) => other.join().unwrap_or(Some("(not looked at)")),
             Err(part) => first(part),
@@ -205,7 +205,7 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
     })
 }
 
-/// The first path whose content is not what its digest says.
+/// The first path whose content does not match its digest.
 pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     // Folders and what the host added have no digest: their stamps were compared.
     let same = |item: &&Item| {

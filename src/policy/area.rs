@@ -1,4 +1,4 @@
-//! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No file is looked at.
+//! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No file access.
 
 use super::confinement::{Access, Opening};
 use crate::base::text;
@@ -174,7 +174,7 @@ pub fn name_matches(names: &str, name: &str) -> bool {
     pattern[at..].iter().all(|part| *part == Part::Any)
 }
 
-/// What every name that matches a glob ends with.
+/// The literal suffix of a glob.
 pub fn plain_tail(names: &str) -> String {
     let mut tail = String::new();
     for part in parts(names) {

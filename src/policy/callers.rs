@@ -275,7 +275,7 @@ impl Grantable for CallerGrant {
     fn covers(&self, other: &CallerGrant) -> bool {
         let anybody = *self == CallerGrant::anybody();
         let wide = |ours: Option<u32>, theirs: Option<u32>| ours.is_none_or(|o| theirs.is_some_and(|t| t <= o));
-        // Each parameter with rules here has rules there too, and each of those is also a rule here.
+        // For each parameter with rules in `self`, `other` has rules, and each of these is in `self`.
         let parameters = self.parameters.iter().all(|rule| {
             let theirs: Vec<_> = other.parameters.iter().filter(|their| their.name == rule.name).collect();
             let is_ours = |their: &&ParameterRule| {
@@ -361,7 +361,7 @@ fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &P
     }
     let mut parameters = Vec::new();
     for (pointer, line) in document.list::<ParameterLine>(&at("parameters")) {
-        // A misspelt id would leave the tool that is meant without its rule.
+        // A misspelt id would leave the intended tool without its rule.
         if !rule.tools.iter().any(|own| own.meets(&line.tool)) {
             document.fault(&format!("{pointer}/tool"), "not among this caller's `tools`: write the same id in both");
         }

@@ -69,7 +69,7 @@ pub struct RunTarget {
     pub language: Language,
 }
 
-/// Decides what a script may do that a builtin tool runs: the builtin's requests, relative to the script's folder ∩ its
+/// Decides what a script run by a builtin tool may do: the builtin's requests, relative to the script's folder ∩ its
 /// policy ∩ what each tool that names the script was granted (`namers`, which the caller finds).
 pub fn decide_run(
     target: &RunTarget,
@@ -87,7 +87,7 @@ pub fn decide_run(
     judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine)
 }
 
-/// Decides about source text: scratch only, and only where a policy names the tool by its exact id.
+/// Decides about source text: no files but scratch, no hosts, and a policy must name the tool by its exact id.
 fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &Machine) -> Decision {
     let mut bare = tool.clone();
     bare.asks.read = Some(Vec::new());
@@ -246,7 +246,7 @@ fn confirmation(policy: &Policy) -> Option<Confirm> {
     Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()?, by_client })
 }
 
-/// The ecosystems that the script can have packages of, or any script that a tool inside the host is asked to run.
+/// The ecosystems whose packages the script can have, or any script that a tool inside the host runs.
 fn ecosystems(subject: &Subject<'_>) -> impl Iterator<Item = Ecosystem> + use<> {
     let language = match (&subject.runs, &subject.manifest.handler) {
         (Some((language, _)), _) => Some(*language),
@@ -282,7 +282,7 @@ fn refusal(decision: &Decision) -> Option<Fault> {
     let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
     let grantable = decision.unnamed || refused.iter().any(|verdict| !verdict.never());
     let fix = match (refused.iter().any(|verdict| verdict.never()), grantable) {
-        (true, false) => "no policy can grant this: change what the manifest asks (securityContext).".to_owned(),
+        (true, false) => "no policy can grant this: change what the manifest requests (securityContext).".to_owned(),
         (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
         (false, _) => format!("{suggest} it."),
     };

@@ -1,4 +1,4 @@
-//! Tool services elsewhere: which ones the tools of a policy may call, over which queues.
+//! Remote tool services: which ones the tools of a policy may call, over which queues.
 
 use super::grantable::{Grantable, Layer, granted};
 use super::machine::{Machine, Need};
@@ -78,7 +78,7 @@ pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
     found
 }
 
-/// The names by which the configuration can mean a service, the narrowest first: its id, its namespace, `*`.
+/// The names that a service can have in the configuration, the narrowest first: its id, its namespace, `*`.
 pub fn names(id: &str) -> [String; 3] {
     let namespace = id.split('.').next().unwrap_or_default();
     [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]

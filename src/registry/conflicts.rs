@@ -1,4 +1,4 @@
-//! Settles what several files claim: ids of tools and of tool services, and requirements between tools. The order of
+//! Resolves conflicts between files: ids of tools and tool services, and requirements between tools. The order of
 //! files never decides, and no newcomer takes over what is loaded.
 
 use super::load::{self, position};
@@ -110,7 +110,7 @@ fn settle_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refu
 }
 
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
-    // Most ids have no conflict, and to find a place its file is read again.
+    // Usually there is no conflict. Finding a position reads the file again.
     if go.is_empty() {
         return;
     }
@@ -136,8 +136,8 @@ pub(super) fn written_by(writer: &str) -> String {
 /// Services by their ids, and files with their problems.
 type Services = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 
-/// Decides which descriptors of services are loaded, and gives each tool its service's; `refused` gets the others. A
-/// newcomer never takes over the id of a loaded service, and a file that a tool may write describes none.
+/// Decides which service descriptors are loaded, and gives each tool its own; a tool without one is refused. A
+/// new file never takes over the id of a loaded service, and a file that a tool may write is refused.
 pub(super) fn settle_services(
     described: Vec<Described>,
     written: &policy::WritablePaths,
@@ -201,7 +201,7 @@ pub(super) fn settle_services(
     (services, problems)
 }
 
-/// The descriptor of a tool's service. `Err`: where the fault lies, and which.
+/// The descriptor of a tool's service. `Err`: JSON pointer and message.
 fn service_of(
     tool: &Tool,
     remote: &Remote,
@@ -211,7 +211,7 @@ fn service_of(
     let Some(Described { descriptor, .. }) = services.get(id) else {
         let known: Vec<&str> = services.keys().map(String::as_str).take(20).collect();
         let near = suggest::hint(id, known.iter().copied());
-        let known = if known.is_empty() { "none is described" } else { &format!("known: {}", known.join(", ")) };
+        let known = if known.is_empty() { "no service is described" } else { &format!("known: {}", known.join(", ")) };
         let message = format!("unknown tool service '{}'{near} ({known})", text::head(id, 80));
         return Err((at.clone(), message));
     };
@@ -237,20 +237,20 @@ fn undeclared(tool: &Tool, remote: &Remote, service: &ServiceDescriptor) -> Vec<
     unknown.map(warning).collect()
 }
 
-/// Everything but a policy's refusal that keeps a call from starting. `decision`: of this tool, since an interpreter
-/// that a policy names for other tools does not serve it.
+/// Everything that keeps a call from starting, except a policy's refusal. `decision`: this tool's, because a policy
+/// can name an interpreter for other tools only.
 pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
     tool.needs.iter().chain(&decision.lacks).cloned().collect()
 }
 
-/// The need of a tool of which policy refuses every call. It is known before any call.
+/// What a tool needs if policy refuses every call of it.
 pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
     if !refused(decision) {
         return None;
     }
     let words = match decision.denied().any(policy::Verdict::never) {
-        true => "a manifest that asks for less, since no policy can allow this",
-        false => "a policy that allows what it asks",
+        true => "a manifest that requests less, since no policy can allow this",
+        false => "a policy that allows its requests",
     };
     Some(Need::new("", format!("{words}: see `toolhost audit {}`", tool.manifest.id)))
 }
@@ -260,7 +260,7 @@ pub fn refused(decision: &policy::Decision) -> bool {
     decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
-/// Settles `requires` among the loaded tools: a tool is ready when a ready tool serves each requirement.
+/// Settles `requires` among the loaded tools: a tool is ready when a ready tool meets each requirement.
 pub(super) fn settle_requires(tools: &mut [Tool]) {
     if tools.iter().all(|tool| tool.manifest.requires.is_empty()) {
         return;
@@ -285,7 +285,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     let waiting = (0..tools.len()).filter(|index| !ready.contains(index));
     let mut needs: BTreeMap<usize, Vec<Need>> =
         waiting.map(|index| (index, unmet(&tools[index], tools, &by_id, &ready))).collect();
-    // A tool that waits, but for no tool that lacks something, waits for a cycle.
+    // A waiting tool that depends on no tool with a missing need waits for a cycle.
     let mut lacking: BTreeSet<usize> = BTreeSet::new();
     let lacks = |(index, needs): &(&usize, &Vec<Need>)| {
         !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
@@ -304,7 +304,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     needs.into_iter().for_each(|(index, needs)| tools[index].needs.extend(needs));
 }
 
-/// The requirements of one tool that no ready tool serves, in words.
+/// The requirements of one tool that no ready tool meets, as messages.
 fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<&str, Vec<usize>>, ready: &BTreeSet<usize>) -> Vec<Need> {
     let mut needs = Vec::new();
     for (id, range) in &tool.manifest.requires {

@@ -22,9 +22,9 @@ const POINTER: &str = "/handler/scriptPath";
 pub struct Ownership {
     /// By folder: the manifests in it whose script lies there or below.
     homes: HashMap<PathBuf, BTreeSet<PathBuf>>,
-    /// By script: the manifests that name it. By folder: those for which any script in it may be their own.
+    /// By script: the manifests that name it. By folder: those that may own any script in it.
     named: HashMap<PathBuf, BTreeSet<PathBuf>>,
-    /// Base folders of tools and scripts: one belongs to no tool, even if a manifest lies directly in it.
+    /// Base folders of tools and scripts. No tool owns a base, even if its manifest lies directly in it.
     bases: BTreeSet<PathBuf>,
 }
 
@@ -120,7 +120,7 @@ impl Ownership {
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
                 let message = format!(
-                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this \
+                    "it names {}, which belongs to {}: scripts belong to the manifests of their folder; put this \
                      manifest there, or give it a script of its own",
                     text::path(script),
                     list(&owners)
@@ -156,7 +156,7 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
     refused
 }
 
-/// By file that has several names: whose script it is. Of two tools that is the one which was loaded before, else the
+/// By script with hard links: its owner. Of two tools the owner is the one that was loaded before, else the
 /// one with the older manifest: making a link disables no other tool.
 fn linked_owners(tools: &[Tool], held: &Incumbents) -> BTreeMap<(u64, u64), Site> {
     let born = |site: &Site| {

@@ -40,7 +40,7 @@ impl Filter {
 pub struct Snapshot {
     /// Per id, the lowest version first.
     pub(super) tools: BTreeMap<String, Vec<Arc<Tool>>>,
-    /// Folded ids of tools that were turned away and have no loaded version, with the reason for a person.
+    /// Folded ids of tools that were refused and have no loaded version, with the reason for a person.
     pub(super) disabled: BTreeMap<String, String>,
     /// Services that tools may name, by their ids.
     pub services: BTreeMap<String, Described>,
@@ -50,14 +50,14 @@ pub struct Snapshot {
     pub folders: Vec<PathBuf>,
     /// Each source with the number of its tools.
     pub sources: Vec<(String, usize)>,
-    /// Where tools may or could write; empty of grants until the registry has the policies.
+    /// Where tools may write now, or could before; only the latter until policies are read.
     pub written: policy::WritablePaths,
     /// Every manifest and script that is registered, loaded or not: no tool is given write access to one.
     pub files: Vec<PathBuf>,
     /// Trees that tools read by `base:`.
     pub(super) shared: Arc<BTreeSet<PathBuf>>,
     pub(super) ownership: Ownership,
-    /// Folders below which some manifests may not have been seen, and manifests that may not be read; without those
+    /// Folders that could not be listed completely, and manifests that could not be read; without those
     /// that a tool could write.
     pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.
@@ -216,10 +216,10 @@ impl Snapshot {
         let shown: Vec<String> =
             self.folders.iter().filter(|folder| !below(folder)).map(|folder| text::path(folder)).collect();
         Some(match shown.is_empty() {
-            true => "no folder of tools is there: neither tool-defs nor user_scripts below the root, nor another that \
+            true => "there is no folder of tools: neither tool-defs nor user_scripts below the root, nor another that \
                      was named"
                 .to_owned(),
-            false => format!("no manifest lies in or below {}: its name ends with {}", shown.join(", "), tool::ENDING),
+            false => format!("no manifest in or below {}: manifest names end with {}", shown.join(", "), tool::ENDING),
         })
     }
 
@@ -269,7 +269,7 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
     stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
-/// No version fits, or the range cannot be read. Names the versions there are, and the newest: a stable one, if there
+/// No version fits, or the range cannot be read. Lists the versions, and suggests the newest: a stable one, if there
 /// is any.
 fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
     let wanted = match range.map(|range| text::printable(&text::head(range, 60))) {

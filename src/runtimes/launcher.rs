@@ -1,5 +1,5 @@
 //! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
-//! tells.
+//! states it.
 //!
 //! A program is run only if no other user can change it and no tool can write what it may read. It runs without the
 //! host's environment, outside of the current folder, without a shell, for at most 5 seconds. The answer is kept in a
@@ -41,12 +41,12 @@ pub(super) struct Asker<'a> {
     search_path: OsString,
     home: OsString,
     off_limits: &'a OffLimits,
-    /// `None`: every cache folder lies in a tool folder, so nothing is kept.
+    /// `None`: there is no cache folder, or a tool could write it.
     cache: Option<PathBuf>,
 }
 
 impl<'a> Asker<'a> {
-    /// `folders`: of the search path, those that were not passed over.
+    /// `folders`: the folders of the search path that were accepted.
     pub(super) fn new(folders: &[PathBuf], off_limits: &'a OffLimits) -> Asker<'a> {
         let folder = files::cache_folder(|name| std::env::var_os(name));
         let cache = folder.map(|folder| folder.join("runtimes.json")).filter(|path| off_limits.check(path).is_ok());
@@ -104,7 +104,7 @@ impl<'a> Asker<'a> {
 
     /// Runs `program` with no variables but PATH and HOME; returns its first line of output, if it succeeds in time.
     fn run(&self, program: &Path, question: &[&str]) -> Result<String, String> {
-        let failed = |e: io::Error| format!("it could not be asked where it leads: {e}");
+        let failed = |e: io::Error| format!("it could not be run: {e}");
         // A file, not a pipe: a process that is left running cannot keep us waiting for the end of it.
         let mut output = tempfile::tempfile().map_err(failed)?;
         let mut child = Command::new(program)
@@ -128,18 +128,18 @@ impl<'a> Asker<'a> {
                     // The child is not reaped yet, so its pid still names its own process group.
                     let _ = killpg(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
                     let _ = child.wait();
-                    return Err("it did not say within 5 s where it leads".to_owned());
+                    return Err("it did not answer within 5 s".to_owned());
                 }
             }
         };
         if !status.success() {
-            return Err("it is a launcher that has no interpreter to start".to_owned());
+            return Err("it failed when asked for its path or version".to_owned());
         }
         output.rewind().map_err(failed)?;
         let mut text = String::new();
         output.take(MAX_ANSWER_BYTES).read_to_string(&mut text).map_err(failed)?;
         let line = text.lines().next().map(str::trim).filter(|line| !line.is_empty());
-        line.map(str::to_owned).ok_or_else(|| "it printed nothing when asked where it leads".to_owned())
+        line.map(str::to_owned).ok_or_else(|| "it printed nothing".to_owned())
     }
 }
 

@@ -297,10 +297,10 @@ fn open_operation(flags: u64) -> (Operation, LinkHandling) {
 const NOT_SHOWN: &str = "view: not granted";
 const READ_ONLY: &str = "view: read-only";
 /// The rule of a program that the tool can write. No policy can allow it.
-pub const WRITABLE: &str = "view: what the tool can write is not run";
+pub const WRITABLE: &str = "view: a file the tool can write is not run";
 /// The rule of a path that could not be resolved, followed by the error: it is not known whether it was refused.
 pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
-/// The longest path, as by the kernel (PATH_MAX).
+/// Longest path of the kernel (PATH_MAX).
 const MAX_PATH_BYTES: usize = 4096;
 const PAGE: usize = 4096;
 
@@ -309,7 +309,7 @@ const PAGE: usize = 4096;
 pub enum LinkHandling {
     /// The link is followed.
     Followed,
-    /// The link itself is meant.
+    /// The link is not followed.
     Itself,
     /// As `Itself`, and the call fails if the path exists.
     New,
@@ -393,7 +393,7 @@ impl Task<'_> {
             Ok(file) => return Ok(ResolvedPath::There(file)),
             Err(errno) => errno,
         };
-        // If a path resolves, every shorter beginning of it does.
+        // If a path resolves, every prefix of it does.
         let ends: Vec<usize> = (1..path.len()).filter(|end| path[*end] == b'/' && path[end - 1] != b'/').collect();
         let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
         let end = there.checked_sub(1).map_or(0, |last| ends[last]);

@@ -40,7 +40,7 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(adopt(fd as RawFd))
 }
 
-/// What wait4(2) says of a dead child.
+/// What wait4(2) reports of a child.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExitReport {
     pub status: i32,
@@ -248,13 +248,13 @@ pub fn is_valid(listener: BorrowedFd, id: u64) -> bool {
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
-/// To read the memory of a process and enter its root.
+/// Needed to read the memory of a process and enter its root.
 pub const CAP_SYS_PTRACE: u32 = 1 << 19;
-/// These two: to enter the user and mount namespaces of a process (setns(2)).
+/// The next two are needed to enter user and mount namespaces (setns(2)).
 pub const CAP_SYS_CHROOT: u32 = 1 << 18;
 pub const CAP_SYS_ADMIN: u32 = 1 << 21;
 
-/// Gives up all capabilities but these, and the chance to get others by running a program (capabilities(7)).
+/// Drops all capabilities but these, and sets no_new_privs, so that no program gives others back.
 pub fn keep_capabilities(kept: u32) -> Result<(), Errno> {
     nix::sys::prctl::set_no_new_privs()?;
     let header: [u32; 2] = [0x2008_0522, 0]; // _LINUX_CAPABILITY_VERSION_3, ourselves
@@ -275,8 +275,8 @@ pub struct Lstat {
     pub links: u32,
 }
 
-/// statx(2) of `path`, without following a link. Does not ask for times: after that, a file's next change must store
-/// new ones, which is slow for frequent small writes (multigrain timestamps, Linux 6.13).
+/// statx(2) of `path`, without following a link. Does not read times: that makes the file's next change store new
+/// ones, which is slow for frequent small writes (multigrain timestamps, Linux 6.13).
 pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
     statx(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
 }
@@ -305,7 +305,7 @@ fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<Lstat, Errno> {
     })
 }
 
-/// The instructions of the init (`init`), which run at any address.
+/// The machine code of the init (`init`). It runs at any address.
 pub fn init_code() -> &'static [u8] {
     unsafe extern "C" {
         static toolhost_init_code: [u8; 0];
@@ -331,7 +331,7 @@ std::arch::global_asm!(
     "    xor edx, edx",
     "    xor r10d, r10d",
     "    syscall",
-    "    cmp rax, -10", // ECHILD: everybody has been waited for
+    "    cmp rax, -10", // ECHILD: no child is left
     "    je 3f",
     "    cmp rax, 2",
     "    jne 2b",

@@ -1,5 +1,5 @@
-//! Each layer is raised by itself and still stops its own attack, which succeeds without it. Only these tests can do
-//! that: the product has no way to leave a layer out.
+//! Each test raises one layer alone. The attack fails behind the layer, and succeeds without it. Only tests can do
+//! that: the product cannot leave a layer out.
 
 use super::plan::{Plan, Program, Step};
 use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, spawn, sys};
@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Runs `attack` (a shell script) behind the steps that `raise` adds. Its exit code, and what it printed.
+/// Runs a shell script behind the steps that `raise` adds. Returns its exit code and its output.
 fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> (i32, String) {
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).expect("a pipe");
     let mut plan = Plan::default();
@@ -21,7 +21,7 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     let arguments = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
     let environment: Vec<String> = environment.iter().map(|s| (*s).to_owned()).collect();
     plan.execute(Program::Path(text("/bin/sh")), &arguments, &environment);
-    // Without an init: the one process performs the tool's steps too.
+    // There is no init, so the one process performs the tool's steps.
     let tool = std::mem::take(&mut plan.tool);
     plan.steps.extend(tool);
     let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|problem| panic!("{problem:?}"));
@@ -84,7 +84,7 @@ fn privileges() {
         }
     };
     let left = if nix::unistd::geteuid().is_root() { script.to_owned() } else { "echo 0".to_owned() };
-    // execve(2) as root would give all capabilities back, were the bounding set not empty (capabilities(7)).
+    // If the bounding set were not empty, execve(2) as root would give them back (capabilities(7)).
     assert_eq!(attack(&left, &[PATH], alone).1, "0");
     assert_eq!(attack("grep NoNewPrivs /proc/self/status", &[PATH], privileges::no_new).1, "NoNewPrivs:\t1");
 }
@@ -207,7 +207,7 @@ fn network_of_granted_hosts() {
         let reached = TcpStream::connect("192.0.2.1:80").expect("control: a granted port, at any address");
         assert_eq!(reached.peer_addr().expect("its address").to_string(), "192.0.2.1:80");
         TcpStream::connect("198.18.0.1:53").expect("control: the stub");
-        // Listeners of its own, which a tool cannot have, cannot be reached.
+        // Other listeners (a tool cannot have any) cannot be reached.
         for own in ["127.0.0.1:81", "[::1]:81", "198.18.0.1:54"] {
             let _listener = TcpListener::bind(own).expect("a listener");
             unreachable(TcpStream::connect(own).map(drop));
@@ -217,15 +217,15 @@ fn network_of_granted_hosts() {
             let (one, other) = (UdpSocket::bind(own).expect("a socket"), UdpSocket::bind(own).expect("a socket"));
             unreachable(other.send_to(b"x", one.local_addr().expect("its address")).map(drop));
         }
-        // Without its listener, a connection to a port can be one to itself (RFC 9293, 3.5), unless no socket gets it.
+        // Without a listener a socket can connect to itself (RFC 9293, 3.5), unless its port is reserved.
         drop(sockets);
         let own = || {
             std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000").expect("one port");
             TcpStream::connect("127.0.0.1:40000").map(|met| met.local_addr().expect("its address").port())
         };
         assert_eq!(own().expect_err("no port").raw_os_error(), Some(nix::libc::EADDRNOTAVAIL));
-        std::fs::write(KEPT, "\n").expect("control: every port may be given");
-        assert_eq!(own().expect("it meets itself"), 40_000);
+        std::fs::write(KEPT, "\n").expect("control: no port is reserved");
+        assert_eq!(own().expect("it reaches itself"), 40_000);
     });
     alone.join().expect("no panic");
 }

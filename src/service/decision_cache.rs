@@ -68,7 +68,7 @@ impl DecisionCache {
 
     fn found(&self, tool: &Arc<Tool>, seen: FileStamps) -> Arc<Decided> {
         let decided = self.decide(tool);
-        // Another tool may get the address of one that no snapshot keeps alive.
+        // The address of a tool outside the snapshot may be reused.
         if self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool)) {
             lock(&self.decided).insert(Arc::as_ptr(tool) as usize, (seen, decided.clone()));
         }

@@ -77,7 +77,7 @@ fn no_network(host: &str, about: &DenialContext) -> Denial {
     Denial {
         operation: operation(TrafficKind::Connection).to_owned(),
         target: host.to_owned(),
-        rule: "network: no host is granted, so no socket is".to_owned(),
+        rule: "network: no socket without a granted host".to_owned(),
         narrower: narrower.name().to_owned(),
         ask: grant(host, about),
         named: true,
@@ -143,17 +143,17 @@ pub(super) fn set_by(limit: Limit, decision: &policy::Decision, requested_ms: Op
     let by_call = limit == Limit::TimeoutMs && requested_ms.is_some_and(|asked| asked <= verdict.ceiling);
     let setter = match verdict.asked {
         _ if by_call => "this call".to_owned(),
-        Some(asked) if verdict.clamped => format!("{policy} (the manifest asks for {asked})"),
+        Some(asked) if verdict.clamped => format!("{policy} (the manifest requests {asked})"),
         Some(_) => format!("the manifest ({field})"),
-        None => format!("{policy}; a manifest asks for more by {field}"),
+        None => format!("{policy}; a manifest requests more in {field}"),
     };
-    Some(format!("{name} was set by {setter}; the most is {}, set by {policy}", verdict.ceiling))
+    Some(format!("{name} was set by {setter}; maximum {}, set by {policy}", verdict.ceiling))
 }
 
 /// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.
 pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, ask: Option<String>) -> Option<Denial> {
     let verdict = decided.limit(limit)?;
-    // More than the ceiling is the policy's to allow; up to it the manifest asks.
+    // Only a policy raises the ceiling; below it the manifest can request more.
     let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
     let (operation, target, rule) = (LIMIT.to_owned(), limit.name().to_owned(), format!("at most {allowed}"));
     Some(Denial { operation, target, rule, narrower: narrower.name().to_owned(), ask, ..Denial::default() })
@@ -188,7 +188,7 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
 }
 
 /// Whether everybody on this machine may read the file and list its folder. If the file is missing, the nearest
-/// existing folder counts. A grant for anything else is left to its owner.
+/// existing folder counts. No grant is proposed for other files.
 fn is_open_to_all(path: &Path) -> bool {
     let facts = |path: &Path| path.metadata().ok();
     let open = |facts: Metadata| match facts.is_dir() {
@@ -224,7 +224,7 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
     lines.sort_by_key(|line| line.starts_with("resolve"));
     let more = lines.len().saturating_sub(MAX_LISTED_EVENTS);
     lines.truncate(MAX_LISTED_EVENTS);
-    let more = (more > 0).then(|| format!("and {more} more of the kind"));
+    let more = (more > 0).then(|| format!("and {more} more"));
     let lines: Vec<String> = lines.into_iter().map(|line| printable(&line)).chain(more).collect();
     (!lines.is_empty()).then(|| format!("On the network: {}.", lines.join("; ")))
 }
@@ -258,8 +258,7 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
     let anyone = [self::words(traffic), said, package].into_iter().flatten().reduce(join);
     let asks = asks(if spoken_of.is_empty() { &others } else { &spoken_of });
     let person = [mend(traffic, denials), asks].into_iter().flatten().reduce(join);
-    let look =
-        || format!("`toolhost audit {tool}` shows what it has, `toolhost call {tool} --explain` what it was refused");
+    let look = || format!("`toolhost audit {tool}` shows its grants, `toolhost call {tool} --explain` its denials");
     (anyone, person.or_else(|| (fault.kind == Kind::ScriptError).then(look)))
 }
 
@@ -278,8 +277,8 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
     Some(format!("The package '{}' is not installed: {how}.", printable(name)))
 }
 
-/// A few of these denials as text, the last of the most telling ones: files that the script names, then other files,
-/// then system calls, which libraries often only probe.
+/// The last few denials as text. Files that the script names have priority, then others, then system calls:
+/// libraries often only probe with those.
 fn few(denials: &[&Denial]) -> String {
     let mut last = denials.to_vec();
     last.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
@@ -314,7 +313,7 @@ fn asks(denials: &[&Denial]) -> Option<String> {
 }
 
 impl DenialContext<'_> {
-    /// The file of the policy that decided, or of one that would have to be made.
+    /// The file of the policy that decided; else words for a policy to write.
     fn policy_file(&self) -> String {
         let id = self.decision.tool.split('@').next().unwrap_or_default();
         match self.decision.policy_file.as_os_str().is_empty() {
@@ -346,7 +345,7 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
     if let Some(verdict) = verdict_on(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
-            _ => format!("{shown} is asked for and not allowed: {allow}"),
+            _ => format!("{shown} is requested but not allowed: {allow}"),
         });
     }
     let place = about.place("/securityContext/networkAccess/allowHosts");
@@ -381,8 +380,8 @@ fn file_grant(
     if let Some(verdict) = decided {
         let reason = verdict.reason.as_deref().unwrap_or_default();
         return Some(match verdict.narrower {
-            Some(Narrower::Policy) => format!("{manifest} is asked for and not allowed: {allow}"),
-            _ => format!("{manifest} is asked for: {reason}"),
+            Some(Narrower::Policy) => format!("{manifest} is requested but not allowed: {allow}"),
+            _ => format!("{manifest} is requested: {reason}"),
         });
     }
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));

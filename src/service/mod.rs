@@ -181,7 +181,7 @@ impl Service {
             Ok(result) => result,
             Err(panic) => {
                 let words = panic.downcast_ref::<&str>().copied();
-                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
+                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
                 Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
                     .person(format!("a panic: {words}; please report it with the call id")))
             }
@@ -205,8 +205,8 @@ impl Service {
     }
 }
 
-/// Refusals: each has a record, or is counted in one. Refusals for the number of calls, and of unreadable requests,
-/// have a record each at first; then one of them a second has a record, which counts those before it.
+/// Refusals: each has a record, or is counted in one. Refusals by rate limits, and of unreadable requests,
+/// have a record each at first; then one record a second, which counts those before it.
 impl Service {
     /// Records the refusal of a request that leads to no call. `asked`: what the request was for. `Err`: it cannot
     /// be recorded.
@@ -232,7 +232,7 @@ impl Service {
         self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
     }
 
-    /// Whether this call gets a record: of frequent refusals some are only counted.
+    /// Whether this call gets a record: some frequent refusals are only counted.
     fn samples(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
         let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
@@ -263,7 +263,7 @@ impl Service {
     /// Records the last of `count` refusals, with the number of those before it.
     fn records(&self, principal: &str, count: u64) {
         let Ok(entry) = self.components.audit.open() else { return self.counts(principal, count) };
-        let fault = Fault::new(Kind::RateLimitError, "Refused, as others before it that have no record.");
+        let fault = Fault::new(Kind::RateLimitError, "Refused, like others before it that have no record.");
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(entry);

@@ -31,17 +31,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The member of a tool's input that tells what its client can be asked, and what it answered.
+/// The member of a tool's input with what its client can be asked, and the client's answers.
 const CLIENT: &str = "$client";
 /// The member of an envelope that holds the output.
 const OUTPUT_DATA: &str = "outputData";
 
-/// An older decision is made again before anything runs.
+/// A decision older than this is made again before anything runs.
 const MAX_DECISION_AGE: Duration = Duration::from_millis(100);
-/// A call whose decision changes so many times is refused.
+/// A call is refused once its decision has changed this often.
 const CHANGES: usize = 3;
 
-/// A call that was admitted, from which the decision about it can be taken again.
+/// An admitted call, with all that is needed to decide it again.
 struct PendingCall {
     request: CallRequest,
     arguments: Arc<Arguments>,
@@ -74,7 +74,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
-        // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
+        // Cheap checks first: who calls, how often, and whether the tool exists for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.set_caller(&rights.caller);
         self.limiter.charge_callers(&rights, request.counted)?;
@@ -209,7 +209,7 @@ impl Service {
         self.limiter.reacquire_slot(slot, (&found.rights, &target.tools), found.until.limit).await
     }
 
-    /// Makes this request the first under its key, or waits for the one that is the first.
+    /// Makes this request the first under its idempotency key, or waits for the first.
     async fn first_of(
         &self,
         asked: &mut PendingCall,
@@ -289,7 +289,7 @@ impl Service {
             Err(fault) => Err(fault),
         };
         if record.report.asks.is_some() && answer.is_ok() {
-            // The same request with the answers does not repeat this one.
+            // The same request with answers is a new call, not a repetition.
             record.place = None;
         }
         if !std::mem::take(&mut asked.stopped) {
@@ -306,7 +306,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         let until = &target.found.until;
-        // The tool may have used all of its time; the check comes after.
+        // The tool may have used all its time; its answer is checked after that.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let (began, limit) = (until.began.max(used_all), until.limit + quantity::OVERDUE);
         let until = &blocking::CallDeadline { began, limit, ..until.clone() };
@@ -409,7 +409,7 @@ impl Service {
         asked.count(&self.limiter, target)?;
         let confinement = self.confine(target, asked.environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
-        // A script's time limit is its executor's; the methods of this process have none of their own.
+        // The executor enforces the time limit of a script. A call without confinement is timed here.
         let limit = || policy::time_ms(decision, target.asked_ms).map(Duration::from_millis);
         let limit = confinement.is_none().then(limit).transpose()?;
         record.sends(&target.input);
@@ -600,7 +600,7 @@ fn judge_outcome(
 ) -> Result<(Option<Value>, Text), Fault> {
     let (decision, tool) = (&target.decided.decision, &target.found.tool);
     let traffic = lock(&record.traffic()).clone();
-    // The text of the script that ran, for what it names; nothing where it cannot be read.
+    // The text of the script that ran, to find names in it; empty if it cannot be read.
     let texts =
         target.site.script.as_deref().filter(|_| !outcome.attempts.is_empty()).map_or_else(String::new, |script| {
             let text =

@@ -46,7 +46,7 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
         Handler::ServiceMethod { .. } => "/handler/serviceName",
         _ => "/handler/type",
     };
-    // An `x-…` type is for a host that brings it; a service that is missing everywhere is more likely misspelt.
+    // An `x-…` type needs a host that provides it; an unknown service is more likely misspelt.
     let mistake = pointer == "/handler/serviceName";
     found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer, mistake)));
     found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));
@@ -66,7 +66,7 @@ fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fa
 }
 
 /// Puts the fault that every call would end with in place of a decision's shape: also a fault that is not policy's (a
-/// service that is not registered, granted files as they lie now). `written`: where tools may write; without
+/// service that is not registered, the state of granted files). `written`: where tools may write; without
 /// a ledger, also where they could.
 pub fn foresee(
     tool: &registry::Tool,
@@ -103,7 +103,7 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
-        // `policy::needs` reports that the first is not supported yet; scripts run in every host.
+        // `policy::needs_of` reports that `DefinitionOnly` is not supported yet.
         Handler::ToolService(remote) => remote.found.iter().try_for_each(|service| queues(service)),
         Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
     }

@@ -13,7 +13,7 @@ use std::fmt::{self, Display};
 const MAX_DEPTH: usize = 128;
 /// Most steps of one walk, each for one value under one schema: a schema can refer to itself in any number of ways.
 const MAX_STEPS: u32 = 20_000;
-/// Bytes of a schema that are searched in one look.
+/// Bytes of a schema that are searched in one step.
 const BYTES_PER_STEP: usize = 512;
 
 /// The arguments of a call as records show them, and what finds their secrets elsewhere.
@@ -64,7 +64,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         schema.map_or_else(|| (Mask::default(), arguments.clone()), |schema| hide(schema, arguments));
     let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
-        // A name that the schema does not know may be a secret's, misspelt.
+        // An undeclared name may be the misspelt name of a secret.
         if schema.is_some_and(|schema| !declares(schema, name)) {
             collect(&arguments[name.as_str()], &mut mask);
             *value = HIDDEN.into();
@@ -80,7 +80,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
 }
 
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
-/// many looks, all arguments are secret.
+/// many steps, all arguments are secret.
 pub fn hide(schema: &Value, arguments: &Value) -> (Mask, Value) {
     let mut walk = Walk { root: schema, looks: MAX_STEPS, mask: Mask::default() };
     let mut shown = arguments.clone();
@@ -92,7 +92,7 @@ pub fn hide(schema: &Value, arguments: &Value) -> (Mask, Value) {
     (walk.mask, shown)
 }
 
-/// Every text and number below a secret value.
+/// Masks all texts and numbers in a value.
 fn collect(value: &Value, mask: &mut Mask) {
     match value {
         Value::String(text) => mask.add(text),
@@ -105,7 +105,7 @@ fn collect(value: &Value, mask: &mut Mask) {
 
 struct Walk<'s> {
     root: &'s Value,
-    /// Counts down; at 0 nothing more is looked at.
+    /// Counts down to 0, where the walk ends.
     looks: u32,
     mask: Mask,
 }
@@ -114,7 +114,7 @@ impl<'s> Walk<'s> {
     /// Walks the value under every schema that may hold for it. Where one of them says secret, all below is hidden. A
     /// list where an object is expected, or an object where a list is, is walked as if each part were what is expected.
     fn hide(&mut self, mut schemas: Vec<&'s Value>, value: &mut Value, depth: usize) {
-        // Everything is hidden where the looks do not suffice.
+        // No steps left: the caller hides everything.
         if self.looks == 0 {
             return;
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub id: String,
-    /// The label that its reader gave the call.
+    /// The label in the client's request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The tool's id; where no tool was found, what was asked for.
@@ -30,7 +30,7 @@ pub struct Report {
     pub error: Option<fault::Fault>,
     pub logs: Vec<String>,
     pub usage: executor::Usage,
-    /// `None`: its reader does not get them.
+    /// `None`: not shown to this reader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub walls: Option<executor::Walls>,
     pub denials: executor::Denials,
@@ -42,7 +42,7 @@ pub struct Report {
     /// Notes on where the call got less than was requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What was run, with what, and how long each stage took: where that was asked for.
+    /// What was run, with what, and how long each stage took, for `--verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verbose: Option<Box<Verbose>>,
     /// Questions of the tool to its client, which makes the call again with the answers.
@@ -93,7 +93,7 @@ impl Report {
         Some(slot)
     }
 
-    /// The outcome of a call of which nothing but its failure is known.
+    /// The report of a call of which only the failure is known.
     pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
         fault.message = printable(&fault.message);
         Report {
@@ -119,7 +119,7 @@ impl Report {
         self.for_agents()
     }
 
-    /// Without the lines that would ask for what was refused: they name files of this host, which are for the person.
+    /// Removes the lines that would request what was refused: they name files of this host.
     pub fn for_agents(mut self) -> Report {
         self.denials.observed.iter_mut().for_each(|denial| denial.ask = None);
         self

@@ -1,4 +1,4 @@
-//! The values of the secrets that a call may use, read again for each call, so that a changed one counts at once. No
+//! The values of the secrets that a call may use, read again for each call, so that a change takes effect at once. No
 //! error shows a value, and a file that others may read is refused.
 
 use super::record::CallRecord;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 /// Longest value, bytes.
 const MAX_SECRET_BYTES: u64 = 32 * 1024;
-pub const TOO_SHORT: &str = "it has fewer than 8 bytes, too few to be hidden in what a tool says: use a longer one";
+pub const TOO_SHORT: &str = "it has fewer than 8 bytes, too few to be masked in what a tool prints: use a longer one";
 const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes \
                        it in `env`)";
 /// Longest value that is added to requests, bytes.
@@ -26,10 +26,10 @@ const MAX_HEADER_BYTES: usize = 4 * 1024;
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for more output of a command after it ended.
 const OUTPUT_GRACE: Duration = Duration::from_millis(200);
-/// Variables that a command may need to find its user's files; it gets no others of this host.
+/// The only host variables that a command gets; it may need them to find its user's files.
 const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
 
-/// The values of these secrets for this caller, in their order. `left`: the rest of the call's time.
+/// Reads these secrets for this caller, in the same order. `left`: the rest of the call's time.
 pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
     let mut reading = JoinSet::new();
     for (index, secret) in secrets.iter().cloned().enumerate() {
@@ -53,7 +53,7 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
     Ok(values)
 }
 
-/// Gives a call its secrets: to the relay, or as variables. No log of the call shows them.
+/// Gives a call its secrets: to the relay, or as variables. Its record masks them.
 pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
     let values = values(&call.shape.secrets, &record.caller.user, left).await?;
     for (grant, value) in call.shape.secrets.iter().zip(values) {
@@ -64,7 +64,7 @@ pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut Ca
     Ok(())
 }
 
-/// A credential of this host's own.
+/// Reads a credential of this host.
 pub async fn credential(from: SecretSource) -> Result<String, String> {
     let words = String::new;
     let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
@@ -118,7 +118,7 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     Ok(value.to_owned())
 }
 
-/// A regular file that only this user or root may read; that of one caller is opened in its folder and nowhere else.
+/// Reads a regular file that only this user or root may read. A caller's file is opened in its folder only.
 fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
         let path = from.file().ok_or("it is not a file")?;
@@ -130,7 +130,7 @@ fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     read.map_err(|why| format!("{name}: {why}"))
 }
 
-/// What a program prints. Refuses a program or argument file that other users can change.
+/// Runs a program and returns its output. Refuses a program or argument file that other users can change.
 async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, rest) = words.split_first().ok_or("it names no program")?;
     for path in words.iter().filter(|word| word.starts_with('/')) {
@@ -181,7 +181,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     if status.success() { Ok(printed) } else { Err(format!("it ended with {status}: run it yourself to see why")) }
 }
 
-/// The processes of a command that has not ended: dropping it ends them.
+/// The process group of a running command. Dropping it kills the group.
 struct Group(Option<u32>);
 
 impl Drop for Group {

@@ -1,5 +1,5 @@
 //! Which tools can be called here, and what runs them. Tools and rules can change while calls run; a running call keeps
-//! its own.
+//! those of its start.
 
 use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, packages, preflight};
@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError};
 /// Reads policies and tools from the disk.
 pub type Reread = Arc<dyn Fn() -> Result<(Rules, Arc<registry::Registry>), Fault> + Send + Sync>;
 
-/// What a tool's calls can touch beside reading files.
+/// What a tool's calls can do besides reading files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
     pub writes: bool,
@@ -29,7 +29,7 @@ impl Service {
     pub fn register(&self, document: Value, kind: &str, handler: Arc<dyn Executor>) -> Result<Arc<Tool>, Fault> {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
         if extensions.contains_key(kind) {
-            let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
+            let message = format!("Tool registration failed: type '{}' is already registered.", kind.escape_debug());
             return Err(Fault::new(Kind::ParameterValidationError, message));
         }
         let tool = self.components.registry.register(document, kind)?;
@@ -45,7 +45,7 @@ impl Service {
         Ok(())
     }
 
-    /// Removes a registered tool and its handler. False: there was none. Calls of the tool that run finish.
+    /// Removes a registered tool and its handler. False: there was none. Running calls of the tool finish.
     pub fn unregister(&self, id: &str) -> bool {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
         let tools = self.components.registry.snapshot().versions(id).to_vec();
@@ -83,9 +83,9 @@ impl Service {
         self.changed.subscribe()
     }
 
-    /// Takes new rules and asks every source of the registry again; calls that run keep what they began under. Rules
-    /// that cannot be read allow nothing: no call starts until a reload can read them, and the last good ones say who
-    /// may look at those that run, and end them. Returns what failed.
+    /// Installs new rules and reloads every source of the registry; running calls keep the rules they began under. If
+    /// the new rules cannot be read, no call starts until a reload succeeds; the last good rules then decide who may
+    /// see and end running calls. Returns what failed.
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
         *lock(&self.stale) = None;
         // First the rules: nothing new may run under old ones.
@@ -108,21 +108,21 @@ impl Service {
         match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
             Some(gone) => Err(format!(
                 "{} is gone, and without it everybody whom this host serves could call everything: put it back, or \
-                 start the host again if that is meant",
+                 restart the host if that is intended",
                 crate::base::text::path(&gone.file)
             )),
             None => Ok(rules),
         }
     }
 
-    /// Keeps the present rules, because newer ones cannot be read and without a requested reload. Asks every source of
-    /// the registry again; returns what failed.
+    /// Keeps the present rules: newer ones cannot be read, and nobody requested a reload. Reloads every source of
+    /// the registry; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
         self.components.registry.refresh()
     }
 
-    /// Asks one source of the registry again, which never fails.
+    /// Reloads one source of the registry, of a kind that never fails.
     pub fn refresh_source(&self, id: &str) {
         let _ = self.components.registry.refresh_source(id);
         self.changed.send_replace(());
@@ -133,7 +133,7 @@ impl Service {
         lock(&self.stale).clone()
     }
 
-    /// The present tools and rules, under which no tool may write a manifest or script of these tools.
+    /// The decisions under the present tools and rules. No tool may write a manifest or script of these tools.
     pub(super) fn decisions(&self) -> Result<Arc<DecisionCache>, Fault> {
         let InForce { rules, unread } = lock(&self.rules).clone();
         if let Some(why) = unread {
@@ -162,7 +162,7 @@ impl Service {
         }
     }
 
-    /// Refuses a tool that lacks something on this machine, before its arguments are looked at.
+    /// Refuses a tool that lacks something on this machine, before its arguments are read.
     pub(super) fn available(&self, tool: &Tool, decision: &policy::Decision) -> Result<(), Fault> {
         let needs = registry::needs_of(tool, decision);
         if needs.is_empty() {
@@ -185,7 +185,7 @@ impl Service {
         self.decisions().is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
     }
 
-    /// What calls of a tool can touch. `None`: nothing confines them, so that this is not known.
+    /// What calls of a tool can touch. `None`: not known, because nothing confines them.
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;

@@ -1,5 +1,5 @@
 //! Answers that wait to be read. Each is charged to its principal at its real size before it is built, and until it is
-//! sent; one without room waits, and no new call of that principal starts meanwhile.
+//! sent. If memory is short it waits, and no new call of that principal starts meanwhile.
 
 use crate::base::places::Place;
 use crate::base::text::VisibleJson;
@@ -11,7 +11,7 @@ use serde_json::Serializer;
 use std::io;
 use std::sync::Arc;
 
-/// An answer's text, and the room that it takes until it is dropped.
+/// An answer's text, and the reservation of its memory.
 pub type Built = (Vec<u8>, Place);
 
 /// Who pays for answers.
@@ -26,7 +26,7 @@ impl Payer {
         Payer { limiter: limiter.clone(), principal: principal.to_owned() }
     }
 
-    /// Waits for the memory of an answer of so many bytes. It is free again once the answer is sent.
+    /// Waits for memory for an answer of this size. Dropping the `Place` frees it.
     pub async fn reserve(&self, bytes: usize) -> Place {
         self.limiter.answer(&self.principal, bytes).await
     }

@@ -5,7 +5,7 @@
 use crate::base::suggest;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the strictest of the clients takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
+/// Longest name that the strictest client takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
 const MAX_NAME_CHARS: usize = 64;
 /// Characters of the hash that keeps changed names apart.
 const HASH: usize = 6;
@@ -18,7 +18,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Ids, each with the name that its author chose. A chosen name holds no `__`, and so is never another id's own.
+    /// Ids, each with the name that its author chose. A chosen name holds no `__`, so it is never derived from an id.
     pub fn new<'a>(ids: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Names {
         let mut named: BTreeMap<String, String> = BTreeMap::new();
         let mut shared = BTreeSet::new();
@@ -63,7 +63,7 @@ impl Names {
         named
     }
 
-    /// The offered name that is most like this one, where one is.
+    /// The offered name most similar to this one, if one is similar.
     pub fn nearest(&self, name: &str) -> Option<&str> {
         suggest::nearest(name, self.ids.keys().map(String::as_str))
     }
@@ -71,7 +71,7 @@ impl Names {
 
 /// The name of one id: the same on every host, whatever else is loaded. A plain id keeps its letters and
 /// has `__` exactly once; any other id is changed and gets `__` and a hash at its end, so that the two
-/// kinds can never meet.
+/// kinds hardly collide.
 fn name_of(id: &str) -> String {
     let (space, name) = id.split_once(':').unwrap_or(("", id));
     let plain = |part: &str| {

@@ -1,4 +1,4 @@
-//! Callers: the file that says who may call what, and the door that holds them to it, by every face.
+//! Callers: callers.policy.toml says who may call what, and every transport enforces it.
 
 use crate::prelude::*;
 mod confirm;
@@ -38,7 +38,7 @@ fn entry(name: &str, tools: &str, more: &str) -> String {
 
 const BY_PATH: &str = "core:execute-python-script";
 
-/// What that tool is given to run this script.
+/// The arguments with which that tool runs this script.
 fn script(path: &str) -> Value {
     json!({"scriptPath": path, "inputData": {}})
 }

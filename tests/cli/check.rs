@@ -9,7 +9,7 @@ fn requiring(capability: &str) -> Value {
     json!({ "securityContext": { "requiredCapabilities": [capability] } })
 }
 
-/// (what a tool asks to write, who refuses: `error` = no policy can grant it, `warning` = this one does not)
+/// (requested write pattern, severity, part of the message). `error`: no policy can grant it.
 const ASKS: [(&str, &str, &str); 7] = [
     (".", "error", "could be written"),
     ("./*", "error", "could be written"),
@@ -44,7 +44,7 @@ fn check_gives_the_verdict_that_a_call_gives() {
     let (code, text, _) = host.run(&["check"]);
     assert!(code == 2 && text.contains("ask0.tool.json: REFUSED, t:ask0@1.0.0"), "{text}");
     assert!(text.contains("2 good, 0 skipped"), "{text}");
-    // Where a policy narrows, what is never granted is only warned about.
+    // In `narrow` mode, what is never granted is only a warning.
     host.tool("t:wide", writing(&[".", "out/*.csv"]));
     host.policy("name = \"n\"\nwhy = \"w\"\ntools = [\"*\"]\nmode = \"narrow\"\n");
     let problems = host.problems()("wide.tool.json");
@@ -127,7 +127,7 @@ fn a_function_that_is_missing_and_a_broken_module_are_found() {
 /// What the manifest has | where `check` says so | what a call ends with | severity | words that all of them say
 const REFUSED: &str = include_str!("refused.txt");
 
-/// What every call of a tool is refused for, in the call's words.
+/// `check`, `list` and `audit` show the refusal of a call.
 #[test]
 fn what_no_call_could_do_is_reported_by_check_list_and_audit() {
     let host = host();

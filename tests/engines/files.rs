@@ -33,7 +33,7 @@ fn link_above(_: &Playground, own: &Path) -> bool {
     symlink("../../../secret/secret.txt", own.join("data/secret.txt")).is_ok()
 }
 
-/// A deed on a path of a read grant, and what it changes where the path may be written.
+/// An operation on a path of a read grant, and what it changes if the path may be written.
 macro_rules! in_read_grant {
     ($name:literal, $deed:literal $(to $to:literal)?, $path:literal, [$($changed:literal),+]) => {
         Case {
@@ -49,7 +49,7 @@ macro_rules! in_read_grant {
     };
 }
 
-/// What a module hears of a path in a granted folder that it cannot have: a deed and a path.
+/// The denial of a path in a granted folder. `$what`: an operation and a path.
 macro_rules! forbidden {
     ($what:literal) => {
         concat!(

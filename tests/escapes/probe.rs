@@ -4,7 +4,7 @@ use crate::prelude::*;
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// All probes, as `probes.toml` tells them.
+/// All probes of `probes.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probes {
@@ -15,7 +15,7 @@ pub struct Probes {
     pub tests: Vec<Attack>,
 }
 
-/// What a test of its own tries, which wall that attacks, and for which promises.
+/// The attack of a separate test: the wall that it attacks, and the promises.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attack {
@@ -72,7 +72,7 @@ impl Wanted {
         }
     }
 
-    /// What is wanted, in these words, unless it is what came.
+    /// The expected words, unless `got` is one of them.
     fn missed(&self, words: &Words, got: &str) -> Option<String> {
         let all: Vec<String> = self.all().iter().map(|word| words.fill(word)).collect();
         (!all.iter().any(|word| word == got)).then(|| all.join(" or "))
@@ -80,13 +80,13 @@ impl Wanted {
 }
 
 impl Row {
-    /// Without walls it does what it tries, for everybody.
+    /// Whether it succeeds without walls, for everybody.
     pub fn succeeds(&self) -> bool {
         matches!(&self.outside, Outside::Everybody(Wanted::Word(word)) if word == "ok")
     }
 }
 
-/// What probes speak of, in one world: inside a call or outside.
+/// Values of the placeholders, inside a call or outside.
 struct Words(Vec<(String, String)>);
 
 impl Words {
@@ -136,7 +136,7 @@ fn asked<'r>(rows: impl IntoIterator<Item = &'r Row>, words: &Words) -> String {
     json!({"probes": probes}).to_string()
 }
 
-/// Runs all rows in one call of `tool`; every row that did not end as it says is told.
+/// Runs all rows in one call of `tool`; returns a line for each unexpected result.
 pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> Vec<String> {
     let words = Words::of(playground, tool);
     let ended = playground.call(&format!("esc:{tool}"), &asked(rows, &words));

@@ -30,7 +30,7 @@ impl Drop for Playground {
 }
 
 impl Playground {
-    /// `below`: /tmp and everywhere else are shown to a tool by different roads.
+    /// `below`: a tool is shown /tmp in another way than other folders.
     pub fn new(who: Who, below: &str) -> Playground {
         let folder = tempfile::Builder::new().prefix("toolhost-test-").tempdir_in(below).unwrap();
         let base = folder.path().canonicalize().unwrap();
@@ -70,7 +70,7 @@ impl Playground {
         playground
     }
 
-    /// Everything belongs to who runs the host, and everybody may look.
+    /// Gives all files to the user who runs the host; everybody may read.
     pub fn settle(&self) {
         for entry in walkdir::WalkDir::new(&self.base).into_iter().map(Result::unwrap) {
             if let Some(uid) = self.who.uid() {
@@ -85,7 +85,7 @@ impl Playground {
         }
     }
 
-    /// Part of every name that a probe makes in folders which all share.
+    /// Part of every name that a probe makes in shared folders.
     pub fn mark(&self) -> String {
         let own = self.base.file_name().unwrap_or_default().to_string_lossy();
         format!("{}-{}", self.who.name(), own)
@@ -116,7 +116,7 @@ impl Playground {
         fs::copy(repository(name), self.path(name)).unwrap();
     }
 
-    /// Tools may fail as often as they like, and are called again.
+    /// Sets a breaker that does not open, however often tools fail.
     pub fn without_breaker(&self) {
         let text = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n\
                     [breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
@@ -148,7 +148,7 @@ impl Playground {
         folder
     }
 
-    /// A command of the host, as who runs it: with a secret in its environment, and descriptors 7 and 200
+    /// A command of the host, run by its user: with a secret in its environment, and descriptors 7 and 200
     /// open on the secret file, as a careless parent would leave them.
     pub fn host(&self) -> Command {
         let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDWR)\nos.dup2(fd,7)\nos.dup2(fd,200)\n\
@@ -162,7 +162,7 @@ impl Playground {
         command
     }
 
-    /// The host by another program that executes what it is given, as `unshare` and a shell do.
+    /// The host, started by a program that executes its arguments, as `unshare` and a shell do.
     pub fn host_by(&self, mut program: Command) -> Command {
         self.arguments(&mut program);
         program
@@ -207,7 +207,7 @@ impl Playground {
         finish(command, b"")
     }
 
-    /// Waits until so many calls of a script run.
+    /// Waits until `wanted` calls of a script run.
     pub fn runs(&self, script: &str, wanted: usize) {
         let script = self.path(script).display().to_string();
         wait_for(&format!("{wanted} calls of {script} run"), || processes_of(&script).len() == wanted);
@@ -231,7 +231,7 @@ impl Playground {
                 if facts.is_file() && facts.len() < 1 << 20 { fs::read(entry.path()).unwrap() } else { Vec::new() };
             let own = format!("{:o} {}:{}", facts.mode(), facts.uid(), facts.gid());
             let sizes = format!("links {} size {}", facts.nlink(), facts.len());
-            // The second moves with every change, an attribute or a mode that was put back included.
+            // ctime changes with every change, also if an attribute or a mode is restored.
             let times = [facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec()];
             let text = format!("{own} {sizes} times {times:?} {:?}", String::from_utf8_lossy(&content));
             found.insert(entry.path().to_path_buf(), text);
@@ -250,12 +250,12 @@ impl Playground {
         strange.map(|(path, facts)| format!("{path}: {:?}, mode {:o}", facts.file_type(), facts.mode())).collect()
     }
 
-    /// Processes that have to do with this playground, by command line.
+    /// Processes whose command line names this playground.
     pub fn processes(&self) -> Vec<(u32, String)> {
         processes_of(&self.base.display().to_string())
     }
 
-    /// What is mounted on this machine, but for what tests that run beside this one mount in their own folders.
+    /// The mounts of this machine, without those that other tests made in their own folders.
     pub fn mounts(&self) -> Vec<String> {
         let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let own = self.base.display().to_string();

@@ -1,4 +1,4 @@
-//! Who may call: the user who runs the server, or whoever presents a token, and nobody by what they say.
+//! Who may call: the user who runs the server, or whoever presents a token, and nobody by a mere claim.
 
 use super::{Web, adder, bearer, caller, certified, exchanged, private, request, served, token, tokens, unserved};
 use crate::prelude::*;
@@ -8,7 +8,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use std::os::unix::fs::{FileTypeExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// What a list of the tools is answered to this user.
+/// The response to this user's request for the list of tools.
 fn listed(web: &Web, uid: u32) -> String {
     let asked = request("GET", "/v1/tools", &web.address, &[], "");
     String::from_utf8_lossy(&exchanged(web.connect_as(uid), asked.as_bytes())).into_owned()
@@ -28,9 +28,9 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
         assert_eq!(named.json()["user"], "bob");
         let login = playground.records()[0]["user"].clone();
         assert!(playground.records().iter().all(|record| record["user"] == login), "{:?}", playground.records());
-        // Whoever presents a token does not mean to be the operator.
+        // A request with a token does not count as the operator's.
         assert_eq!(web.get("/v1/tools", &[&bearer("th_x")]).status, 401);
-        // Who sends no more is still known.
+        // A client that has closed its sending half is still identified.
         for _ in 0..50 {
             let stream = web.send("GET", "/healthz", &[], "");
             stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -51,7 +51,7 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
     });
 }
 
-/// They hold nothing of the server, and do not fill its log.
+/// Other users hold no descriptors of the server, and do not fill its log.
 #[test]
 fn a_crowd_of_other_users_keeps_the_owner_not_out() {
     if !is_root() {
@@ -70,7 +70,7 @@ fn a_crowd_of_other_users_keeps_the_owner_not_out() {
     assert!(answers.iter().all(|answer| answer.is_empty() || answer.starts_with(b"HTTP/1.1 403 ")));
     // One for each minute: a minute may end meanwhile.
     assert!((1..3).contains(&web.said().matches("refused: uid 12399").count()), "{}", web.said());
-    // The control: alone it is told why, where it asks within the second that it has.
+    // The control: a single stranger gets the reason, if it asks within its one second.
     wait_for("a stranger is told why", || listed(&web, 12399).starts_with("HTTP/1.1 403 "));
 }
 
@@ -130,7 +130,7 @@ fn a_socket_is_taken_from_no_server_that_lives_and_from_no_other_user() {
         unserved(&playground, &[&address], 4, wanted);
         assert!(path.exists(), "{wanted}");
     };
-    // One that ends leaves what another put there meanwhile.
+    // A server that ends leaves a socket that another made meanwhile.
     let mut first = Web::at(&playground, &address, &[]);
     fs::remove_file(&path).unwrap();
     let mut second = Web::at(&playground, &address, &[]);
@@ -139,21 +139,21 @@ fn a_socket_is_taken_from_no_server_that_lives_and_from_no_other_user() {
         web.ended(PATIENCE);
         assert_eq!(path.exists(), stays);
     }
-    // One that is busy listens: as many wait as may.
+    // A busy server still listens: its backlog is full.
     let busy = UnixListener::bind(&path).unwrap();
     nix::sys::socket::listen(&busy, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
     chown(&path, playground.who.uid(), playground.who.uid()).unwrap();
     let _waiting = [UnixStream::connect(&path).unwrap(), UnixStream::connect(&path).unwrap()];
     refused("a server listens there already");
     drop(busy);
-    // Left by the dead: of another user it stays, one's own is the control.
+    // A dead server's socket: another user's stays; one's own is replaced (the control).
     if is_root() {
         chown(&path, Some(12399), Some(12399)).unwrap();
         refused("a socket of another user (uid 12399) lies there");
         chown(&path, Some(playground.who.uid().unwrap_or(0)), None).unwrap();
     }
     drop(Web::at(&playground, &address, &[]));
-    // Of servers that start at one moment, and find the socket of one that was killed, one listens.
+    // Of servers that start at one moment and find a killed server's socket, one listens.
     for round in 0..5 {
         fs::remove_file(&path).unwrap();
         drop(UnixListener::bind(&path).unwrap());
@@ -216,17 +216,17 @@ fn a_token_is_a_name_and_nothing_else_is() {
     let own = web.call("esc:add", &sum, &[&bearer(&ops)]).body;
     let base = playground.base.display().to_string();
     assert!(!seen.contains(&base) && !seen.contains("\"walls\"") && own.contains("\"walls\""), "{seen}");
-    // A line that is taken away is seen at once, and a file that cannot be trusted lets nobody in.
+    // A removed line counts at once, and a file that cannot be trusted lets nobody in.
     private(&playground, "state/tokens", &operator);
     assert_eq!([&alice, &ops].map(|token| list(token)), [401, 200]);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(list(&ops), 401);
     wait_for("the log says why", || web.said().contains("no token is accepted") && web.said().contains("chmod 600"));
     unserved(&playground, &["127.0.0.1:0", "--token-file", &file], 4, "others may read it");
-    assert!(![&alice, &ops].iter().any(|token| web.said().contains(token.as_str())), "a token stands in the log");
+    assert!(![&alice, &ops].iter().any(|token| web.said().contains(token.as_str())), "a token is in the log");
 }
 
-/// Whoever owns the folder of a file can put an older one back, in which a line stands that was taken away since.
+/// The owner of a file's folder can restore an older file, which has a line that was removed since.
 #[test]
 fn a_file_of_tokens_lies_where_no_other_can_replace_it() {
     if !is_root() {
@@ -271,7 +271,7 @@ fn files_that_flags_name_are_kept_from_tools_of_that_server() {
     let file = private(&playground, "kept/tokens", &line);
     let web = Web::start(&playground, &["--token-file", &file]);
     web.call("esc:writer", &json!({}), &[&bearer(&ops)]).is(403, "SecurityError: a file of this host could be written");
-    // The control: a host that was not told of it. One that reads it in its configuration was.
+    // The control: a host that does not know the file. A host whose configuration names it does.
     assert_eq!(playground.call("esc:writer", "{}").out["success"], true);
     let config = private(&playground, "state/config.toml", &format!("[http]\ntoken_file = \"{file}\"\n"));
     let ended = playground.cli(&["--config", &config, "call", "esc:writer", "--json", "--input", "{}"]);
@@ -303,7 +303,7 @@ fn a_wide_address_needs_tokens_and_tls() {
     assert!(asked(&["-4", "-H", &alice]).out["tools"].is_array());
     assert_eq!(asked(&["-4"]).kind(), "AuthorizationError");
     assert!(asked(&["-4", "--tls-max", "1.1"]).code != Some(0));
-    // In the clear nothing is answered.
+    // Without TLS there is no answer.
     let clear = TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
     let answer = exchanged(clear, b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
@@ -332,7 +332,7 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         whole
     };
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    // A token with this in its head and among its claims, signed by this key over whatever they say.
+    // A token with these header fields and claims, signed by this key.
     let signed = |key: &Ed25519KeyPair, head: Value, claims: Value| {
         let head = with(json!({"alg": "EdDSA", "kid": "one"}), head);
         let good = json!({"iss": "https://issuer", "aud": "https://tools", "sub": "alice", "exp": now + 60});
@@ -357,8 +357,8 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         ("no subject", 401, &ours, none(), json!({"sub": null})),
         ("an empty subject", 401, &ours, none(), json!({"sub": ""})),
         ("a hidden subject", 401, &ours, none(), json!({"sub": "a\u{202e}b"})),
-        ("what must be", 401, &ours, json!({"crit": ["made-up"], "made-up": 1}), none()),
-        ("nothing that must be", 401, &ours, json!({"crit": []}), none()),
+        ("unknown crit", 401, &ours, json!({"crit": ["made-up"], "made-up": 1}), none()),
+        ("empty crit", 401, &ours, json!({"crit": []}), none()),
         ("unencoded", 401, &ours, json!({"b64": false}), none()),
         ("another kid", 401, &ours, json!({"kid": "two"}), none()),
         ("no algorithm", 401, &ours, json!({"alg": "none"}), none()),
@@ -369,7 +369,7 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     }
     let unsigned = signed(&ours, none(), none());
     assert_eq!(status(&unsigned[..=unsigned.rfind('.').unwrap()]), 401, "no signature");
-    // Who issues them is told without one.
+    // The issuer is shown without a token.
     let at = "/.well-known/oauth-protected-resource";
     let told = web.get(at, &[]).json();
     assert_eq!([&told["resource"], &told["authorization_servers"][0]], ["https://tools", "https://issuer"]);
@@ -404,7 +404,7 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     drop(Web::start(&playground, &["--config", &config]));
 }
 
-/// What a token's line says of its holder, `callers.policy.toml` takes back.
+/// `callers.policy.toml` overrides the role that a token's line gives.
 #[test]
 fn who_is_no_operator_reads_no_path_and_no_policy() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -435,7 +435,7 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
     assert!([&tool, &call].iter().all(|seen| seen.contains("callers.policy.toml")), "control: {tool} {call}");
 }
 
-/// In a user namespace one id stands for every user that has none there: nobody is told by it.
+/// In a user namespace the overflow id stands for every unmapped user, so it identifies nobody.
 #[test]
 fn an_id_that_stands_for_everybody_is_no_users_own() {
     if !is_root() {
@@ -461,7 +461,7 @@ fn an_id_that_stands_for_everybody_is_no_users_own() {
     let web = serve(&mapped).expect("the control: an id of its own");
     assert!(listed(&web, 12345).starts_with("HTTP/1.1 200 "), "the control: its user is served");
     assert!(listed(&web, 12399).starts_with("HTTP/1.1 403 "), "and nobody else");
-    // The client's check: the same words as of a server of another user.
+    // The client's check: the same message as for another user's server.
     let told = finish(inside(&[], &["status", "--http", &web.address]), b"").stderr;
     assert!(told.contains("another user (uid 65534"), "{told}");
     assert_eq!(playground.cli(&["status", "--http", &web.address]).code, Some(0), "the control: the client outside");

@@ -1,4 +1,4 @@
-//! MCP over HTTP: both eras, sessions and whose they are, what is told while a tool runs, clients that leave.
+//! MCP over HTTP: both protocol eras, owners of sessions, messages while a tool runs, clients that leave.
 
 use super::{Reply, Web, adder, exchanged, heard, served, served_to, sleeper};
 use crate::prelude::*;
@@ -54,7 +54,7 @@ impl<'w> Client<'w> {
         (headers, json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}))
     }
 
-    /// A connection on which this has been asked.
+    /// A connection on which this was requested.
     pub fn send(&mut self, method: &str, params: Value) -> TcpStream {
         let (headers, message) = self.message(method, params);
         self.web.send("POST", "/mcp", &borrowed(&headers), &message.to_string())
@@ -74,7 +74,7 @@ impl<'w> Client<'w> {
         self.web.ask("POST", "/mcp", &borrowed(&self.headers), &message.to_string())
     }
 
-    /// The answer to a call, and what was told before it.
+    /// The answer to a call, and the messages before it.
     pub fn call(&mut self, name: &str, arguments: Value) -> (Value, Vec<Value>) {
         let params = json!({"name": name, "arguments": arguments, "_meta": {"progressToken": "p"}});
         let mut all = messages(&self.ask("tools/call", params));
@@ -83,7 +83,7 @@ impl<'w> Client<'w> {
         (answer, all)
     }
 
-    /// A connection on which a call has been asked for.
+    /// A connection on which a call was requested.
     pub fn begin(&mut self, name: &str) -> TcpStream {
         self.send("tools/call", json!({"name": name, "arguments": {}, "_meta": {"progressToken": "p"}}))
     }
@@ -93,7 +93,7 @@ pub fn borrowed(lines: &[String]) -> Vec<&str> {
     lines.iter().map(String::as_str).collect()
 }
 
-/// What a client says that knows tasks.
+/// The capabilities of a client with tasks.
 pub fn tasks() -> Value {
     json!({"extensions": {"io.modelcontextprotocol/tasks": {}}})
 }
@@ -107,7 +107,7 @@ pub fn messages(reply: &Reply) -> Vec<Value> {
     lines.map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {reply:?}"))).collect()
 }
 
-/// A handler of this function of a script.
+/// A handler for this function of a script.
 pub fn of_function(name: &str) -> Value {
     json!({"handler": {"entryPoint": name}})
 }
@@ -144,11 +144,11 @@ fn a_tool_is_called_in_both_eras_and_what_it_tells_and_answers_is_shown_as_it_is
         assert_eq!((&result["isError"], &result["structuredContent"]), (&json!(false), &json!({"sum": 5})));
         let records = playground.records().split_off(before);
         assert_eq!((records.len(), &records[0]["call"]), (1, &result["_meta"]["dev.toolhost/callId"]));
-        // Made while it is sent, and with nothing hidden in it.
+        // Encoded while it is sent, without invisible characters.
         let reply = client.ask("tools/call", json!({"name": "esc__long", "arguments": {}}));
         assert!(!reply.body.contains('\u{202e}'));
         assert_eq!(words(&messages(&reply).pop().unwrap()).chars().count(), 200_000);
-        // The road judges what cannot be read, and keeps a record of it.
+        // The pipeline refuses an unreadable request, and records it.
         let before = playground.records().len();
         let (headers, message) = client.message("tools/call", json!({"name": "esc__add", "arguments": {}}));
         let twice = message.to_string().replace("\"arguments\":{}", "\"arguments\":{\"a\":1,\"a\":2,\"b\":3}");
@@ -166,7 +166,7 @@ fn a_tool_is_called_in_both_eras_and_what_it_tells_and_answers_is_shown_as_it_is
         let shown = say("esc__says", json!({"$content": [{"type": "image", "data": png, "mimeType": "image/gif"}]}));
         assert!(shown["isError"] == true && shown.to_string().contains("its data is not image/gif"), "{shown}");
     }
-    // What a tool tells is heard before its answer.
+    // A tool's messages arrive before its answer.
     let mut client = Client::new(&web, true, &[]);
     let (answer, told) = client.call("esc__tells", json!({}));
     assert_eq!(words(&answer), "7", "{answer}");
@@ -176,7 +176,7 @@ fn a_tool_is_called_in_both_eras_and_what_it_tells_and_answers_is_shown_as_it_is
     let meta = json!({"io.modelcontextprotocol/logLevel": "info"});
     let heard = messages(&client.ask("tools/call", json!({"name": "esc__tells", "arguments": {}, "_meta": meta})));
     let said: Vec<_> = heard.iter().filter(|told| told["method"] == "notifications/message").collect();
-    assert_eq!(said.len(), 1, "one is grave enough: {heard:?}");
+    assert_eq!(said.len(), 1, "one is severe enough: {heard:?}");
     assert_eq!([&said[0]["params"]["level"], &said[0]["params"]["data"]], ["warning", "\\u{1b}[31mlow"]);
     let reply = web.call("esc:tells", &json!({}), &["Accept: text/event-stream"]);
     let first = "event: progress\ndata: {\"progress\":1.0,\"total\":3.0,\"message\":\"step 1\"}";
@@ -232,7 +232,7 @@ fn a_session_is_its_callers_alone_and_its_calls_are_cancelled_with_it() {
     }
 }
 
-/// Also a subscription of the newer era, and the open stream of an older session.
+/// Both a subscription of the newer era and an older session's open stream listen.
 #[test]
 fn what_is_no_message_is_refused_and_a_reload_is_told_to_those_who_listen() {
     let (_playground, web) = served(|_| ());
@@ -261,7 +261,7 @@ fn what_is_no_message_is_refused_and_a_reload_is_told_to_those_who_listen() {
     web.signal(Signal::SIGHUP);
     heard(&mut first, "notifications/tools/list_changed");
     heard(&mut second, "notifications/tools/list_changed");
-    // They hold up no server that is to stop.
+    // They do not delay a stopping server.
     web.signal(Signal::SIGTERM);
     let stopped = Instant::now();
     drop([exchanged(first, b""), exchanged(second, b"")]);
@@ -319,7 +319,7 @@ fn prompts_and_resources_are_files_that_answer_to_policy() {
     let refused = linked["error"]["message"].as_str().unwrap().contains("cannot be read");
     assert!(refused && !linked.to_string().contains("root:"), "{linked}");
     assert_eq!(read("nothing")["error"]["code"], -32002);
-    // What policy does not let it read is not there, and comes back with the policy.
+    // A file that policy does not grant is not listed, and returns with the grant.
     for (path, there) in [("./other/**", false), ("./rules.md", true)] {
         playground.allow("docs", "docs:*", &[path], &[]);
         web.signal(Signal::SIGHUP);
@@ -374,7 +374,7 @@ fn a_tool_asks_only_where_policy_says_so_and_its_state_is_sealed() {
     }
     let stateless = ask(&alice, 7, &json!({"inputResponses": answers}), &form);
     assert_eq!(stateless["result"]["resultType"], "input_required", "answers without their state are not looked at");
-    // What nobody can be asked.
+    // A client that cannot be asked.
     let lacking = ask(&alice, 7, &none, &none)["error"].clone();
     let lacks = &lacking["data"]["requiredCapabilities"]["elicitation"];
     assert_eq!((&lacking["code"], lacks), (&json!(-32021), &none));
@@ -394,7 +394,7 @@ fn a_task_is_its_callers_alone_and_cancelling_it_kills() {
     let ask = |who: &str, method: &str, params: &Value| {
         Client::that_can(&web, true, &[who], &tasks()).asked(method, params.clone())
     };
-    // Who knows no tasks is told so, or waits.
+    // A client without tasks gets an error, or waits.
     let mut plain = Client::new(&web, true, &[&alice]);
     assert_eq!(plain.call("esc__sleep", json!({})).0["error"]["code"], -32021);
     assert_eq!(plain.call("esc__quick", json!({})).0["result"]["structuredContent"], json!({"n": 7}));

@@ -4,7 +4,7 @@ use crate::prelude::*;
 pub trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// Keeps what it is sent, and answers with these statuses in turn, the last one for ever.
+/// Records the messages, and answers with these statuses in turn; the last one repeats.
 pub struct Receiver {
     pub port: u16,
     heard: Arc<Mutex<Vec<(String, String)>>>,
@@ -51,7 +51,7 @@ impl Receiver {
         self.heard.lock().unwrap().clone()
     }
 
-    /// The messages, once there are so many.
+    /// The messages, once there are `count`.
     pub fn waited(&self, count: usize) -> Vec<(String, String)> {
         wait_for(&format!("{count} messages"), || self.heard().len() >= count);
         self.heard()

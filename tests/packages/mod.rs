@@ -22,7 +22,7 @@ fn set_mode(path: impl AsRef<Path>, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A line of a lock. `hashes`: of the files of an index.
+/// A line of a lock file. `hashes`: of an index's files.
 fn locked(hashes: &BTreeMap<String, String>, package: &str) -> String {
     let start = package.replace("==", "-");
     let ends = ["-py3-none-any.whl", ".tar.gz", "-py3-none-win_amd64.whl"];
@@ -43,7 +43,7 @@ fn rules(index: &str, lock: &str, builds: bool, more: &str) -> String {
     format!("[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{python}{node}{more}\n")
 }
 
-/// An index that runs: `index.py`, in a folder of a playground.
+/// A running index: `index.py`, in a folder of a playground.
 struct Index {
     process: Child,
     folder: PathBuf,
@@ -74,7 +74,7 @@ impl Index {
         Index { process, folder, port: said["port"].as_u64().unwrap(), hashes }
     }
 
-    /// What was asked of it: a path in each line, and the credential that came with it.
+    /// Its request log: a path in each line, and the credential that came with it.
     fn log(&self) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join("log.txt")).unwrap_or_default();
         text.lines().map(|line| line.trim_end().to_owned()).collect()
@@ -118,12 +118,12 @@ impl Shop {
         fs::write(self.playground.path("config.toml"), config).unwrap();
     }
 
-    /// What was written again belongs to who runs the host. (The store keeps the modes that the host gave it.)
+    /// Gives rewritten files to the user who runs the host. (The store keeps the modes that the host gave it.)
     fn settle(&self) {
         settle(&self.playground);
     }
 
-    /// Writes a file that belongs to who runs the host.
+    /// Writes a file for the user who runs the host.
     fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
         fs::write(path, text).unwrap();
         self.settle();
@@ -135,7 +135,7 @@ impl Shop {
         self.settle();
     }
 
-    /// A tool of Python with these requirements, which are a lock or not; returns its folder.
+    /// A tool of Python with these requirements, locked or not; returns its folder.
     fn requiring(&self, name: &str, requirements: &str, script: &str) -> PathBuf {
         let folder = self.playground.tool(name, "python", script, json!({}));
         self.put(folder.join("requirements.txt"), requirements);
@@ -206,7 +206,7 @@ impl Shop {
         self.cli(&[&["deps"], arguments].concat())
     }
 
-    /// `deps VERB`, which succeeds; what it said.
+    /// The output of `deps VERB`, which succeeds.
     fn deps_good(&self, arguments: &[&str]) -> String {
         let ended = self.deps(arguments);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {} {}", ended.text(), ended.stderr);
@@ -225,7 +225,7 @@ impl Shop {
         self.index.log()
     }
 
-    /// Whether the index was asked for what has this in its path.
+    /// Whether a request to the index had this in its path.
     fn was_asked(&self, part: &str) -> bool {
         self.log().iter().any(|line| line.contains(part))
     }
@@ -238,7 +238,7 @@ impl Shop {
         self.playground.path("state/packages")
     }
 
-    /// The trees of its entries, and what builds left.
+    /// The trees of its entries, and leftovers of builds.
     fn trees(&self) -> Vec<String> {
         let names = fs::read_dir(self.store()).into_iter().flatten().flatten();
         let folders = names.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -1,4 +1,4 @@
-//! What `list`, `test` and a server that starts tell of the tools.
+//! What `list`, `test` and a starting server report about tools.
 
 use super::put;
 use crate::prelude::*;
@@ -53,7 +53,7 @@ fn a_failing_example_fails_the_test() {
     let example = |n: i64| json!({"description": "d", "input": {"n": n}});
     let expects = |n: i64, output: Value| json!({"description": "d", "input": {"n": n}, "expectedOutput": output});
     let failure = json!({"success": false, "error": {"type": "ScriptError"}});
-    // (tool, examples, what is told last, exit code).
+    // (tool, examples, the last line, exit code).
     let rows = [
         ("req:good", vec![expects(2, json!({"twice": 4})), example(3)], "2 passed, 0 failed", 0),
         ("req:wrong", vec![expects(2, json!({"twice": 4})), expects(2, json!({"twice": 5}))], "1 passed, 1 failed", 1),

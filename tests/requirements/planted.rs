@@ -419,9 +419,9 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             // Such a folder itself, and a link to one, are not granted at all.
             for (ask, wanted) in [
                 (at("sub-away/deep-away/.git-away/**"), "ok"),
-                (at(".vscode/**"), "SecurityError: what lies in `.vscode` other programs run or obey"),
-                (at(".git/hooks/*"), "SecurityError: what lies in `.git` other programs run or obey"),
-                (at(".envrc"), "SecurityError: what lies in `.envrc` other programs run or obey"),
+                (at(".vscode/**"), "SecurityError: other programs run or obey `.vscode`"),
+                (at(".git/hooks/*"), "SecurityError: other programs run or obey `.git`"),
+                (at(".envrc"), "SecurityError: other programs run or obey `.envrc`"),
                 (at("bare-away/**"), "SecurityError: a writable folder is a repository"),
                 (at("bare-away/*"), "SecurityError: a writable folder is a repository, or lies in one"),
                 (at("bare-away/hooks/**"), "SecurityError: a writable folder is a repository"),

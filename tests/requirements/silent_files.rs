@@ -1,12 +1,12 @@
-//! A granted folder on a file system that stops answering, as one over a network does. It costs the calls that read it
-//! their time, and no other call anything.
+//! A granted folder on a file system that stops answering, as one over a network can. Only the calls that read it
+//! wait until their limit.
 
 use crate::prelude::*;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// More than there are threads for calls, and than may look at the grants of one tool at a time.
+/// More than the threads for calls, and than the concurrent checks of one tool's grants.
 const CALLS: usize = 12;
 const LIMIT: Duration = Duration::from_millis(1000);
 
@@ -16,7 +16,7 @@ struct Silent {
 }
 
 impl Drop for Silent {
-    /// Whoever waits for an answer is told that there will be none.
+    /// Ends the server. Processes that wait for its answer get an error.
     fn drop(&mut self) {
         let _ = self.server.kill();
         let _ = self.server.wait();
@@ -57,13 +57,13 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     let late = |answer: &Value| assert_eq!(kind(answer), "TimeoutError", "{answer}");
     let began = Instant::now();
     let calls: Vec<u64> = (0..CALLS).map(|_| server.call("esc:far", json!({}))).collect();
-    // While all of them wait, others are answered, and they at their limit.
+    // While they wait, other calls are answered. They end at their limit.
     let near = server.call("esc:near", json!({}));
     let mut all = server.answers(&[calls, vec![near]].concat());
     assert_eq!(kind(&all.remove(&near).unwrap()), "none");
     all.values().for_each(late);
     assert!(began.elapsed() < LIMIT * 2 + Duration::from_secs(2), "{:?}", began.elapsed());
-    // They do not add up: what a second round of calls meets is the same.
+    // They do not add up: a second round of calls has the same result.
     let calls: Vec<u64> = (0..CALLS).map(|_| server.call("esc:far", json!({}))).collect();
     server.answers(&calls).values().for_each(late);
     let began = Instant::now();

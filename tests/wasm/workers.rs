@@ -62,7 +62,7 @@ async fn compiled_code_is_kept_by_content_and_only_while_it_is_sound() {
     chmod(0o644);
     prepared().await;
     assert!(tool.entries() != second);
-    // A changed module is another content.
+    // A changed module has another digest.
     std::fs::write(tool.shape.script.as_ref().expect("script"), typed_echo()).expect("changed");
     prepared().await;
     assert_eq!(tool.entries().len(), 2);

@@ -1,6 +1,6 @@
 // Counts the characters and words of a text.
-// toolhost calls run() with the arguments as one object; what it returns is the result,
-// what it prints goes to the log.
+// toolhost calls run() with the arguments as one object. Its return value is the result;
+// printed text goes to the log.
 
 export function run({ text }) {
   return { characters: [...text].length, words: text.split(/\s+/).filter(Boolean).length };

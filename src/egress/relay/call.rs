@@ -219,7 +219,7 @@ impl Connection {
         Some(stream)
     }
 
-    /// Reports what is refused of the traffic with one of the hosts.
+    /// Reports refused traffic with one of the hosts.
     pub async fn refuse(&self, what: TrafficKind, host: &Host, refusal: RefusalReason) {
         self.call.saw(what, &target(host, self.port), Some(refusal)).await;
     }
@@ -231,12 +231,12 @@ pub const NAMES: usize = 256;
 /// First byte of the range. Tests use the loopback range, where addresses need no setting up.
 const RANGE: u8 = if cfg!(test) { 127 } else { 198 };
 
-/// The synthetic address of each name that a call asked for, of 198.18.0.0/15 (RFC 2544), which no host has.
+/// The synthetic address of each name that a call looked up, from 198.18.0.0/15 (RFC 2544), which no host has.
 #[derive(Default)]
 pub struct SyntheticAddresses(Vec<String>);
 
 impl SyntheticAddresses {
-    /// The address of a name: the same at each asking. `None`: there are `NAMES` others.
+    /// The address of a name: always the same. `None`: there are `NAMES` others.
     pub fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
         let known = self.0.iter().position(|known| known == name);
         if known.is_none() && self.0.len() < NAMES {

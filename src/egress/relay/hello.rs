@@ -1,5 +1,5 @@
 //! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the connection, and so must
-//! the second one that a host may ask for.
+//! the second one, after a HelloRetryRequest.
 
 use super::stream::{MeteredStream, quoted};
 use crate::egress::protocol::RefusalReason;
@@ -24,10 +24,10 @@ pub const RETRY: [u8; 32] = [
 ];
 const SERVER_NAME: usize = 0;
 const ENCRYPTED_CLIENT_HELLO: usize = 0xFE0D;
-/// More extensions than any program sends.
+/// Most extensions in one ClientHello; programs send fewer.
 const EXTENSIONS: usize = 256;
 
-/// Reads one record, and nothing after it. The error says what is wrong with it.
+/// Reads the record with the ClientHello, and checks it. An error says what is wrong.
 pub async fn read(from: &mut (impl AsyncRead + Unpin), hosts: &[Host]) -> Result<Vec<u8>, String> {
     let bytes = record(from, "ClientHello").await?;
     if bytes[0] != HANDSHAKE {
@@ -38,7 +38,7 @@ pub async fn read(from: &mut (impl AsyncRead + Unpin), hosts: &[Host]) -> Result
 }
 
 async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Vec<u8>, String> {
-    let ended = |_| format!("the connection ended before its {awaited} was there");
+    let ended = |_| format!("the connection ended before its {awaited} arrived");
     let mut bytes = vec![0; HEADER];
     from.read_exact(&mut bytes).await.map_err(ended)?;
     if bytes[1] != 3 {
@@ -53,9 +53,9 @@ async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Ve
     Ok(bytes)
 }
 
-/// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool
-/// sends is passed on up to that, only if it names the host, and the host is watched again. An error is the host's
-/// (TLS), or the tool's (content).
+/// Forwards the records of the host up to its ServerHello. If that is a HelloRetryRequest, the records of the tool are
+/// forwarded up to the next ClientHello, which must name the host; then the host is watched again. A `Tls` error is
+/// the host's, a `Content` error the tool's.
 pub async fn watch(
     tool: &mut MeteredStream,
     upstream: &mut MeteredStream,
@@ -82,7 +82,7 @@ pub fn content(why: String) -> RefusalReason {
     RefusalReason::Content { why }
 }
 
-/// Passes on records of the host up to its ServerHello. True: that is a HelloRetryRequest.
+/// Forwards records of the host up to its ServerHello. True: it is a HelloRetryRequest.
 async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> Result<bool, String> {
     loop {
         tokio::select! {
@@ -103,7 +103,7 @@ async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> R
     }
 }
 
-/// Whether this content of a record is one ClientHello for a host with these names.
+/// Checks that the record holds exactly one ClientHello, for one of these hosts.
 fn check(record: &[u8], hosts: &[Host]) -> Result<(), String> {
     let mut rest = Bytes(record);
     if rest.number(1) != Some(CLIENT_HELLO) {
@@ -160,7 +160,7 @@ fn server_name(body: Bytes<'_>) -> Result<Option<&[u8]>, String> {
     Ok(name)
 }
 
-/// Version, random, session, cipher suites, compression methods; then the extensions up to the end.
+/// Skips version, random, session, cipher suites and compression methods; returns the extensions.
 fn extensions(mut body: Bytes<'_>) -> Option<Bytes<'_>> {
     body.take(2 + 32)?;
     (body.vector(1)?.len() <= 32).then_some(())?;
@@ -190,12 +190,12 @@ impl<'a> Bytes<'a> {
         Some(taken)
     }
 
-    /// A number of so many bytes.
+    /// A number of `width` bytes.
     fn number(&mut self, width: usize) -> Option<usize> {
         Some(self.take(width)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
-    /// Bytes after their count, which has so many bytes.
+    /// Bytes after their count of `width` bytes.
     fn vector(&mut self, width: usize) -> Option<&'a [u8]> {
         let count = self.number(width)?;
         self.take(count)

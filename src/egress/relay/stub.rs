@@ -1,4 +1,4 @@
-//! The name server of a call (RFC 1035), which knows the granted names and no others, and asks no other server.
+//! The name server of a call (RFC 1035). It knows only the granted names, and forwards no query.
 
 use super::call::{Call, NAMES, RETRY_DELAY};
 use super::stream::MeteredStream;
@@ -21,7 +21,7 @@ const LOOKUPS: u64 = 10_000;
 /// Most connections over TCP at one time, and how long one may wait for its next query.
 const CONNECTIONS: usize = 8;
 const IDLE: Duration = Duration::from_secs(5);
-/// How long an answer stays good, seconds.
+/// Time to live of an answer, seconds.
 const TTL: u32 = 30;
 
 pub async fn over_udp(call: Arc<Call>, socket: Arc<UdpSocket>) {
@@ -77,7 +77,7 @@ async fn query(tool: &mut MeteredStream) -> Option<Vec<u8>> {
     (length <= QUERY).then_some(query)
 }
 
-/// The answer to one message; `None`: it gets none.
+/// The answer to one message; `None`: no answer is sent.
 async fn answer(call: &Call, bytes: &[u8]) -> Option<Vec<u8>> {
     let (id, flags) = (u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]), *bytes.get(2)?);
     let is_response = flags & 0x80 != 0;
@@ -139,13 +139,13 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     (code, address)
 }
 
-/// The name as policies write it. Decided on the bytes of each label: one with a dot inside is not a host name.
+/// The name as policies write it. Each label is checked: a label with a dot inside is not a host name.
 fn canonical(name: &Name) -> Option<String> {
     let good = |label: &[u8]| label.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
     name.iter().all(good).then(|| host::name(&shown(name))).flatten()
 }
 
-/// The name as it was asked for, not escaped.
+/// The name as it was queried, not escaped.
 fn shown(name: &Name) -> String {
     name.iter().map(String::from_utf8_lossy).collect::<Vec<_>>().join(".")
 }

@@ -26,7 +26,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// Longest start of a launcher.
+/// Time limit of a start.
 const START: Duration = Duration::from_secs(10);
 
 /// What our own roles need beyond the shape.
@@ -206,7 +206,7 @@ pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
 /// Why a launcher did not start or answer.
 #[derive(Debug)]
 pub enum LauncherError {
-    /// A wall that this machine refuses (`doctor` reads the facts).
+    /// A wall that cannot be raised (`doctor` reads the facts).
     Wall(Problem),
     /// The launcher was gone before it took the call: nothing ran.
     Gone,
@@ -353,7 +353,7 @@ impl Launcher {
                 Fault::new(Kind::ResourceLimitError, message)
             }
             ProblemKind::Ran => {
-                let message = "the tool was started, and how it ended is not known: what it did until then stays done";
+                let message = "the tool was started, but how it ended is unknown: its effects were not undone";
                 Fault::new(Kind::InternalError, message)
             }
             ProblemKind::Changed => {
@@ -427,8 +427,8 @@ impl Launcher {
 }
 
 impl Drop for Process {
-    /// Closing the socket ends launcher and tool; a thread of its own waits until they are reaped,
-    /// so that no task of the host ever does, and none waits for another.
+    /// Closing the socket ends launcher and tool. A separate thread waits until they are reaped,
+    /// so that no task of the host waits.
     fn drop(&mut self) {
         drop(self.control.take());
         *lock(&WAITING.0) += 1;
@@ -465,7 +465,7 @@ impl Drop for Leftover {
     }
 }
 
-/// Whether a keeper ends by itself, as far as that can be waited for.
+/// Waits for a keeper to end by itself. False: it did not in time.
 fn ends(keeper: &Child) -> bool {
     let Ok(pidfd) = pidfd_open(keeper.id().cast_signed()) else { return false };
     let mut wait = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];

@@ -27,18 +27,18 @@ pub const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Most bytes of compiled code for each byte of module (about three are usual); more is refused.
 const MAX_CODE_BYTES_PER_BYTE: u64 = 32;
-/// Bytes allowed besides, for memory images, which a module can describe in a few bytes.
+/// Bytes allowed in addition, for memory images: few bytes of a module can describe one.
 const IMAGE_BYTES: u64 = 64 << 20;
 
 /// Most seconds of processor time for one module.
 const MAX_CPU_SECONDS: u64 = 300;
-/// How many times its processor time a compiler may last, on a busy machine.
+/// A compiler may last so many times its CPU time, on a busy machine.
 const BUSY: u32 = 4;
 /// Longest time of a compilation.
 pub const MAX_TIME: Duration = Duration::from_secs(MAX_CPU_SECONDS * BUSY as u64 + 30);
 
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
-/// that takes far more was made for that.
+/// that takes far more is an attack.
 struct Allowed {
     cpu_time: Duration,
     memory: u64,
@@ -56,7 +56,7 @@ impl Allowed {
     }
 }
 
-/// A module on its way to a compiler: an open file, and what it held when it was found.
+/// A module to compile: the open file, and its size and digest when it was found.
 pub struct Module {
     pub file: File,
     pub bytes: u64,
@@ -64,7 +64,7 @@ pub struct Module {
     pub digest: String,
 }
 
-/// The whole life of a compiler child.
+/// Runs a compiler child.
 pub fn serve() -> io::Result<()> {
     let order = frame::read(&mut io::stdin().lock(), FrameLimits::from_host(0))?;
     let Some((Order::Compile { module, digest, entry_point }, _)) = order else {
@@ -87,8 +87,7 @@ pub fn serve() -> io::Result<()> {
     to.flush()
 }
 
-/// Reads the module, and checks that it still is the ordered one. Nothing of it is used before, so the check is
-/// sound.
+/// Reads the whole module, then checks its digest. No byte of it is used before the check.
 fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
     let module = trusted_code::read(module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
     match crate::base::sha256_hex(&module) == digest {
@@ -149,7 +148,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
         receive(&mut child.from, into, most).await
     };
     let over = |most: u64, unit: &str, more: &str| {
-        let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
+        let why = format!("compiling the module takes more than {most} {unit}, the limit for its size{more}");
         Failure::Refused(ModuleRefusal { why, too_much: true })
     };
     let failed = match tokio::time::timeout(allowed.cpu_time * BUSY, talk).await {
@@ -210,7 +209,7 @@ async fn receive(
 /// What a compiler may touch: two pipes, time and memory.
 fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
     let mut limits = policy::Limits::house();
-    // The host ends it earlier; this bound holds where the host is gone.
+    // The host ends the child earlier; this limit holds if the host is gone.
     limits.set(Limit::TimeoutMs, crate::base::millis(allowed.cpu_time * (BUSY + 1)));
     limits.set(Limit::CpuMs, crate::base::millis(allowed.cpu_time));
     limits.set(Limit::MemoryBytes, allowed.memory);

@@ -1,7 +1,7 @@
 //! From a script file to compiled code, once per content.
 //!
-//! No module is compiled twice at once, not even by several processes, and none is held in memory. A module that took
-//! too much is not tried again soon, and no tool can keep all others from a compiler.
+//! Processes share one cache and compile a module one at a time. No module is held in memory. A module that exceeded
+//! a limit is not tried again for an hour, and one tool cannot occupy all compilers.
 
 use super::compile::{
     self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, not_stored,
@@ -29,18 +29,18 @@ use std::time::{Duration, Instant, SystemTime};
 /// Most entries of each map; a full map is emptied, since all can be found again. Keeps the
 /// number of open cache entries below the usual limit of descriptors.
 const MAX_REMEMBERED: usize = 256;
-/// Compilers at once, each of another tool; each may use several threads.
+/// Compilers at once, each for another tool; each may use several threads.
 const COMPILERS: usize = 2;
 /// Additional compilers, for modules that take longer than `QUICK`: only such modules wait for one another.
 const SLOW_COMPILERS: usize = 2;
 const QUICK: Duration = Duration::from_secs(2);
-/// Modules that are read at once for their digests, each of another tool.
+/// Modules that are read at once for their digests, each for another tool.
 const READERS: usize = 4;
-/// Most modules that are being compiled or wait for a compiler, and as many that are being read.
+/// Most modules that are compiled or wait for a compiler. As many may be read or wait for that.
 const UNDER_WAY: usize = 64;
-/// How long a module that took too much is not tried again.
+/// How long a module that exceeded a limit is not tried again.
 const REFUSAL_TTL: Duration = Duration::from_secs(3600);
-/// How often a call looks whether another process is done with a module.
+/// How often a call checks whether another process is done with a module.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
@@ -64,7 +64,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// A cache that lives as long as its owner, where no lasting one may be had.
+    /// A cache that lives as long as its owner, where the usual one cannot be used.
     pub fn temporary() -> Result<Cache, String> {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::Builder::new()
@@ -81,7 +81,7 @@ impl Cache {
         files::cache_folder(environment).map(|folder| folder.join("wasm"))
     }
 
-    /// The usual folder; where it cannot be had, a temporary one, and why, for `doctor` and the log.
+    /// The usual folder, or a temporary one and the reason, for `doctor` and the log.
     pub fn usual(environment: impl Fn(&str) -> Option<OsString>) -> Result<(Cache, Option<String>), String> {
         let lasting = match Cache::usual_folder(environment) {
             Some(folder) => Cache::open(&folder),
@@ -96,7 +96,7 @@ impl Cache {
     /// Publishes a written entry under its key, and opens it.
     pub fn finish(&self, key: &str, written: Writer) -> io::Result<Content> {
         written.finish()?;
-        let code = self.store.get(key, &CODE).ok_or_else(|| io::Error::other("the entry does not read back"))?;
+        let code = self.store.get(key, &CODE).ok_or_else(|| io::Error::other("the entry cannot be read back"))?;
         // An entry that is removed stays readable for those who have it open.
         let _ = self.store.tidy(&|_| None);
         Ok(code)
@@ -110,7 +110,7 @@ impl Cache {
     }
 }
 
-/// Compiled code, and the key it is known by.
+/// Compiled code, and its cache key.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub key: String,
@@ -133,7 +133,7 @@ pub struct Library {
     readers: Arc<Places>,
 }
 
-/// A module to be compiled: what it is, and its text if that came with the call.
+/// A module to be compiled, and its text if that came with the call.
 #[derive(Clone)]
 pub struct SourceModule {
     /// SHA-256 in hex.
@@ -233,7 +233,7 @@ impl Library {
             Err(_) => {
                 let free = self.slow_compilers.try_enter(&shape.tool, 1);
                 if free.is_none() {
-                    // Begun again once there is a place: dropping the future ends its compiler.
+                    // Start over once there is a place: dropping the future ends its compiler.
                     compiling = Box::pin(self.compile(launchers, shape, again));
                 }
                 drop(place);
@@ -259,7 +259,7 @@ impl Library {
         }
     }
 
-    /// What the cache holds of a module: its code, or why there is none.
+    /// What the cache has of a module: its code, or why it was refused.
     async fn kept(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, Fault>> {
         let (this, key, name) = (Arc::clone(self), key.to_owned(), name.to_owned());
         // An entry may be large, and is read whole to be verified.

@@ -29,13 +29,13 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Longest start of a worker, compiled code loaded.
+/// Longest start of a worker, with loading the compiled code.
 const START: Duration = Duration::from_secs(20);
-/// How long the host waits beyond the limit, so that the worker can say what it used. Short, because
+/// How long the host waits beyond the limit, so that the worker can report its usage. Short, because
 /// the guest must not run on.
 const GRACE: Duration = Duration::from_millis(12);
 
-/// What a worker takes for itself, without compiled code: measured 2 MiB, 17 MiB with the
+/// Memory of a worker itself, without compiled code: measured 2 MiB, 17 MiB with the
 /// pages of the binary, and 36 MiB where the kernel counts what is mapped (RLIMIT_DATA).
 const WORKER_MEMORY: u64 = 48 * MIB;
 /// The one that runs calls, the ticker, and one to spare.
@@ -46,8 +46,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS) and needs `memfd_create`, or an ENOSYS
-    /// for it. It counts time and CPU for each call itself, so the walls set no limit over its life; the host
+    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS). `memfd_create` must work or fail
+    /// with ENOSYS. It counts time and CPU of each call itself, so the walls set no limit over its life; the host
     /// ends it when a call's time is over.
     Worker,
     /// Compiles one module. Needs as many threads as there are CPUs.
@@ -63,7 +63,7 @@ impl Role {
     }
 }
 
-/// Our own binary in a role of this module, behind the walls of a shape. Dropping it ends it.
+/// Our own binary in a role of this module, behind the walls of a shape. Dropping this kills it.
 pub struct Child {
     pub ready: Ready,
     /// Its descriptors 0 and 1. (Its stderr is not read: a guest's log comes in frames.)
@@ -114,7 +114,7 @@ impl Child {
         }
     }
 
-    /// Ends it after a good answer, and publishes its staged files.
+    /// Ends the worker after success, and publishes its staged files.
     pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
         // A worker that may serve another call waits for its next order.
         drop(self.to.take());
@@ -125,7 +125,7 @@ impl Child {
     }
 }
 
-/// A worker that is ready; dropping it ends it.
+/// A worker that is ready; dropping this kills it.
 pub struct Session {
     pub child: Child,
     calls: u64,
@@ -141,11 +141,11 @@ pub struct Session {
 pub enum SessionError {
     /// The order could not be sent: the worker was gone before the call began.
     Before,
-    /// The time was over and the worker had not said so itself.
+    /// The time limit passed without a report from the worker.
     Late,
-    /// The worker ended, or was ended: the limit that was passed, if one was seen.
+    /// The worker ended or was killed: the exceeded limit, if known.
     Died(Option<Limit>),
-    /// The worker sent something else than an answer.
+    /// The worker sent something other than an answer.
     Garbage(io::Error),
 }
 
@@ -204,7 +204,7 @@ impl Session {
         }
     }
 
-    /// Runs one call. Returns its answer and the text that it returned; reports meanwhile go to `heard`. After `Err`,
+    /// Runs one call. Returns the answer and the returned text; other reports go to `heard`. After `Err`,
     /// and whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,
@@ -261,7 +261,7 @@ async fn answer(
             Some((WorkerMessage::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
             Some((WorkerMessage::Output, piece)) => {
                 if heard.out.push(&piece).await {
-                    return Err(invalid("output after which nothing is read"));
+                    return Err(invalid("output after the limit or after a bad line"));
                 }
             }
             Some((WorkerMessage::Answer(answer), returned)) if answer.id == id => {
@@ -271,12 +271,12 @@ async fn answer(
                 return Ok((answer, returned));
             }
             Some((WorkerMessage::Answer(_), _)) => return Err(invalid("an answer to another call")),
-            Some(_) => return Err(invalid("a report that answers nothing")),
+            Some(_) => return Err(invalid("an unexpected message")),
         }
     }
 }
 
-/// The folder for scratch: /dev/shm with a grant below /tmp, which then is never empty: remains would go unnoticed.
+/// The scratch folder: /dev/shm if there is a grant below /tmp, because then files left in /tmp go unnoticed.
 fn scratch(shape: &Shape) -> &'static str {
     let below_tmp = shape.grants.iter().any(|grant| grant.opening.folder().starts_with("/tmp"));
     if below_tmp { "/dev/shm" } else { "/tmp" }
@@ -301,9 +301,9 @@ fn init(shape: &Shape, code: FilePart) -> Init {
     }
 }
 
-/// The folders a guest finds opened: every grant at its own path, and those in the tool's folder once more
-/// relative to it, as a script's paths start there. Of a `snapshot` or `staged` folder the walls show only
-/// the matching files, so the whole folder is opened.
+/// The folders that a guest finds opened: every grant at its own path, and those in the tool's folder also
+/// relative to it, because relative paths start there. The walls show only the matching files of a `snapshot`
+/// or `staged` folder, so the whole folder is opened.
 fn openings(shape: &Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
     for grant in &shape.grants {
@@ -379,7 +379,7 @@ mod tests {
     use super::*;
     use crate::executor::events;
 
-    /// Frames of a worker that says what it likes.
+    /// Reads the frames of a hostile worker.
     async fn answered(frames: &str) -> io::Result<(usize, CallSummary)> {
         let (events, traffic) = (events().0, Mutex::default());
         let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
@@ -411,7 +411,7 @@ mod tests {
             (answer(2), io::ErrorKind::InvalidData),
             (String::new(), io::ErrorKind::UnexpectedEof),
             ("{\"message\":\"ready\",\"bytes\":0}\n".to_owned(), io::ErrorKind::InvalidData),
-            // More refusals than it may tell, a longer path, words of its own.
+            // More refusals than allowed, a path that is too long, an unknown kind.
             (told.repeat(51) + &answer(1), io::ErrorKind::InvalidData),
             (denied("read", &"x".repeat(513)) + &answer(1), io::ErrorKind::InvalidData),
             (denied("because", "x") + &answer(1), io::ErrorKind::InvalidData),

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Fields of an entry that are compared by their meaning (`Powers`), only describe the decision in words, or report
+/// Fields of an entry that are not compared as written: `Powers` has their meaning, or they are wording, or about
 /// past calls.
 #[rustfmt::skip]
 const COMPARED_APART: [&str; 18] = [
@@ -201,7 +201,7 @@ fn keyed(value: &Value) -> Value {
 /// What NEW can do and OLD could not, what OLD could do and NEW cannot, and all other differences.
 pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     let newly = beyond(old, new, ["could not run before", "did not exist before"]);
-    let mut no_longer = beyond(new, old, ["cannot run now", "is not there now"]);
+    let mut no_longer = beyond(new, old, ["cannot run now", "does not exist now"]);
     no_longer.iter_mut().for_each(|change| std::mem::swap(&mut change.now, &mut change.before));
     let mut diff = Diff { newly, no_longer, different: Vec::new() };
     for powers in new {
@@ -267,11 +267,11 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         push(changes, new, "capability", word.to_string(), None);
     }
     for word in old.conditions().difference(&new.conditions()) {
-        push(changes, new, "condition", format!("calls without this: {word}"), None);
+        push(changes, new, "condition", format!("calls without the condition: {word}"), None);
     }
 }
 
-/// The grants of one kind that go beyond all that there was.
+/// Lists the grants of one kind that no old grant covers.
 fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<Change>) {
     for grant in new.iter().filter(|grant| !G::are_covering(old, grant)) {
         let near: Vec<String> = old.iter().filter(|other| other.is_near(grant)).map(G::text).collect();
@@ -279,7 +279,7 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
     }
 }
 
-/// Every fact that differs. If none does and no change is known, the digests of the confinements, where these differ.
+/// Every fact that differs; if there is none and no change is known, the digests of the confinements, if they differ.
 fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let subject = &new.subject;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Programs, libraries and settings of the machine, besides `SYSTEM_FOLDERS`.
 const SYSTEM: [&str; 3] = ["/usr", "/etc", "/boot"];
 
-/// The facts by which requests of one tool are denied.
+/// What the denials of one tool's requests depend on.
 pub struct HardDenials<'a> {
     pub site: &'a Site,
     /// The other manifests that name the tool's script.
@@ -25,7 +25,7 @@ impl HardDenials<'_> {
     /// Why no policy can grant this; `None` if one can.
     pub fn reason(&self, access: Access, request: &Area) -> Option<String> {
         if !matches!(request, Area::File(_)) && request.folder().parent().is_none() {
-            return Some("it is or needs all of /, which is never granted: name the folders or files in it".into());
+            return Some("it opens all of /, which is never granted: name the folders or files in it".into());
         }
         if let Some(kernel) = KERNEL.iter().find(|kernel| request.path().starts_with(kernel)) {
             return Some(format!("nothing below {kernel} is ever granted: a tool has its own"));
@@ -49,7 +49,7 @@ impl HardDenials<'_> {
 
     fn system(&self, request: &Area) -> Option<String> {
         if *request == Area::File("/tmp".into()) {
-            return Some("/tmp inside a call is its own scratch, always there: remove it from the manifest".into());
+            return Some("a call always has its own /tmp as scratch: remove it from the manifest".into());
         }
         let folder = SYSTEM.iter().chain(&SYSTEM_FOLDERS).find(|folder| request.touches(Path::new(folder)));
         let folder = folder.or(request.folder().parent().is_none().then_some(&"/"))?;
@@ -74,8 +74,8 @@ impl HardDenials<'_> {
         Some(format!("files of an interpreter could be written or covered: {}", root.display()))
     }
 
-    /// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them. A
-    /// script base below a home has denials of its own; one that is or holds a home is not exempt.
+    /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers obey them. A
+    /// script base below a home is exempt (other rules protect it); one that is or holds a home is not.
     fn settings_of_homes(&self, request: &Area) -> Option<String> {
         let base = self.own_base(request);
         let names = names_of(request);
@@ -109,12 +109,12 @@ impl HardDenials<'_> {
         Some(format!("{what} could be written: {}", path.display()))
     }
 
-    /// A tool cannot make tools, packages, or what other programs obey.
+    /// A tool cannot make tools, packages or files that others obey.
     fn run_later(&self, request: &Area) -> Option<String> {
         let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
         let is_run = |name: &&str| obeyed(name) || is_listed(PACKAGES, name);
         if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(is_run) {
-            return Some(format!("what lies in `{name}` other programs run or obey"));
+            return Some(format!("other programs run or obey `{name}`"));
         }
         let pattern = names_of(request)?;
         if definition(&pattern) {

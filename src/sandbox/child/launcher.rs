@@ -31,9 +31,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// argv[0] by which `main.rs` knows us.
+/// argv[0] that `main.rs` looks for.
 pub const NAME: &str = "toolhost-launcher";
-/// Assumed largest allocation of a file system for a file at a time, bytes.
+/// Most that a file system is assumed to allocate for a file at once, bytes.
 const BLOCK: u64 = 64 * KIB;
 
 /// Entered by `main.rs`, with the control socket as stdin.
@@ -288,7 +288,7 @@ impl Launcher<'_> {
         let written =
             if self.setup.lasting { None } else { WriteWatch::begin(&self.setup.mounts, before).map_err(counting)? };
         let limits = &self.setup.limits;
-        // The largest size of a file within the limit, plus a block, so that a larger file is seen to pass the limit.
+        // A file may grow one block beyond the limit, so that the watch sees that the limit is exceeded.
         let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
         let grown = written.as_ref().map_or(u64::MAX, |_| grown);
         if let Some(counters) = &mut self.counters {

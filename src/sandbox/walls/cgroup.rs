@@ -29,7 +29,7 @@ pub struct Cgroups {
     /// v1: the folders of memory, pids, cpuacct (counts CPU) and, if it is another hierarchy, cpu (distributes CPU).
     /// v2: one folder for all.
     folders: Vec<PathBuf>,
-    /// The group that showed that groups can be made; the first call gets it.
+    /// The group made to test that groups can be made; the first call uses it.
     first: Mutex<Option<Group>>,
 }
 
@@ -43,7 +43,7 @@ impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
     pub fn find() -> Option<Cgroups> {
         // With `cgroup.memory=nokmem` the kernel charges its own memory to no group, with `nosocket` no buffers of
-        // connections; sampling does count descriptors.
+        // connections. Sampling counts descriptors instead.
         let options = std::fs::read_to_string("/proc/cmdline").ok()?;
         let memory = options.split_whitespace().filter_map(|option| option.strip_prefix("cgroup.memory="));
         if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem" || flag == "nosocket") {
@@ -171,8 +171,8 @@ impl Cgroups {
 
 /// v2: turns the controllers on for the groups below this one; false where they are not on.
 ///
-/// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal processes"), which a
-/// delegated group is when its one process is this host. Then the host goes to a leaf first.
+/// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal processes"). A host
+/// that is the only process of a delegated group therefore moves itself to a leaf first.
 fn enable_controllers(group: &Path) -> bool {
     let has_all = |file: &str| {
         let on = std::fs::read_to_string(group.join(file)).unwrap_or_default();
@@ -191,7 +191,7 @@ fn enable_controllers(group: &Path) -> bool {
     has_all("cgroup.subtree_control")
 }
 
-/// Moves this process to a leaf if it is alone in the group: others are not ours to move, and would have to go as well.
+/// Moves this process to a leaf if it is alone in the group: all would have to move, and others are not ours.
 fn go_to_leaf(group: &Path) -> std::io::Result<()> {
     let inside = std::fs::read_to_string(group.join("cgroup.procs"))?;
     if inside.trim() != std::process::id().to_string() {
@@ -240,7 +240,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Keeps sweeps out while a new group has no lock yet. A sweep is short, so a lock that stays is not a host's: ignored.
+/// Blocks sweeps until a new group is locked. A sweep is short, so a lock that is held longer is foreign, and ignored.
 fn lock_out_sweeps(parent: &Path) -> std::io::Result<File> {
     let parent = File::open(parent)?;
     for _ in 0..20 {
@@ -263,7 +263,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Only lowers limits: v1 refuses a memory limit above the limit of memory and swap, which is written second.
+    /// May only lower the memory limit: v1 refuses one above the limit of memory and swap, which is written second.
     fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
         // The kernel counts the init as well, which is not one of the tool's processes.
         let processes = processes.saturating_add(1).to_string();
@@ -291,7 +291,7 @@ impl Group {
     }
 
     /// Makes the kernel charge the buffers of TCP connections. v2 charges them as memory. v1 charges them only if they
-    /// have a limit of their own, at which sending waits, except for one page of each socket.
+    /// have a limit of their own. At that limit sending waits, except for one page of each socket.
     pub fn charge_sockets(&self, memory: u64) -> std::io::Result<()> {
         let limit = self.folders[0].join("memory.kmem.tcp.limit_in_bytes");
         match self.version {

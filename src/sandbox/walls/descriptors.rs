@@ -3,7 +3,7 @@
 use crate::sandbox::plan::{Plan, Step};
 use std::os::fd::RawFd;
 
-/// `stdio` become 0, 1, 2 (and `third` 3); all else closes when the tool is executed, not before,
+/// Makes `stdio` 0, 1, 2 (and `third` 3). All others close when the tool is executed, not before,
 /// since later walls still need their descriptors.
 pub fn raise(plan: &mut Plan, stdio: [RawFd; 3], third: Option<RawFd>) {
     for (to, from) in stdio.into_iter().enumerate() {

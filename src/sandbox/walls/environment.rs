@@ -27,11 +27,11 @@ pub fn build(shape: &Shape) -> Vec<String> {
     }
     let mut out =
         vec![format!("PATH={path}"), "HOME=/tmp".to_owned(), "TMPDIR=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
-    // Asked once: it reads the cgroup's files each time.
+    // Cached, because each query reads files of the cgroup.
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
-    // A module gets its variables in a message: the worker that runs it is our own program and must not obey them.
+    // A WASI module gets its variables in a message: its worker is our own program and must not obey them.
     let tool = matches!(shape.runtime.program, Program::Path(_));
     out.extend(shape.env.iter().filter(|_| tool).map(|(name, value)| format!("{name}={}", value.text())));
     out

@@ -15,9 +15,9 @@ use std::path::Path;
 
 /// The tool's own uid and gid, as it sees them.
 pub const GUEST: u32 = 1000;
-/// The ids that tools get where the host is real root and its configuration says nothing.
+/// The default pool of ids for tools, where the host is real root.
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
-/// Ids below belong to people and services (login.defs(5), systemd's UIDs-GIDs), the overflow id (65534) included.
+/// Smaller ids belong to people and services (login.defs(5), systemd's UIDs-GIDs) or are the overflow id (65534).
 const MIN_FREE_UIDS: u32 = 65_536;
 pub const LOCKS: &str = "/run/toolhost/ids";
 
@@ -48,7 +48,7 @@ pub struct Lease {
     pub lock: Option<File>,
 }
 
-/// Why a tool may not run as this id: it is uid 0 of the machine, or this is not known.
+/// Why a tool may not run as this id: it is uid 0 of the machine, or may be.
 fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
     const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start \

@@ -6,7 +6,7 @@
 //! Where hosts are granted, the namespace still has nothing but loopback. There every address is local, so whatever
 //! address the tool connects to, it reaches our listening socket of that port. Those sockets go to the host, which
 //! gives them to a relay. Rules (`ip rule`: ipproto, sport, dport) leave a route only to TCP at the granted ports, and
-//! to DNS at the stub. For a datagram to 0.0.0.0, and for one that names its interface (IP_PKTINFO), the kernel asks
+//! to DNS at the stub. For a datagram to 0.0.0.0, and for one that names its interface (IP_PKTINFO), the kernel applies
 //! no rules. So a call's own UDP sockets can reach one another, as its pipes can. They reach nothing else: nothing
 //! else is there.
 
@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// Where the tool finds its name server: the stub.
+/// The address of the stub, the tool's name server.
 pub const STUB: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The stub's port, for UDP and TCP.
 pub const DNS: u16 = 53;
@@ -46,7 +46,7 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 
 /// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one for each port.
 pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
-    // Port 53 is the stub's, and a socket of port 0 would have any.
+    // Port 53 is the stub's, and port 0 would mean any port.
     if ports.len() > MAX_PORTS || ports.contains(&DNS) || ports.contains(&0) {
         return Err(problem(format!("ports {ports:?}: at most {MAX_PORTS}, and neither 0 nor {DNS}"))(Errno::EINVAL));
     }
@@ -87,12 +87,12 @@ fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
         ("ipv4/tcp_fin_timeout", "5"),
         ("ipv4/tcp_max_tw_buckets", "1024"),
         ("ipv4/tcp_fastopen", "0"),
-        // Else a connection for which there was no room is finished later, maybe when another call runs.
+        // Otherwise a connection that found no room could complete later, during another call.
         ("ipv4/tcp_abort_on_overflow", "1"),
         ("ipv4/ip_local_reserved_ports", &listed),
     ];
     if six {
-        // A kernel that was started with IPv6 disabled gives it no addresses otherwise.
+        // Otherwise a kernel booted with IPv6 disabled assigns no IPv6 address here.
         all.push(("ipv6/conf/all/disable_ipv6", "0"));
     }
     for (name, value) in all {
@@ -118,7 +118,7 @@ fn listening(family: AddressFamily, address: &dyn SockaddrLike, waiting: i32) ->
     Ok(made)
 }
 
-/// Loopback's number, the first in every namespace.
+/// The interface index of loopback in every namespace.
 const LOOPBACK: u32 = 1;
 /// Flags of requests that make something; the kernel acknowledges them.
 const ACK: i32 = libc::NLM_F_ACK;
@@ -170,7 +170,7 @@ fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Packets that have a route: of this protocol to a port, and from it.
+/// Packets that get a route: of this protocol, to a port or from it.
 struct Routed {
     family: u8,
     protocol: u8,

@@ -1,5 +1,5 @@
 //! Wall: view. What is not granted does not exist: a small read-only tree in memory, with the interpreter,
-//! the system libraries and the granted paths bound at their own places.
+//! the system libraries and the granted paths bound at their own paths.
 //!
 //! Built once for each launcher, in its own mount namespace. Each granted path is opened once, compared with
 //! what the host resolved, and bound from the open descriptor.
@@ -37,13 +37,13 @@ pub use crate::policy::base_view::OURS;
 pub const EMPTY: &str = "/.toolhost/empty";
 /// Empty folder that covers masked folders and `KEPT_MOUNTS`.
 pub const EMPTY_FOLDER_PATH: &str = "/.toolhost/nothing";
-/// The launcher's own: mounts that wait for their place below /tmp, and the whole scratch. Covered before each call,
-/// because masks cover the final places only, and their files could be reached through here.
+/// The launcher's own folder: mounts to be bound below /tmp, and the whole scratch. Covered before each call,
+/// because masks cover only final paths: here masked files could still be reached.
 pub const KEPT_MOUNTS: &str = "/.toolhost/kept";
 const WAITING_MOUNTS: &str = "/.toolhost/kept/aside";
 /// Where the whole tmpfs of a call's scratch is mounted, for the launcher alone.
 pub const KEPT_SCRATCH: &str = "/.toolhost/kept/scratch";
-/// Where the view is put together. /tmp exists everywhere, and the view mounted there hides its content.
+/// Where the view is assembled. /tmp exists everywhere, and the view mounted there hides its content.
 const SITE: &str = "/tmp";
 
 /// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
@@ -97,9 +97,9 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
     Problem::from_wall("view", what)
 }
 
-/// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then
-/// leads. Called before the view is raised, while the program can be reached by its path. Where another file lies at
-/// that path by now, the mount holds a copy of what was opened.
+/// Opens our own program through a separate read-only mount: /proc/self/exe of a process behind the walls leads
+/// there. Called before the view is raised, while the program can be reached by its path. If another file lies at
+/// that path by now, the mount holds a copy of the opened file.
 pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
     let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));
@@ -278,7 +278,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
             }
         }
     }
-    // Places for the staged copies of each call; below a shown folder they exist.
+    // Mount points for staged copies; below a shown folder they exist already.
     for stage in setup.stages.iter().filter(|stage| !stage.show_rest && !is_late(&stage.folder)) {
         make_folder(&inside(&stage.folder))?;
     }
@@ -294,7 +294,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     Ok(view)
 }
 
-/// A made-up /etc (so that no account or host of this machine shows), /dev links, and our shims.
+/// A synthetic /etc (which shows no account or host of this machine), /dev links, and our shims.
 fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), Problem> {
     let id = crate::sandbox::identity::GUEST;
     // In the order of `MADE_ETC`.

@@ -25,7 +25,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keeping {
-    /// A file that has reached this size is closed, bytes. It can be longer by the records of calls that ran then.
+    /// A file of this size is closed, bytes. The records of calls that ran at that time can make it longer.
     pub segment_bytes: u64,
     /// Closed files beside the log; older ones are removed.
     pub segments: usize,
@@ -57,7 +57,7 @@ pub(super) struct Segment {
     file: File,
     device: (u32, u32),
     inode: u64,
-    /// flock(2) keeps other processes out, this the other threads.
+    /// Excludes other threads; flock(2) excludes processes.
     writer: Mutex<()>,
 }
 
@@ -83,7 +83,7 @@ impl Segment {
         Ok(Segment { folder, name, file, device, inode: facts.ino(), writer: Mutex::default() })
     }
 
-    /// Its size, if the log's name still leads to it; an error if others may write it by now.
+    /// The file's size, if the log's name still leads to it. An error: others may write it.
     pub fn size_if_current(&self, log: &Path) -> Result<Option<u64>, String> {
         let now = CString::new(log.as_os_str().as_bytes()).ok().and_then(|path| sandbox::lstat(&path).ok());
         let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode)) else { return Ok(None) };
@@ -133,8 +133,8 @@ impl Segment {
         }
     }
 
-    /// Closes this file under the next number, unless another process did, and removes the oldest ones. Returns when
-    /// the newest removed file was last changed. The next call retries what fails here.
+    /// Renames this file to the next number, unless another process did, and removes the oldest ones. Returns the
+    /// time at which the newest removed file was last changed. The next call retries what fails here.
     pub fn close(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
         let _writer = lock(&self.writer);
         if self.file.try_lock().is_err() {
@@ -159,7 +159,7 @@ impl Segment {
         let mut removed = None;
         for (_, name) in closed.iter().take(closed.len().saturating_sub(keeping.segments)) {
             let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else { continue };
-            // A file that somebody writes is removed another time. (Ours is locked too, but it is the newest.)
+            // A file that is being written is removed later. (Ours is locked too, but it is the newest.)
             if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
                 removed = removed.max(file.metadata()?.modified().ok());
             }
@@ -220,7 +220,7 @@ pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
     for c in text.chars() {
         match c {
             ' '..='~' => line.push(c),
-            // serde_json leaves such a character as it is, and only inside strings.
+            // serde_json does not escape such characters; they occur only in strings.
             _ => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
@@ -263,6 +263,6 @@ mod tests {
         assert_eq!(text(folder, "log.000005"), format!("{}\nlate\n", line(5)));
         let gone = Segment::current(&log).expect("open");
         std::fs::remove_file(&log).expect("removed");
-        assert!(!gone.add("lost").expect("no error"), "a file that is gone takes none");
+        assert!(!gone.add("lost").expect("no error"), "a removed file takes no record");
     }
 }

@@ -66,7 +66,7 @@ async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64
         let mut told = json!({"id": call.id, "tool": call.tool, "status": status, "began": call.began});
         receipt.ended.iter().for_each(|ended| told["ended"] = json!(ended));
         if !fits {
-            // It is larger than an answer of this tool may be.
+            // The result is larger than an answer may be.
             told["resultLeftOut"] = json!(true);
         }
         let told = match kept {

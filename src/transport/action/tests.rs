@@ -138,15 +138,15 @@ fn values_are_text_and_cdata() {
 #[test]
 fn xml_is_read_strictly() {
     for (inside, wanted) in [
-        ("a & b", "column 57: this & begins no reference"),
+        ("a & b", "column 57: this & is not a reference"),
         ("a && b", "column 57"),
         ("&nbsp;", "&nbsp; is not known"),
         ("&custom;", "&custom; is not known"),
         ("&#0;", "is not a character of XML"),
         ("&#xFFFE;", "is not a character of XML"),
         ("&#xD800;", "is not a character of XML"),
-        ("a < b", "column 57: this < begins no tag"),
-        ("a <b", "column 57: this < begins no tag"),
+        ("a < b", "column 57: this < is not a tag"),
+        ("a <b", "column 57: this < is not a tag"),
         ("<b>", "expected `</b>`"),
         ("a\u{1}b", "column 56: the character U+0001 is not allowed in XML"),
         ("<![CDATA[\u{0}]]>", "the character U+0000 is not allowed in XML"),
@@ -159,7 +159,7 @@ fn xml_is_read_strictly() {
         ("<a b='1' b='2'>x</a>", "an attribute of <a>"),
         ("<a b='<'>x</a>", "an attribute of <a> holds a character that XML does not allow"),
         ("<a b='&x;'>x</a>", "column 55"),
-        ("<1a>x</1a>", "this < begins no tag"),
+        ("<1a>x</1a>", "this < is not a tag"),
     ] {
         let message = value(inside).expect_err(inside);
         assert!(message.starts_with("Malformed XML in ACTION block at line 1, column "), "{inside}: {message}");

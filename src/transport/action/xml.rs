@@ -1,16 +1,16 @@
-//! Reads one XML element, strictly and within the bounds of `quantity`; entities of a document are refused.
+//! Reads one XML element, strictly and within the bounds of `quantity`; a document's own entities are refused.
 
 use crate::quantity::{Limit, MAX_ACTION_DEPTH, MAX_ACTION_ELEMENTS, MAX_ACTION_TAG_BYTES};
 use quick_xml::errors::{Error, IllFormedError};
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-/// What XML takes for white space.
+/// XML white space.
 const BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
 
 pub struct Element<'t> {
     pub name: &'t str,
-    /// Where its tag begins.
+    /// Offset of its tag.
     pub at: usize,
     pub attributes: Vec<(String, String)>,
     /// Its own text, trimmed except where it was in CDATA.
@@ -18,13 +18,13 @@ pub struct Element<'t> {
     pub children: Vec<Element<'t>>,
 }
 
-/// What is wrong, and where.
+/// A syntax error, and its offset.
 pub struct Broken {
     pub at: usize,
     pub what: String,
 }
 
-/// Reads the element that begins at `start`. Returns also where it ends.
+/// Reads the element that begins at `start`. Also returns its end.
 pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
     let mut reader = Reader::from_str(&text[start..]);
     let place = |position: u64| start + usize::try_from(position).unwrap_or_default();
@@ -84,7 +84,7 @@ fn check_bounds(bytes: usize, depth: usize, elements: usize) -> Result<(), Strin
     Ok(())
 }
 
-/// An element of which the end is still to come.
+/// An element that is not closed yet.
 struct OpenElement<'t> {
     element: Element<'t>,
     /// Text since the last CDATA section.
@@ -99,7 +99,7 @@ impl<'t> OpenElement<'t> {
     fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, Broken> {
         let broken = |what: String| Broken { at, what };
         if !is_name(name) {
-            return Err(broken("this < begins no tag: write &lt;, or put the value in CDATA".to_owned()));
+            return Err(broken("this < is not a tag: write &lt;, or put the value in CDATA".to_owned()));
         }
         // Each attribute is compared with all before it.
         if tag.len() > MAX_ACTION_TAG_BYTES {
@@ -193,7 +193,7 @@ fn plain(text: &str) -> Result<(), Broken> {
 /// The tokenizer's message, without its heading.
 fn words(error: &Error) -> String {
     if matches!(error, Error::IllFormed(IllFormedError::UnclosedReference)) {
-        return "this & begins no reference: write &amp;, or put the value in CDATA".to_owned();
+        return "this & is not a reference: write &amp;, or put the value in CDATA".to_owned();
     }
     let said = error.to_string();
     said.split_once(": ").map_or(said.as_str(), |(_, said)| said).to_owned()

@@ -1,5 +1,5 @@
 //! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read
-//! once its memory is charged. And what a caller sees of its calls: `/v1/calls`.
+//! once its memory is charged. Also lists a caller's calls: `/v1/calls`.
 
 use super::reply::{self, Events, KEEP_ALIVE, Recipient, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
@@ -17,7 +17,7 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Longest wait for the end of a call, seconds.
 const MAX_WAIT_SECONDS: u64 = 60;
-/// How often a stream checks a call that does not change: that takes ten minutes.
+/// How often a stream checks a call before it ends: about ten minutes in all.
 const MAX_CHECKS: u32 = 40;
 
 /// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are ignored, as
@@ -40,7 +40,7 @@ pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<
     by_body.unwrap_or_else(|| preference(&known.headers).0 || by_tool())
 }
 
-/// The receipt of a call. A refusal leaves its record like any other, and has its own status.
+/// Submits a call, and answers with its receipt. A refusal is recorded, and has its own status.
 pub async fn begin(start: Start, request: CallRequest, callback: Option<String>, recipient: &Recipient) -> Response {
     let Start { known: KnownRequest { server, .. }, begun } = start;
     let (id, label) = (request.id.clone(), request.label.clone());
@@ -63,8 +63,7 @@ pub async fn begin(start: Start, request: CallRequest, callback: Option<String>,
     }
 }
 
-/// `GET /v1/calls`: the calls of a caller that are open, and those that ended lately; of those in the background all
-/// that are retained.
+/// `GET /v1/calls`: the caller's open and recently ended calls, and all background calls that are retained.
 pub async fn list(known: KnownRequest) -> Response {
     let (server, who) = (&known.server, known.acting());
     let receipts = server.background.receipts(&who);
@@ -72,12 +71,12 @@ pub async fn list(known: KnownRequest) -> Response {
     let others = server.service.calls(&who).into_iter().filter(|call| !ids.contains(call.id.as_str()));
     let mut all: Vec<Value> = others.map(|call| json!(call)).collect();
     all.extend(receipts.iter().map(|receipt| json!(receipt)));
-    // The ids of calls are in the order of time.
+    // Ids of calls sort by time.
     all.sort_by(|a, b| (a["phase"] != "ended", a["id"].as_str()).cmp(&(b["phase"] != "ended", b["id"].as_str())));
     reply::json(StatusCode::OK, &json!({ "calls": all }))
 }
 
-/// `GET /v1/calls/{call}`: with its result once it ended, where it ran in the background.
+/// `GET /v1/calls/{call}`: the state of a call; of an ended background call also the result.
 pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let (server, who) = (&known.server, known.acting());
     let background = &server.background;

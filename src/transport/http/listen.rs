@@ -84,7 +84,7 @@ impl Listener {
         }
     }
 
-    /// Where it really listens: the port may have been left to the kernel.
+    /// The bound address: for port 0 the kernel chose the port.
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
@@ -163,8 +163,8 @@ fn listens(path: &Path) -> io::Result<bool> {
 }
 
 impl Socket {
-    /// The user at the other end. `None`: it is not on this machine, or the kernel names no owner. `Err`: that could
-    /// not be found out.
+    /// The user at the other end. `None`: it is not on this machine, or has no owner. `Err`: the lookup
+    /// failed.
     pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
         match self {
             Socket::Unix(stream) => peer::unix_peer(stream).map(Some),

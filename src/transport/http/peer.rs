@@ -1,5 +1,5 @@
-//! The user at the other end of a connection of this machine, as the kernel says. A connection without an owner differs
-//! from one about which the kernel could not be asked.
+//! The local user at the other end of a connection, from the kernel. `Ok(None)`: the connection has no owner. `Err`:
+//! the kernel could not be asked.
 
 use crate::base::lock;
 use crate::base::netlink::Netlink;
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 /// SOCK_DIAG_BY_FAMILY (sock_diag(7)).
 const BY_FAMILY: u16 = 20;
 /// TCP_ESTABLISHED, and the states in which one end was shut: FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
-/// Others are listeners, or connections that are not made yet or over.
+/// Other states are listening, connecting or closed.
 const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
 /// Offsets of `idiag_state`, the two ports, `idiag_uid` and `idiag_inode` in inet_diag_msg.
 const STATE: usize = 1;
@@ -27,7 +27,7 @@ pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&stream.as_fd(), PeerCredentials)?.uid())
 }
 
-/// A netlink socket that is kept, so that a host without a free descriptor can still ask the kernel.
+/// A netlink socket that stays open, so that lookups work without a free descriptor.
 #[derive(Default)]
 pub struct Kernel(Mutex<Option<Netlink>>);
 
@@ -116,7 +116,7 @@ mod tests {
             let mut other = theirs;
             other.set_port(theirs.port() ^ 1);
             assert_eq!(owner(other, ours), None, "the other end is closed");
-            // One that sends no more is still somebody's, until it is closed.
+            // A half-closed connection has an owner until it is closed.
             client.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!((owner(theirs, ours), owner(ours, theirs)), (Some(me), Some(me)), "half closed");
             drop(client);

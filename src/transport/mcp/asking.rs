@@ -1,5 +1,5 @@
-//! Questions to a client: those of a tool, whose call is repeated with the answers, and to its person, whether a call
-//! may run. A newer client gets a result that asks, with a sealed state; an older one is asked while its request waits.
+//! Questions to a client: a tool's questions (its call is repeated with the answers), and whether a person lets a call
+//! run. A newer client gets them as a result with a sealed state; an older one is asked while its request waits.
 
 use crate::base::places::Place;
 use crate::base::{lock, sha256_hex, text};
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// How long a client may take to answer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How often a tool may ask before it answers, if the client is asked while its request waits.
+/// Most rounds of questions in one call, if the client is asked while its request waits.
 pub const ROUNDS: usize = 8;
 /// The key of the question whether a call may run, which no tool's question has.
 pub const PERSON: &str = "toolhost.confirm";
@@ -45,7 +45,7 @@ pub struct SealedState {
 /// An answer, and which question it is for.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PersonAnswer {
-    /// The call that was asked about, whose question counts once.
+    /// The call in question. Its question is answered once.
     pub call: String,
     pub digest: String,
     #[serde(default)]
@@ -76,7 +76,7 @@ impl Seal {
         answers: Option<InputResponses>,
     ) -> Result<SealedState, ErrorData> {
         let Some(state) = state else { return Ok(SealedState::default()) };
-        let words = "This requestState was not given for this call, or is too old.";
+        let words = "This requestState is for another call, or is too old.";
         let opened = self.codec()?.open_with(state, bound).map_err(|_| ErrorData::invalid_params(words, None))?;
         let mut opened: SealedState = serde_json::from_slice(&opened).unwrap_or_default();
         let mut answers: Map<String, Value> = answers.unwrap_or_default().into_iter().collect();
@@ -112,7 +112,7 @@ pub fn supported_asks(context: &RequestContext<RoleServer>) -> Vec<Ask> {
     Ask::ALL.into_iter().filter(has).collect()
 }
 
-/// The error for a client that lacks what a tool asks.
+/// The error for a client that lacks a needed capability.
 pub fn missing(questions: &Questions, client: &AskableClient) -> ErrorData {
     let missing = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
     let named: Map<String, Value> = missing.map(|ask| (ask.word().to_owned(), json!({}))).collect();
@@ -145,7 +145,7 @@ fn form(asked: &Value) -> Value {
     }
 }
 
-/// The questions as MCP has them. A person reads which tool asks.
+/// The questions as MCP requests. A form says which tool asks.
 pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
     let request = |(key, mut request): (String, Value)| {
         if request["method"] == Ask::Elicitation.method() {
@@ -231,7 +231,7 @@ impl OpenQuestions {
         true
     }
 
-    /// Ends a question. True, once for each, if its time is not over.
+    /// Ends a question. True only once, and only before its deadline.
     fn end(&self, call: &str) -> bool {
         lock(&self.known).remove(call).is_some_and(|(until, _)| until > Timestamp::now())
     }
@@ -242,10 +242,10 @@ impl OpenQuestions {
 pub struct Person {
     /// Whether the caller is an operator.
     pub operator: bool,
-    /// A client of the older era is asked while this request waits.
+    /// An older client, which is asked while this request waits.
     pub older: Option<(Peer<RoleServer>, RequestId)>,
     pub open: Arc<OpenQuestions>,
-    /// What a newer client brought back of an earlier question.
+    /// A newer client's answer to an earlier question.
     pub answer: Mutex<Option<PersonAnswer>>,
     /// The question for a newer client, which makes the call again with the answer.
     pub question: Mutex<Option<Question>>,
@@ -269,7 +269,7 @@ impl Person {
             return service::Answer::InputRequired;
         };
         if !self.open.end(&call) {
-            let message = "A person's answer counts once, and in its time: make the call again, without it.";
+            let message = "A person's answer counts once, and until its deadline: make the call again without it.";
             return refuse(Kind::AuthorizationError, message);
         }
         if digest != question.digest {
@@ -297,14 +297,14 @@ fn refuse(kind: Kind, message: &str) -> service::Answer {
     service::Answer::Refused(Fault::new(kind, message).retryable())
 }
 
-/// The answer of a form that a client brings back. Only what was ticked is a yes.
+/// Judges the form that a client sends back. Only a ticked box is a yes.
 fn judge(answer: &Value, by: String) -> service::Answer {
     match answer["action"].as_str() {
         Some("accept") if answer["content"]["approve"] == true => service::Answer::Approved { by },
         Some("accept" | "decline") => service::Answer::Denied { by },
         Some("cancel") => service::Answer::Dismissed { by },
         _ => {
-            let message = "The client was requested to ask its person about this call, and did not.";
+            let message = "The client should have asked its person about this call, and did not.";
             service::Answer::Refused(Fault::new(Kind::AuthorizationError, message))
         }
     }

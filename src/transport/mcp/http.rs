@@ -29,10 +29,10 @@ const VERSION: &str = "mcp-protocol-version";
 const LAST_EVENT: &str = "last-event-id";
 /// The method by which a client opens a stream of change notifications.
 const LISTENS: &str = "subscriptions/listen";
-/// The bound of rmcp, bytes. No message is that long once its arguments are taken out.
+/// Body limit of rmcp, bytes. A message without its arguments is always shorter.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// The body of an answer. Dropping it ends the call: at once, or once its client's time to come back is over.
+/// The body of an answer. Dropping it ends the call: at once, or when its client may no longer reconnect.
 pub type Replies = UnsyncBoxBody<Bytes, Infallible>;
 type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
@@ -49,10 +49,10 @@ impl Streamable {
         let sessions = Sessions::new(service.limiter().clone());
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
-            // An answer before which nothing else was sent is one document.
+            // An answer without earlier events is one JSON document.
             .with_json_response(true)
             .with_cancellation_token(closing.clone())
-            // The gate has looked at Host and Origin.
+            // The gate has checked Host and Origin.
             .disable_allowed_hosts()
             .disable_allowed_origins();
         config.max_request_body_bytes = MAX_MESSAGE_BYTES;
@@ -78,7 +78,7 @@ impl Streamable {
             Ok(Some(received)) => received,
             Ok(None) => return reply(StatusCode::ACCEPTED, Bytes::new()),
             Err(refusal) => {
-                let fault = Fault::new(Kind::ParameterValidationError, "The body is not a message of MCP.");
+                let fault = Fault::new(Kind::ParameterValidationError, "The body is not an MCP message.");
                 let request = CallRequest { counted: usize::MAX, ..CallRequest::refused(caller, "", fault) };
                 drop(self.mcp.service.call(request, Sink::none()).await);
                 return refused(StatusCode::BAD_REQUEST, &refusal);
@@ -100,7 +100,7 @@ impl Streamable {
         let begun = request.is_none_or(|request| request.request.method() != LISTENS).then_some(begun);
         let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let user = caller.user.clone();
-        // A message without arguments is read by now, and gives its quota back.
+        // A message without arguments gives its memory quota back here.
         let arguments = arguments.map(|text| (text, Some(charge))).into();
         let own = McpRequest { approver, arguments, counted, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
@@ -212,7 +212,7 @@ impl Streamable {
     }
 }
 
-/// The revision that a request names.
+/// The protocol version of a request.
 fn version(parts: &Parts) -> &str {
     parts.headers.get(VERSION).and_then(|version| version.to_str().ok()).unwrap_or_default()
 }

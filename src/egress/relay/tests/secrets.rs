@@ -105,7 +105,7 @@ impl Rig {
         self.upstream(PORT, serve).await;
     }
 
-    /// A host that keeps what it gets, and answers each head with this.
+    /// A host that stores what it receives, and sends `answer` to each head.
     async fn secure(&self, acceptor: &TlsAcceptor, answer: &str) -> Arc<Mutex<Vec<u8>>> {
         let kept: Arc<Mutex<Vec<u8>>> = Arc::default();
         let (own, answer) = (Arc::clone(&kept), answer.to_owned());

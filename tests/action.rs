@@ -334,6 +334,7 @@ fn secrets_in_inputs_are_recorded_nowhere() {
     let records = || json!(playground.records()).to_string();
     for (map, n, code) in [
         ("{\"token\": \"hunter2-secret\"}", "1", 0),
+        ("{\"tokne\": \"hunter2-secret\"}", "1", 0),
         ("{\"token\": \"hunter2-secret\"}", "x", 2),
         ("{\"token\": \"hunter2-secret\"", "1", 2),
     ] {

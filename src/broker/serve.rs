@@ -8,7 +8,7 @@ use super::terms::{Terms, Topic};
 use crate::base::json::{Dialect, parse};
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -22,6 +22,8 @@ pub struct ServiceRequest {
     pub arguments: Map<String, Value>,
 }
 
+const TOO_LARGE: &str = "The answer is larger than the broker takes.";
+
 /// A tool service.
 pub trait ToolService: Send + Sync + 'static {
     /// Answers one request. A string is sent as it is, any other value as JSON. Parts that go to `stream` are sent at
@@ -34,6 +36,8 @@ pub trait ToolService: Send + Sync + 'static {
 pub struct ReplyStream {
     replies: Arc<Replies>,
     id: Vec<u8>,
+    /// An error was sent in place of a reply. It ends the stream.
+    failed: AtomicBool,
 }
 
 /// Publishes the replies.
@@ -45,7 +49,13 @@ struct Replies {
 
 impl ReplyStream {
     pub async fn send(&self, part: impl Into<String>) {
-        self.replies.put(&self.id, ToolServiceResponse::part(part.into())).await;
+        self.put(ToolServiceResponse::part(part.into())).await;
+    }
+
+    async fn put(&self, reply: ToolServiceResponse) {
+        if !self.failed.load(Ordering::Relaxed) && !self.replies.put(&self.id, reply).await {
+            self.failed.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -69,7 +79,8 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
 }
 
 async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
-    let stream = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
+    let failed = AtomicBool::new(false);
+    let stream = Arc::new(ReplyStream { replies: replies.clone(), id: delivery.id.clone(), failed });
     let reply = match parse_request(&delivery.body) {
         // Two kinds of message get no reply: one that is a reply itself, and one whose id is too long.
         Ok(None) => None,
@@ -77,7 +88,8 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
         Ok(Some(asked)) => {
             // A separate task, so that a panic ends nothing else; this one cancels it.
             let mut work = JoinSet::new();
-            work.spawn(async move { service.invoke(asked, &stream).await });
+            let parts = stream.clone();
+            work.spawn(async move { service.invoke(asked, &parts).await });
             Some(match work.join_next().await {
                 Some(Ok(Ok(Value::String(text)))) => ToolServiceResponse::whole(text),
                 Some(Ok(Ok(value))) => ToolServiceResponse::whole(value.to_string()),
@@ -88,7 +100,7 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
         Err(why) => Some(ToolServiceResponse::failed(why)),
     };
     if let Some(reply) = reply {
-        replies.put(&delivery.id, reply).await;
+        stream.put(reply).await;
     }
     if let Err(why) = delivery.done().await {
         tracing::warn!(target: "toolhost::broker", "a request was answered, but may be delivered again: {why}");
@@ -96,23 +108,25 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
 }
 
 impl Replies {
-    async fn put(&self, id: &[u8], reply: ToolServiceResponse) {
-        for reply in [reply, ToolServiceResponse::failed("The answer is larger than the broker takes.")] {
+    /// Whether the reply was sent as it is. In place of one that is too large an error is sent.
+    async fn put(&self, id: &[u8], reply: ToolServiceResponse) -> bool {
+        for (reply, is_sent) in [(reply, true), (ToolServiceResponse::failed(TOO_LARGE), false)] {
             let refused = self.refused.load(Ordering::Relaxed);
             let Some(body) = reply.encode().filter(|body| body.len() < refused) else { continue };
             let before = self.link.state();
             match self.link.publish(id, &body).await {
                 // The client may have stopped listening.
-                Ok(()) | Err(PublishError::NoListener) => return,
+                Ok(()) | Err(PublishError::NoListener) => return is_sent,
                 // The reply was too large for the broker, which ended the connection. Requests of that connection come
                 // again, and a reply of this size must not end the next one.
                 Err(PublishError::TooLarge) => {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
                     self.link.wait_for_change(&before).await;
                 }
-                Err(why) => return tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}"),
+                Err(why) => tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}"),
             }
         }
+        false
     }
 }
 

@@ -129,11 +129,12 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             let (served, _) = tokio::join!(served, answering.join_all());
             served
         };
-        tokio::select! {
-            ended = rest => ended?,
+        let ended = tokio::select! {
+            ended = rest => ended,
             never = wait_for_second_stop(&kill) => match never {},
-        }
+        };
         last.0.flush_traces(process::LAST_SPANS).await;
+        ended?;
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
     // A thread may still wait for standard input; nothing of a call is left.

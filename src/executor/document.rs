@@ -14,6 +14,11 @@ use std::time::Instant;
 /// Largest file of a resource, bytes.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Whether a media type is JSON, whatever its case and parameters (RFC 9110, 8.3.1).
+fn is_json(mime: &str) -> bool {
+    mime.split(';').next().is_some_and(|kind| kind.trim_end().to_ascii_lowercase().ends_with("json"))
+}
+
 /// The executor of prompts and resources.
 #[derive(Debug, Default)]
 pub struct Documents;
@@ -33,7 +38,7 @@ impl Executor for Documents {
                     if let Some(mime) = mime {
                         resource["mimeType"] = json!(mime);
                     }
-                    let quoted = mime.as_deref().is_some_and(|mime| mime.ends_with("json"));
+                    let quoted = mime.as_deref().is_some_and(is_json);
                     match body {
                         Body::Text(text) => resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted)),
                         Body::File(path) => {
@@ -118,5 +123,6 @@ mod tests {
         assert_eq!(fill("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
         assert_eq!(fill("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
         assert_eq!(fill("open {{a", "{{", "}}", &input, false), "open {{a");
+        assert!(["application/json", "a/b+JSON ;charset=utf-8"].into_iter().all(is_json) && !is_json("text/json5"));
     }
 }

@@ -1,5 +1,5 @@
-//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed,
-//! and what cannot be enforced is not accepted.
+//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed
+//! (but for reading the tool's own folder), and what cannot be enforced is not accepted.
 
 use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};

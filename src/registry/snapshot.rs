@@ -161,8 +161,7 @@ impl Snapshot {
         if let Some(file) = owner::linked_file_id(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
             let same = sites.filter(|site| site.script.as_deref().and_then(owner::linked_file_id) == Some(file));
-            let owners: BTreeSet<_> = same.map(|site| site.manifest.as_path()).collect();
-            manifests = if owners.is_empty() { manifests } else { owners };
+            manifests.extend(same.map(|site| site.manifest.as_path()));
         }
         let loaded = manifests.into_iter().filter_map(|path| match self.by_manifest.get(path) {
             Some(tool) => Some(Ok(tool.clone())),

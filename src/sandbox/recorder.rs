@@ -135,7 +135,8 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
     loop {
         let mut wait = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut wait, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
         }
         if wait[0].revents().is_some_and(|ready| !ready.contains(PollFlags::POLLIN)) {

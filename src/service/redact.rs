@@ -2,7 +2,6 @@
 //! arguments, whatever their length; the mask that is made of them finds their texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
-use crate::manifest::arguments::declares;
 use crate::manifest::bounds::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::{Handler, Manifest};
 use crate::policy;
@@ -60,15 +59,10 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         }
         _ => None,
     };
-    let (mut mask, mut shown) =
+    let (mask, mut shown) =
         schema.map_or_else(|| (Mask::default(), arguments.clone()), |schema| hide(schema, arguments));
     let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
-        // An undeclared name may be the misspelt name of a secret.
-        if schema.is_some_and(|schema| !declares(schema, name)) {
-            collect(&arguments[name.as_str()], &mut mask);
-            *value = HIDDEN.into();
-        }
         match (names.map(|names| names.get(name).unwrap_or(name).as_str()), value) {
             (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
             (Some("env"), other) => *other = HIDDEN.into(),
@@ -134,6 +128,13 @@ impl<'s> Walk<'s> {
         match value {
             Value::Object(fields) => {
                 for (name, field) in fields {
+                    // An undeclared name may be the misspelt name of a secret.
+                    let mut lists = schemas.iter().filter_map(|schema| schema["properties"].as_object()).peekable();
+                    if lists.peek().is_some() && !lists.any(|names| names.contains_key(name)) {
+                        collect(field, &mut self.mask);
+                        *field = HIDDEN.into();
+                        continue;
+                    }
                     let own: Vec<_> = schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
                     self.hide(if own.is_empty() { of_items(0) } else { own }, field, depth + 1);
                 }

@@ -107,14 +107,16 @@ pub async fn of_report(
         Some(built) => Some(built),
         None => {
             let mut refused = Arc::into_inner(report)?;
-            (refused.success, refused.error, refused.output_data) = (false, Some(too_large()), None);
+            (refused.success, refused.error, refused.output_data) = (false, Some(too_large(TOOL_ANSWER)), None);
             payer.build(0, move |to| write(&refused, to)).await
         }
     }
 }
 
-/// Why an answer is not sent.
-pub fn too_large() -> Fault {
-    let words = format!("The tool ran, and its answer is larger than {MAX_RESPONSE_BYTES} bytes: ask it for less.");
-    Fault::new(Kind::ResourceLimitError, words)
+/// Why `what` is not sent.
+pub fn too_large(what: &str) -> Fault {
+    Fault::new(Kind::ResourceLimitError, format!("{what} is larger than {MAX_RESPONSE_BYTES} bytes: request less."))
 }
+
+/// The answer of a call.
+pub const TOOL_ANSWER: &str = "The tool ran, and its answer";

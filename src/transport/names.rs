@@ -70,8 +70,8 @@ impl Names {
 }
 
 /// The name of one id: the same on every host, whatever else is loaded. A plain id keeps its letters and
-/// has `__` exactly once; any other id is changed and gets `__` and a hash at its end, so that the two
-/// kinds hardly collide.
+/// has `__` once and no `___`; any other id is changed and gets `___` and a hash at its end, so that the two
+/// kinds never collide.
 fn name_of(id: &str) -> String {
     let (space, name) = id.split_once(':').unwrap_or(("", id));
     let plain = |part: &str| {
@@ -95,9 +95,9 @@ fn changed(joined: &str, id: &str) -> String {
     if !safe.starts_with(|c: char| c.is_ascii_alphabetic()) {
         safe.insert_str(0, "t-");
     }
-    safe.truncate(MAX_NAME_CHARS - HASH - 2);
+    safe.truncate(MAX_NAME_CHARS - HASH - 3);
     let hash: String = crate::base::sha256_hex(id.as_bytes()).chars().take(HASH).collect();
-    format!("{safe}__{hash}")
+    format!("{safe}___{hash}")
 }
 
 #[cfg(test)]
@@ -122,6 +122,9 @@ mod tests {
             assert!(allowed(&name), "{id} → {name}");
             assert_eq!(names.id(&name), Some(id));
         }
+        let spaced = Names::new([(&*format!("{}:x", "n".repeat(70)), None)].into_iter());
+        let taken = spaced.ids.keys().next().expect("a name").replacen("__", ":", 1);
+        assert_ne!(name_of(&taken), *spaced.ids.keys().next().expect("a name"), "a changed name is no plain id's");
         assert_eq!(names.name("core:run-code").as_deref(), Some("core__run-code"), "a plain id keeps its letters");
         assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
         assert_eq!(names.nearest("zzz"), None);

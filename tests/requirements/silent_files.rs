@@ -38,6 +38,15 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     asks["execution"] = json!({"timeoutMs": LIMIT.as_millis() as u64});
     let script = format!("import json\nprint(json.dumps(open('{}/text').read()))\n", far.display());
     playground.tool("far", "python", &script, asks);
+    playground.allow("spin", "esc:spin", &["./**"], &[&pattern]);
+    let mut writes = super::files(&["self"], &[&pattern]);
+    writes["execution"] = json!({"timeoutMs": 3 * LIMIT.as_millis() as u64});
+    playground.tool(
+        "spin",
+        "wasm",
+        "(module (memory (export \"memory\") 1) (func (export \"_start\") (loop (br 0))))",
+        writes,
+    );
     playground.tool("near", "python", "print(1)\n", json!({}));
     playground.without_breaker();
     playground.settle();
@@ -52,6 +61,9 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     let control = server.called("esc:far", json!({}));
     assert!(kind(&control) == "none" && control.to_string().contains("hello"), "{control}");
     assert_eq!(kind(&server.called("esc:near", json!({}))), "none");
+    // The host counts what a WASI tool writes while it runs.
+    let spinning = server.call("esc:spin", json!({}));
+    std::thread::sleep(LIMIT);
     kill(Pid::from_raw(silent.server.id().try_into().unwrap()), Signal::SIGUSR1).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let late = |answer: &Value| assert_eq!(kind(answer), "TimeoutError", "{answer}");
@@ -59,7 +71,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     let calls: Vec<u64> = (0..CALLS).map(|_| server.call("esc:far", json!({}))).collect();
     // While they wait, other calls are answered. They end at their limit.
     let near = server.call("esc:near", json!({}));
-    let mut all = server.answers(&[calls, vec![near]].concat());
+    let mut all = server.answers(&[calls, vec![near, spinning]].concat());
     assert_eq!(kind(&all.remove(&near).unwrap()), "none");
     all.values().for_each(late);
     assert!(began.elapsed() < LIMIT * 2 + Duration::from_secs(2), "{:?}", began.elapsed());

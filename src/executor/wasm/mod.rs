@@ -158,8 +158,9 @@ impl Wasm {
             context.opens(shape).await?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            let calling = session.call(&input, per_call, clock.left(), &mut heard);
-            match session::count_writes(live, &shape.limits, calling).await? {
+            let left = clock.left();
+            let calling = session.call(&input, per_call, left, &mut heard);
+            match session::count_writes(live, (&shape.limits, left), calling).await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
                 Err(SessionError::Before) if from_pool => {}
                 end => break (session, end, started),

@@ -19,6 +19,7 @@ use crate::sandbox::grants::ResolvedGrants;
 use crate::sandbox::protocol::{Killed, Mount};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{Totals, limits};
+use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,8 @@ const START: Duration = Duration::from_secs(20);
 /// How long the host waits beyond the limit, so that the worker can report its usage. Short, because
 /// the guest must not run on.
 const GRACE: Duration = Duration::from_millis(12);
+/// How long counting what was written may go on after the limit of the call.
+const MAX_LAST_COUNT: Duration = Duration::from_secs(1);
 
 /// Memory of a worker itself, without compiled code: measured 2 MiB, 17 MiB with the
 /// pages of the binary, and 36 MiB where the kernel counts what is mapped (RLIMIT_DATA).
@@ -197,7 +200,8 @@ impl Session {
             Ok(Ok(Some(_))) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
             Ok(Ok(None)) => {
                 let limit = session.child.limit().await;
-                Err(broken(&format!("it ended while starting ({limit:?})"), &io::ErrorKind::UnexpectedEof.into()))
+                let limit = limit.map_or_else(String::new, |limit| format!(" at its limit {}", limit.name()));
+                Err(broken(&format!("it ended while starting{limit}"), &io::ErrorKind::UnexpectedEof.into()))
             }
             Ok(Err(e)) => Err(broken("while starting", &e)),
             Err(_) => Err(broken("it did not start in time", &io::ErrorKind::TimedOut.into()).retryable()),
@@ -339,34 +343,44 @@ fn broken(what: &str, error: &io::Error) -> Fault {
 }
 
 /// Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts,
-/// since a worker serves several calls, which only the host tells apart.
+/// since a worker serves several calls, which only the host tells apart. Where a file system does not answer, the call
+/// ends at its limit, `left`.
 pub async fn count_writes<T>(
     (mounts, before): (&[Mount], Totals),
-    limits: &Limits,
+    (limits, left): (&Limits, Duration),
     call: impl Future<Output = Result<T, SessionError>>,
 ) -> Result<Result<T, SessionError>, Fault> {
-    let Some(written) = WriteWatch::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
+    if !mounts.iter().any(WriteWatch::is_needed) {
         return Ok(call.await);
-    };
-    let mut written = written.for_host();
-    tokio::pin!(call);
-    loop {
-        let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call).await.ok();
-        let (last, limits) = (ended.is_some(), limits.clone());
-        let look = move || {
-            let over = if last { written.look_at_end(&limits) } else { written.look(&limits) };
-            (written, over)
-        };
-        let (back, over) = tokio::task::spawn_blocking(look).await.map_err(|e| uncounted(&io::Error::other(e)))?;
-        written = back;
-        match (over.map_err(|errno| uncounted(&errno.into()))?, ended) {
-            (Some(limit), _) => {
-                return Ok(Err(SessionError::Died(Some(limit))));
-            }
-            (None, Some(ended)) => return Ok(ended),
-            (None, None) => {}
-        }
     }
+    let mounts = mounts.to_vec();
+    let counted = async {
+        let Some(begun) = look(move || WriteWatch::begin(&mounts, before)).await? else { return Ok(call.await) };
+        let mut written = begun.for_host();
+        tokio::pin!(call);
+        loop {
+            let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call).await.ok();
+            let (last, limits) = (ended.is_some(), limits.clone());
+            let (back, over) = look(move || {
+                let over = if last { written.look_at_end(&limits) } else { written.look(&limits) };
+                over.map(|over| (written, over))
+            })
+            .await?;
+            written = back;
+            match (over, ended) {
+                (Some(limit), _) => return Ok(Err(SessionError::Died(Some(limit)))),
+                (None, Some(ended)) => return Ok(ended),
+                (None, None) => {}
+            }
+        }
+    };
+    tokio::time::timeout(left.saturating_add(MAX_LAST_COUNT), counted).await.unwrap_or(Ok(Err(SessionError::Late)))
+}
+
+/// Asks a file system on a thread of its own, because it may not answer.
+async fn look<T: Send + 'static>(ask: impl FnOnce() -> Result<T, Errno> + Send + 'static) -> Result<T, Fault> {
+    let asked = tokio::task::spawn_blocking(ask).await.map_err(io::Error::other);
+    asked.and_then(|asked| asked.map_err(io::Error::from)).map_err(|error| uncounted(&error))
 }
 
 fn uncounted(error: &io::Error) -> Fault {

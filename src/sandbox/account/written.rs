@@ -40,9 +40,14 @@ pub struct WriteWatch {
 }
 
 impl WriteWatch {
+    /// Whether a call with this mount must be watched.
+    pub fn is_needed(mount: &Mount) -> bool {
+        mount.folder && mount.access == Access::Write
+    }
+
     /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is written live.
     pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<WriteWatch>, Errno> {
-        let live = || mounts.iter().filter(|mount| mount.folder && mount.access == Access::Write);
+        let live = || mounts.iter().filter(|mount| WriteWatch::is_needed(mount));
         // A folder that lies in another is counted with that one.
         let inner = |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
         let opened = live()

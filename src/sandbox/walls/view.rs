@@ -89,8 +89,7 @@ pub fn enter(plan: &mut Plan, folder: &Path) {
 }
 
 pub fn text(path: &Path) -> CString {
-    // Paths come from the kernel or were checked for NUL where they were read.
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+    CString::new(path.as_os_str().as_bytes()).expect("paths come from the kernel or were checked for NUL")
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {

@@ -213,7 +213,7 @@ pub async fn report(report: Report, status: Option<StatusCode>, recipient: &Reci
 
 /// An answer that was built. `kept` lasts until it is sent.
 pub fn document(built: Option<Built>, kept: impl Send + 'static) -> Response {
-    let Some((bytes, room)) = built else { return Refusal::from(answers::too_large()).into_response() };
+    let Some((bytes, room)) = built else { return Refusal::from(answers::too_large("The answer")).into_response() };
     let length = HeaderValue::from(bytes.len());
     let mut response = json_text(Body::from_stream(pieces(bytes, (room, kept))));
     response.headers_mut().insert(header::CONTENT_LENGTH, length);

@@ -66,7 +66,7 @@ impl McpRequest {
     /// Charges an answer that no call made. Never waits: the client can request the answer again.
     pub fn charge<T: Serialize>(&self, answer: T) -> Result<T, ErrorData> {
         let size = answers::size(&answer);
-        let room = size.map_or_else(|| Err(answers::too_large()), |size| self.payer.try_reserve(size));
+        let room = size.map_or_else(|| Err(answers::too_large("The answer")), |size| self.payer.try_reserve(size));
         *lock(&self.room) = Some(room.map_err(|fault| ErrorData::internal_error(fault.message, None))?);
         Ok(answer)
     }

@@ -67,7 +67,7 @@ async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<Resul
             let content = ResultContent { text: text.into(), slot: slot.into(), _room: room };
             (CallToolResult::success(Vec::new()), Some(content))
         }
-        None => (failure(&Report::of_fault(id, &tool, answers::too_large())), None),
+        None => (failure(&Report::of_fault(id, &tool, answers::too_large(answers::TOOL_ANSWER))), None),
     }
 }
 

@@ -405,7 +405,7 @@ async fn ids_that_the_registry_does_not_know_can_be_resolved() {
 
 /// The same call by `act` and by `call`.
 #[test]
-fn an_action_takes_the_one_road() {
+fn act_and_call_give_the_same_outcome() {
     let playground = seed(Who::ours());
     let service = "ExternalScriptExecutionService";
     let method = json!({"type": "service-method", "serviceName": service, "methodName": "executeScript"});

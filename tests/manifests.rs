@@ -48,7 +48,7 @@ fn every_bad_manifest_says_what_where_and_the_fix_and_the_published_schema_refus
 fn hosts_and_their_ports_are_bounded() {
     let asking = |hosts: Vec<String>| {
         let text = with("\"allowHosts\": []", &format!("\"allowHosts\": {}", json!(hosts)));
-        manifest::read(text.as_bytes()).map(|(manifest, _)| manifest.asks.hosts.len())
+        manifest::read(text.as_bytes()).map(|(manifest, _)| manifest.requested.hosts.len())
     };
     let named = |n: u16| (0..n).map(|n| format!("h{n}.com")).collect::<Vec<_>>();
     let ports = |n: u16| (1..=n).map(|n| format!("x.com:{n}")).collect::<Vec<_>>();

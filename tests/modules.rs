@@ -31,7 +31,7 @@ fn peak_mib(server: &Server) -> u64 {
 }
 
 /// The answer to a call of this tool, which must arrive within `seconds`.
-fn told(server: &mut Server, name: &str, seconds: u64) -> String {
+fn answer_of(server: &mut Server, name: &str, seconds: u64) -> String {
     let id = server.call_n(name, 0);
     words(&server.answers_within(&[id], Duration::from_secs(seconds))[&id])
 }
@@ -59,7 +59,7 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
         assert!(said.contains("takes more than 257 MiB, the limit for its size"), "{said}");
     }
     let began = Instant::now();
-    let said = told(&mut server, "again", 60);
+    let said = answer_of(&mut server, "again", 60);
     assert!(said.contains("compiling the module takes more than"), "{said}");
     // Another host knows it as well.
     let ended = playground.expect("esc:again", "{}", "ResourceLimitError: compiling the module takes more than");
@@ -90,7 +90,7 @@ fn modules_that_compile_for_long_hold_up_no_other() {
         server.call_n(name, 0);
     }
     wait_for("compilers run", || compilers(&playground) >= 2);
-    assert_eq!(told(&mut server, "good", 20), "1");
+    assert_eq!(answer_of(&mut server, "good", 20), "1");
     assert!(compilers(&playground) >= 2, "control: others still compile");
 }
 
@@ -104,7 +104,7 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
     file.set_len(255 << 20).unwrap();
     playground.settle();
     let mut server = Server::start(&playground);
-    assert_eq!(told(&mut server, "good", 40), "1");
+    assert_eq!(answer_of(&mut server, "good", 40), "1");
     let before = peak_mib(&server);
     let calls: Vec<u64> = (0..20).map(|n| server.call_n("sparse", n)).collect();
     let good = server.call_n("good", 0);
@@ -148,7 +148,7 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
     assert_eq!(compilers(&playground), 1, "it goes on without its callers");
     wait_for("it ends", || compilers(&playground) == 0);
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(told(&mut server, "other", 10), "1");
+    assert_eq!(answer_of(&mut server, "other", 10), "1");
 
     // A limit of address space is reported.
     let mut shell = playground.outside("/bin/bash");

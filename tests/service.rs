@@ -82,14 +82,17 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     assert!(error.person.unwrap().contains("--audit-log"));
     assert!(!world.call("fake:echo", json!({"message": 1})).await.success);
     let unread = Fault::new(ParameterValidationError, "not a call");
-    assert!(world.service.refuses(&caller(), "POST /", unread.clone()).is_err());
+    assert!(world.service.record_refusal(&caller(), "POST /", unread.clone()).is_err());
     assert_eq!(world.runs(), 0);
     // What has no record is counted in one as soon as it can be written.
     fs::remove_dir(world.root().join("state/audit.jsonl")).unwrap();
     world.service.write_counts();
     let record = world.records().pop().unwrap();
     assert_eq!(record["notes"], json!(["2 such refusals before this one have no record"]));
-    assert!(world.service.refuses(&caller(), "POST /", unread).is_ok() && world.records().len() == 2, "the control");
+    assert!(
+        world.service.record_refusal(&caller(), "POST /", unread).is_ok() && world.records().len() == 2,
+        "the control"
+    );
 }
 
 #[tokio::test]
@@ -156,7 +159,7 @@ impl Executor for XEcho {
         Box::pin(async move {
             let answer = match call.input {
                 input if input["wait"] == true => std::future::pending().await,
-                input if input["words"].is_array() => json!(context.came.elapsed().as_micros() as u64),
+                input if input["words"].is_array() => json!(context.started_at.elapsed().as_micros() as u64),
                 input => input,
             };
             Ok(crate::harness::fake::outcome(Ending::answer(&answer), Vec::new()))

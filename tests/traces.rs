@@ -61,7 +61,7 @@ fn recorded(playground: &Playground) -> Value {
 
 /// `logs.rs` checks the lines of the log.
 #[test]
-fn the_context_of_each_face_goes_on_into_tool_and_record() {
+fn the_context_of_each_transport_goes_on_into_tool_and_record() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     tools(&playground);
     let given = json!([parent("01"), STATE]);

@@ -28,7 +28,7 @@ impl Bare {
         let policy::Program::Path(program) = &shape.runtime.program else { bail!("no program of its own") };
         let mut arguments: Vec<OsString> = shape.runtime.arguments.iter().map(OsString::from).collect();
         arguments.extend(shape.script.iter().map(OsString::from));
-        let lines = environment::build(shape);
+        let lines = environment::shape_lines(shape);
         let pairs = lines.iter().filter_map(|line| line.split_once('='));
         Ok(Bare {
             program: program.clone(),

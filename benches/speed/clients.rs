@@ -284,7 +284,7 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
 /// 64 clients of a host in which 4 calls run and 4 wait, of one tool three quarters, beside 6 clients of the same host.
 pub fn full(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     board.section("a full queue: 4 run, 4 wait");
-    let service = house.another_service(Settings { running: 4, waiting: 4, ..Settings::default() })?;
+    let service = house.another_service(Settings { max_running: 4, max_queued: 4, ..Settings::default() })?;
     let server = served(house, &service)?;
     let way = Way::Web(Web::http(&server.address, "typed"));
     let length = Until::Time(Duration::from_millis(if plan.quick { 300 } else { 1000 }));

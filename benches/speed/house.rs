@@ -37,7 +37,7 @@ pub struct House {
 #[derive(Clone)]
 pub struct Tool {
     pub manifest: Arc<manifest::Manifest>,
-    pub site: manifest::Site,
+    pub site: manifest::ToolPaths,
     pub confinement: policy::Confinement,
 }
 

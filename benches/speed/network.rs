@@ -57,7 +57,7 @@ fn server() -> anyhow::Result<u16> {
 /// The tool, with an address of this machine granted.
 fn networked(house: &House, port: u16) -> anyhow::Result<Tool> {
     let mut tool = house.tool("connects")?;
-    let pattern = host::pattern(&format!("127.0.0.1:{port}")).map_err(anyhow::Error::msg)?;
+    let pattern = host::parse_pattern(&format!("127.0.0.1:{port}")).map_err(anyhow::Error::msg)?;
     let text = |text: &str| text.to_owned();
     let (asked, rule, why) = (pattern.to_string(), text("bench"), text("bench"));
     let grant = HostGrant { pattern, ranges: vec!["127.0.0.0/8".parse()?], asked, rule, why };

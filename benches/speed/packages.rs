@@ -211,7 +211,7 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
     let index = Index::built_in(Ecosystem::Python);
     let machine = policy::Machine {
         named_runtimes: named.collect(),
-        indexes: [((Ecosystem::Python, DEFAULT.to_owned()), index.words())].into(),
+        indexes: [((Ecosystem::Python, DEFAULT.to_owned()), index.describe())].into(),
         ..(*house.machine).clone()
     };
     let registry = registry::Registry::new();

@@ -4,7 +4,7 @@
 //! An entry stays until its deadline. After that it is removed when room is needed: the earliest one first, of the key
 //! whose unused entries are largest in all.
 
-use super::places::{Claim, Place, Places};
+use super::semaphore::{Claim, FairSemaphore, Permit};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -22,7 +22,7 @@ pub fn now() -> Duration {
 
 #[derive(Debug)]
 pub struct Shares<K, V> {
-    places: Arc<Places>,
+    semaphore: Arc<FairSemaphore>,
     entries: BTreeMap<K, Entry<V>>,
     /// For each key: its entries that are not in use, by deadline, and their total size.
     unused: HashMap<String, (BTreeSet<(Duration, K)>, usize)>,
@@ -30,15 +30,15 @@ pub struct Shares<K, V> {
 
 #[derive(Debug)]
 pub struct Entry<V> {
-    place: Place,
+    permit: Permit,
     until: Duration,
     value: V,
 }
 
 impl<K, V> Default for Shares<K, V> {
-    /// Its `Places` have no bounds of their own: each claim has them.
+    /// Its semaphore has no bounds of its own: each claim has them.
     fn default() -> Shares<K, V> {
-        Shares { places: Places::new(0, 0), entries: BTreeMap::new(), unused: HashMap::new() }
+        Shares { semaphore: FairSemaphore::new(0, 0), entries: BTreeMap::new(), unused: HashMap::new() }
     }
 }
 
@@ -46,10 +46,10 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     /// Removes the entry of this key, and inserts another. False: it has no room.
     pub fn put(&mut self, key: K, (claim, size): (Claim, usize), until: Duration, value: V) -> bool {
         self.remove(&key);
-        let mut place = self.places.none();
-        let fits = self.make_room(&mut place, &claim, size);
+        let mut permit = self.semaphore.none();
+        let fits = self.make_room(&mut permit, &claim, size);
         if fits {
-            self.insert(key, Entry { place, until, value });
+            self.insert(key, Entry { permit, until, value });
         }
         fits
     }
@@ -57,7 +57,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     /// Charges an entry to another claim or size. False: without room, the entry stays as it was.
     pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
         let Some(mut entry) = self.remove(key) else { return false };
-        let fits = self.make_room(&mut entry.place, &claim, size);
+        let fits = self.make_room(&mut entry.permit, &claim, size);
         self.insert(key.clone(), entry);
         fits
     }
@@ -82,10 +82,10 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     }
 
     fn insert(&mut self, key: K, entry: Entry<V>) {
-        for (name, _) in entry.place.claim.iter().filter(|_| entry.until != IN_USE) {
+        for (name, _) in entry.permit.claim.iter().filter(|_| entry.until != IN_USE) {
             let (unused, size) = self.unused.entry(name.clone()).or_default();
             unused.insert((entry.until, key.clone()));
-            *size += entry.place.size;
+            *size += entry.permit.size;
         }
         self.entries.insert(key, entry);
     }
@@ -93,10 +93,10 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     pub fn remove(&mut self, key: &K) -> Option<Entry<V>> {
         let (key, entry) = self.entries.remove_entry(key)?;
         let at = (entry.until, key);
-        for (name, _) in &entry.place.claim {
+        for (name, _) in &entry.permit.claim {
             if let Some((unused, size)) = self.unused.get_mut(name).filter(|(unused, _)| unused.contains(&at)) {
                 unused.remove(&at);
-                *size -= entry.place.size;
+                *size -= entry.permit.size;
                 if unused.is_empty() {
                     self.unused.remove(name);
                 }
@@ -105,8 +105,8 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         Some(entry)
     }
 
-    fn make_room(&mut self, place: &mut Place, claim: &Claim, size: usize) -> bool {
-        while let Err(full) = place.charge(claim, size) {
+    fn make_room(&mut self, permit: &mut Permit, claim: &Claim, size: usize) -> bool {
+        while let Err(full) = permit.charge(claim, size) {
             let Some(key) = self.excess(full) else { return false };
             self.remove(&key);
         }
@@ -119,7 +119,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         let first = |name: &str| self.unused.get(name)?.0.first().filter(|(until, _)| *until <= now);
         first(full)?;
         let below = self.unused.keys().filter_map(|name| first(name)).filter_map(|(until, key)| {
-            let claim = &self.entries.get(key)?.place.claim;
+            let claim = &self.entries.get(key)?.permit.claim;
             let at = claim.iter().position(|(name, _)| name == full)?;
             let sizes = claim[at + 1..].iter().map(|(name, _)| self.unused.get(name).map_or(0, |(_, size)| *size));
             Some((sizes.collect::<Vec<_>>(), Reverse(*until), Reverse(key)))
@@ -152,6 +152,6 @@ mod tests {
         assert!(shares.put(200, of("c"), IN_USE, ()));
         assert!(!shares.charge(&200, (of("c").0, 2)) && shares.charge(&200, of("d")), "a larger one finds no room");
         (0..300).for_each(|n| _ = shares.remove(&n));
-        assert!(shares.places.try_enter_as(&of("a").0, 6).is_some(), "nothing is charged any more");
+        assert!(shares.semaphore.try_enter_as(&of("a").0, 6).is_some(), "nothing is charged any more");
     }
 }

@@ -86,7 +86,7 @@ struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl fmt::Write for Escaping<'_, '_> {
     fn write_str(&mut self, json: &str) -> fmt::Result {
-        visibly(json, |piece| self.0.write_str(piece))
+        write_escaped(json, |piece| self.0.write_str(piece))
     }
 }
 
@@ -95,16 +95,16 @@ pub struct VisibleJson;
 
 impl serde_json::ser::Formatter for VisibleJson {
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
-        visibly(fragment, |piece| to.write_all(piece.as_bytes()))
+        write_escaped(fragment, |piece| to.write_all(piece.as_bytes()))
     }
 
     fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
-        visibly(fragment, |piece| to.write_all(piece.as_bytes()))
+        write_escaped(fragment, |piece| to.write_all(piece.as_bytes()))
     }
 }
 
 /// Passes a JSON text on in pieces, hidden characters as escapes.
-fn visibly<E>(json: &str, mut put: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+fn write_escaped<E>(json: &str, mut put: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let mut plain = 0;
     // Outside of strings the only hidden character of JSON is the line break.
     for (at, c) in json.char_indices().filter(|(_, c)| *c != '\n' && is_hidden(*c)) {

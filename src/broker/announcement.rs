@@ -45,11 +45,11 @@ pub struct Announcement {
 
 impl Announcement {
     /// Encodes and signs the announcement. Fails if it is larger than listeners accept.
-    pub fn signed(&self, announcer: &str, key: &AnnouncerKey) -> Result<Vec<u8>, String> {
+    pub fn sign(&self, announcer: &str, key: &AnnouncerKey) -> Result<Vec<u8>, String> {
         let said = json!({ "time": self.time, "ttl": self.ttl, "descriptors": self.descriptors }).to_string();
         let signature = STANDARD.encode(hmac::sign(&key.0, &signed_text(announcer, &said)));
-        let sealed = Sealed { announcer: announcer.to_owned(), said, signature };
-        let body = serde_json::to_vec(&sealed).unwrap_or_default();
+        let signed = SignedAnnouncement { announcer: announcer.to_owned(), said, signature };
+        let body = serde_json::to_vec(&signed).unwrap_or_default();
         match body.len() > MAX_BODY_BYTES {
             true => Err(format!("it is larger than {MAX_BODY_BYTES} bytes")),
             false => Ok(body),
@@ -59,7 +59,7 @@ impl Announcement {
 
 /// A received announcement whose signature is not verified yet.
 #[derive(Serialize, Deserialize)]
-pub struct Sealed {
+pub struct SignedAnnouncement {
     /// The announcer that the message claims to come from.
     pub announcer: String,
     /// The announcement as JSON text, which the signature covers.
@@ -67,8 +67,8 @@ pub struct Sealed {
     signature: String,
 }
 
-impl Sealed {
-    pub fn read(body: &[u8]) -> Result<Sealed, String> {
+impl SignedAnnouncement {
+    pub fn read(body: &[u8]) -> Result<SignedAnnouncement, String> {
         if body.len() > MAX_BODY_BYTES {
             return Err(format!("it is larger than {MAX_BODY_BYTES} bytes"));
         }
@@ -77,7 +77,7 @@ impl Sealed {
     }
 
     /// Verifies the signature with the announcer's key, and returns the announcement.
-    pub fn opened(self, key: &AnnouncerKey) -> Result<Announcement, String> {
+    pub fn verify(self, key: &AnnouncerKey) -> Result<Announcement, String> {
         let signature = STANDARD.decode(&self.signature).unwrap_or_default();
         hmac::verify(&key.0, &signed_text(&self.announcer, &self.said), &signature)
             .map_err(|_| "its signature is not valid for the key of its announcer".to_owned())?;
@@ -102,18 +102,19 @@ mod tests {
         let key = |of: &str| AnnouncerKey::parse(&of.repeat(40)).unwrap();
         let descriptors = json!({"tool/x": {"a": 1}}).as_object().unwrap().clone();
         let announcement = Announcement { time: 7, ttl: 3, descriptors };
-        let body = String::from_utf8(announcement.signed("me", &key("k")).unwrap()).unwrap();
-        let opened = |body: &str, key: &AnnouncerKey| Sealed::read(body.as_bytes())?.opened(key);
-        assert_eq!(opened(&body, &key("k")).unwrap(), announcement, "the control");
+        let body = String::from_utf8(announcement.sign("me", &key("k")).unwrap()).unwrap();
+        let verified = |body: &str, key: &AnnouncerKey| SignedAnnouncement::read(body.as_bytes())?.verify(key);
+        assert_eq!(verified(&body, &key("k")).unwrap(), announcement, "the control");
         let changed = [body.replace("\"me\"", "\"you\""), body.replace("\\\"ttl\\\":3", "\\\"ttl\\\":9")];
         for (body, key) in [(&body, key("l")), (&changed[0], key("k")), (&changed[1], key("k"))] {
-            assert!(opened(body, &key).unwrap_err().contains("signature"), "{body}");
+            assert!(verified(body, &key).unwrap_err().contains("signature"), "{body}");
         }
         let long = Map::from_iter([("tool/x".to_owned(), json!("x".repeat(MAX_BODY_BYTES)))]);
         let long = Announcement { descriptors: long, ..announcement };
-        assert!(long.signed("me", &key("k")).unwrap_err().contains("larger than"));
+        assert!(long.sign("me", &key("k")).unwrap_err().contains("larger than"));
         assert!(changed.iter().all(|other| *other != body));
         assert!(AnnouncerKey::parse("short").unwrap_err().contains("fewer than 32"));
-        assert!(opened("[]", &key("k")).is_err() && Sealed::read(&vec![b' '; MAX_BODY_BYTES + 1]).is_err());
+        assert!(verified("[]", &key("k")).is_err());
+        assert!(SignedAnnouncement::read(&vec![b' '; MAX_BODY_BYTES + 1]).is_err());
     }
 }

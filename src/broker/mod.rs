@@ -12,7 +12,7 @@ mod rabbitmq;
 mod serve;
 mod terms;
 
-pub use announcement::{Announcement, AnnouncerKey, Sealed};
+pub use announcement::{Announcement, AnnouncerKey, SignedAnnouncement};
 pub use delivery::{Delivery, MAX_BODY_BYTES, MAX_ID_BYTES, PublishError, Subscription, Trace};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, LinkState};

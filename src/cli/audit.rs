@@ -8,7 +8,7 @@ use super::{host, process, remote, words};
 use crate::base::{files, text};
 use crate::executor::process::{examine, settle};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site};
+use crate::manifest::{Handler, Language, Manifest, ToolPaths};
 use crate::policy::{self, Grantable};
 use crate::sandbox::probe::ProbeResult;
 use crate::service::packages::Packages;
@@ -396,7 +396,7 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
 fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
     let refuse = |fault: Fault| Refusal::from_fault(&fault);
     if tool.manifest.id == policy::RUN_CODE {
-        let site = Site { folder: "/tmp".into(), script: None, ..Site::clone(&tool.site) };
+        let site = ToolPaths { folder: "/tmp".into(), script: None, ..ToolPaths::clone(&tool.site) };
         let machine = &known.machine;
         // One language stands for all: what differs is the interpreter's own files.
         let language = machine.runtimes.keys().next().copied().unwrap_or(Language::Python);

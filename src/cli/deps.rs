@@ -193,7 +193,7 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
         match ready {
             Ok(ready) => {
                 let state = if ready.built { "built" } else { "was built already" };
-                let entry = &ready.held.entry;
+                let entry = &ready.lease.entry;
                 lines.push(format!("{name}: {state}: {} packages, {}", entry.about.packages.len(), size(entry.bytes)));
                 built.push(json!({"tool": name, "built": ready.built, "key": entry.key}));
             }

@@ -5,7 +5,7 @@ use super::settings::Settings;
 use super::{audit, host, words};
 use crate::base::text;
 use crate::{fault, manifest, policy, registry};
-use manifest::Site;
+use manifest::ToolPaths;
 use policy::diff::Powers;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -151,9 +151,9 @@ impl Host<'_> {
         let site = match &manifest.handler {
             manifest::Handler::Script { script_path, .. } => {
                 let site = registry::scripts::resolve(&self.settings.bases(), Some(&folder), script_path)?;
-                Site { manifest: home, ..site }
+                ToolPaths { manifest: home, ..site }
             }
-            _ => Site { manifest: home, base: PathBuf::new(), script: None, folder },
+            _ => ToolPaths { manifest: home, base: PathBuf::new(), script: None, folder },
         };
         Ok(registry::Tool::new(Arc::new(manifest), site, "file"))
     }

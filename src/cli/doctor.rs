@@ -225,7 +225,7 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
         let ecosystem = ecosystem.name();
         json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing })
     };
-    let known = settings.indexes.iter().map(|index| row(&index.name, index.ecosystem, index.words(), false));
+    let known = settings.indexes.iter().map(|index| row(&index.name, index.ecosystem, index.describe(), false));
     let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages);
     let named = named.map(|(of, entry)| (*of, &entry.grant.rules.index));
     let missing = named.filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none());

@@ -186,7 +186,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         homes: homes(),
         environment: offered_variables(&settings.config.capabilities),
         declared: settings.config.capabilities.clone(),
-        indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
+        indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.describe())).collect(),
         brokers: brokers(settings),
         cgroup,
     }
@@ -313,7 +313,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     let path = settings.audit_log.clone().ok_or_else(|| {
         Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")
     })?;
-    Ok(audit::Log::keeping(path, settings.audit_keeping))
+    Ok(audit::Log::with_retention(path, settings.audit_retention))
 }
 
 /// The settings for building packages. `waits`: a call waits for its build however long that takes.
@@ -365,7 +365,7 @@ pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();
-    calls.running = settings.config.running_calls.unwrap_or(calls.running);
+    calls.max_running = settings.config.running_calls.unwrap_or(calls.max_running);
     let packages = packages(settings, &rules.machine, waits.is_some());
     let service = Service::new(Components {
         packages,
@@ -422,7 +422,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here either.
     let read = load_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
-    let read = read.and_then(|rules| service.may_follow(rules).map_err(anyhow::Error::msg));
+    let read = read.and_then(|rules| service.check_replacement(rules).map_err(anyhow::Error::msg));
     if let (Err(why), Reload::FileChanged) = (&read, because)
         && service.ready().is_ok()
     {

@@ -5,7 +5,7 @@ use super::process;
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
 use crate::egress::tls;
-use crate::transport::http::{Address, Kernel, unix_peer};
+use crate::transport::http::{Address, SocketDiag, unix_peer};
 use http::uri::Authority;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -142,9 +142,9 @@ where
 
 /// The user who owns the server's end of a loopback connection. Waits until the server has accepted it.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
-    let (kernel, theirs, ours) = (Kernel::default(), stream.peer_addr()?, stream.local_addr()?);
+    let (diag, theirs, ours) = (SocketDiag::default(), stream.peer_addr()?, stream.local_addr()?);
     loop {
-        if let Some(uid) = kernel.owner(theirs, ours)? {
+        if let Some(uid) = diag.owner(theirs, ours)? {
             return Ok(uid);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

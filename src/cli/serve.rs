@@ -242,7 +242,7 @@ async fn listening(
         (None, None) => None,
         _ => return Err(refuse("[http] names one of tls_cert and tls_key: name both".to_owned()).into()),
     };
-    http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
+    http::check_exposure(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
     let names = http::ServerNames { hosts: told.hosts.clone(), origins: told.origins.clone() };
     Ok((listener, http::Options { callers, names, tls, brokers: Arc::default(), announced: Arc::default() }))

@@ -8,7 +8,7 @@ use crate::base::{files, text};
 use crate::manifest::host::{self, Host};
 use crate::packages::Index;
 use crate::sandbox::identity;
-use crate::service::audit::Keeping;
+use crate::service::audit::Retention;
 use crate::service::runlog::Style;
 use crate::transport::{announced, http};
 use nix::fcntl::OFlag;
@@ -74,7 +74,7 @@ pub struct Settings {
     /// Where built packages are kept; `None`: this user has no folder for it.
     pub packages: Option<PathBuf>,
     /// When a file of that log is closed, and how many closed ones are kept.
-    pub audit_keeping: Keeping,
+    pub audit_retention: Retention,
     pub log: Option<(LevelFilter, bool)>,
     /// The config file in use, and the paths where one would be used if it existed.
     pub configs: Vec<PathBuf>,
@@ -157,7 +157,7 @@ pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// `http://host:port` as `host:port`.
 fn proxy_address(written: &str) -> Result<String, String> {
     let address = written.strip_prefix("http://").unwrap_or(written).trim_end_matches('/');
-    let pattern = host::pattern(address)?;
+    let pattern = host::parse_pattern(address)?;
     match (&pattern.host, pattern.port) {
         (Host::Name(_) | Host::Address(_), Some(_)) => Ok(pattern.to_string()),
         _ => Err("write \"http://host:port\"".to_owned()),
@@ -199,7 +199,7 @@ impl Settings {
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = config.tool_ids.as_ref().map(|ids| identity::pool(ids.first, ids.count)).transpose();
         let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
-        let audit_keeping = Keeping::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
+        let audit_retention = Retention::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();
         config.proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
         let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
@@ -218,7 +218,7 @@ impl Settings {
             policies,
             audit_log,
             packages,
-            audit_keeping,
+            audit_retention,
             log,
             traces: collector(config.traces.endpoint.take(), &variable),
             config,

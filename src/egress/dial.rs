@@ -5,7 +5,7 @@ use super::protocol::RefusalReason;
 use super::{resolver, tls};
 use crate::base::address;
 use crate::base::netlink::Netlink;
-use crate::base::places::{self, Places};
+use crate::base::semaphore::{self, FairSemaphore};
 use crate::manifest::host::{self, Host};
 use crate::policy::{CallbackUrl, HeaderRule, HostGrant};
 use http::{HeaderMap, Method, Request, StatusCode, header};
@@ -32,7 +32,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const MAX_DIALS: usize = 256;
 const MAX_DIALS_PER_PRINCIPAL: usize = 96;
 const MAX_DIALS_PER_TOOL: usize = 32;
-static DIALS: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(MAX_DIALS, MAX_DIALS_PER_PRINCIPAL));
+static DIALS: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(MAX_DIALS, MAX_DIALS_PER_PRINCIPAL));
 /// Buffer of a socket to a host, bytes; the kernel doubles it (socket(7)).
 const BUFFER: u32 = 256 * 1024;
 /// Most addresses of one name that are tried.
@@ -56,7 +56,7 @@ impl Dialler {
     /// A socket connected to this host.
     pub async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, RefusalReason> {
         let canonical = match host {
-            Host::Name(name) => host::name(name).as_ref() == Some(name),
+            Host::Name(name) => host::canonical_name(name).as_ref() == Some(name),
             Host::Address(_) => true,
             Host::Any | Host::Below(_) => false,
         };
@@ -66,7 +66,7 @@ impl Dialler {
         }
         let [who, tool] = &self.payer;
         let keys = [(who.clone(), MAX_DIALS_PER_PRINCIPAL), (format!("{who}\0{tool}"), MAX_DIALS_PER_TOOL)];
-        let _place = DIALS.enter_as(places::claim(MAX_DIALS, keys), 1).await;
+        let _place = DIALS.enter_as(semaphore::claim(MAX_DIALS, keys), 1).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }
@@ -273,11 +273,11 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::host::pattern;
+    use crate::manifest::host::parse_pattern;
 
     fn grant(written: &str, ranges: &[&str]) -> HostGrant {
         let ranges = ranges.iter().map(|range| range.parse().expect("a range")).collect();
-        let pattern = pattern(written).expect("a pattern");
+        let pattern = parse_pattern(written).expect("a pattern");
         HostGrant { pattern, ranges, asked: String::new(), rule: String::new(), why: String::new() }
     }
 

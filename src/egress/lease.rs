@@ -54,8 +54,8 @@ impl Lease {
         let lease = Lease { control, dialler, most: usize::try_from(most).unwrap_or(usize::MAX) };
         let text = messages::memory_file(&serde_json::to_vec(served)?)?;
         let beside: Vec<BorrowedFd> = std::iter::once(&text).chain(sockets).map(AsFd::as_fd).collect();
-        lease.say(&ToRelay::Serve, &beside)?;
-        match timeout(START, lease.hear()).await?? {
+        lease.send(&ToRelay::Serve, &beside)?;
+        match timeout(START, lease.receive()).await?? {
             FromRelay::Ready => Ok(lease),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -68,7 +68,7 @@ impl Lease {
             false => Some(messages::memory_file(&serde_json::to_vec(secrets)?)?),
         };
         let beside: Vec<BorrowedFd> = values.iter().map(AsFd::as_fd).collect();
-        self.say(&ToRelay::Begin, &beside)
+        self.send(&ToRelay::Begin, &beside)
     }
 
     /// Dials for the relay for as long as the future is polled. Returns only if the call exceeds a limit. If the relay
@@ -78,7 +78,7 @@ impl Lease {
         let mut next = Instant::now();
         loop {
             let done = tokio::select! {
-                message = self.hear() => match message {
+                message = self.receive() => match message {
                     Ok(message) => self.take(message, &mut dials, &mut next, traffic).await,
                     Err(error) => Err(error),
                 },
@@ -160,7 +160,7 @@ impl Lease {
             Err(refusal) => {
                 let traffic = &mut *lock(traffic);
                 traffic.totals.connections_refused += 1;
-                traffic.saw(TrafficEvent {
+                traffic.add_event(TrafficEvent {
                     what: TrafficKind::Connection,
                     target: target.to_string(),
                     refused: Some(refusal),
@@ -169,7 +169,7 @@ impl Lease {
             }
         };
         let beside: Vec<BorrowedFd> = socket.iter().map(AsFd::as_fd).collect();
-        self.control.async_io(Interest::WRITABLE, || self.say(&message, &beside)).await
+        self.control.async_io(Interest::WRITABLE, || self.send(&message, &beside)).await
     }
 
     /// Once the processes of a call are gone, reads the rest of what the relay reports of it. After an error the relay
@@ -184,9 +184,9 @@ impl Lease {
 
     async fn ended(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         let ended = async {
-            self.control.async_io(Interest::WRITABLE, || self.say(&ToRelay::End, &[])).await?;
+            self.control.async_io(Interest::WRITABLE, || self.send(&ToRelay::End, &[])).await?;
             loop {
-                match self.hear().await? {
+                match self.receive().await? {
                     FromRelay::Ended(totals) => return Ok(totals),
                     FromRelay::Dial { .. } => {}
                     other => _ = lock(traffic).receive(other)?,
@@ -205,12 +205,12 @@ impl Lease {
         poll(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
     }
 
-    fn say(&self, message: &ToRelay, beside: &[BorrowedFd]) -> io::Result<()> {
+    fn send(&self, message: &ToRelay, beside: &[BorrowedFd]) -> io::Result<()> {
         messages::send(self.control.as_fd(), message, beside)
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
-    async fn hear(&self) -> io::Result<FromRelay> {
+    async fn receive(&self) -> io::Result<FromRelay> {
         let receive = || messages::receive(self.control.as_fd());
         let message: Option<(FromRelay, Vec<OwnedFd>)> = self.control.async_io(Interest::READABLE, receive).await?;
         // What comes beside it is closed: a relay sends no descriptors.
@@ -222,7 +222,7 @@ impl Lease {
 fn lost(traffic: &Mutex<Traffic>) {
     let traffic = &mut *lock(traffic);
     if !traffic.events.iter().any(|event| event.refused == Some(RefusalReason::RelayEnded)) {
-        traffic.saw(TrafficEvent {
+        traffic.add_event(TrafficEvent {
             what: TrafficKind::Connection,
             target: String::new(),
             refused: Some(RefusalReason::RelayEnded),
@@ -253,7 +253,7 @@ impl Traffic {
     fn receive(&mut self, message: FromRelay) -> io::Result<bool> {
         match message {
             FromRelay::Saw(event) if event.refused.as_ref().is_none_or(RefusalReason::is_of_the_relay) => {
-                self.saw(event)
+                self.add_event(event)
             }
             FromRelay::Saw(_) => {}
             FromRelay::Over { limit } if LIMITS.contains(&limit) => self.over = Some(limit),
@@ -265,11 +265,11 @@ impl Traffic {
     /// Records a refusal that no relay reports: before a request reached one, or where there is none.
     pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: RefusalReason) {
         self.totals.refuse(what);
-        self.saw(TrafficEvent { what, target: target.to_owned(), refused: Some(refusal) });
+        self.add_event(TrafficEvent { what, target: target.to_owned(), refused: Some(refusal) });
     }
 
     /// Adds an event, if there is room.
-    fn saw(&mut self, mut event: TrafficEvent) {
+    fn add_event(&mut self, mut event: TrafficEvent) {
         let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
         if alike < EVENTS || event.refused == Some(RefusalReason::RelayEnded) {
             event.target = bounded(&event.target);

@@ -14,24 +14,24 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 const SESSIONS: usize = 64;
 
 /// A TLS configuration: the trusted roots, and the protocol inside.
-pub type Trust = Arc<ClientConfig>;
+pub type TlsConfig = Arc<ClientConfig>;
 
 /// The machine's roots as they are now, in the view of this process.
-pub fn machine_roots() -> Trust {
+pub fn machine_roots() -> TlsConfig {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     trust(roots)
 }
 
 /// Trusts only the certificates of a PEM text.
-pub fn authority_roots(pem: &str) -> Trust {
+pub fn authority_roots(pem: &str) -> TlsConfig {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());
     trust(roots)
 }
 
 /// These roots, for HTTP/1.1.
-pub fn trust(roots: RootCertStore) -> Trust {
+pub fn trust(roots: RootCertStore) -> TlsConfig {
     let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
@@ -39,14 +39,14 @@ pub fn trust(roots: RootCertStore) -> Trust {
 }
 
 /// The same trust, with sessions that later connections of one call may resume.
-pub fn with_resumption(trust: &Trust) -> Trust {
+pub fn with_resumption(trust: &TlsConfig) -> TlsConfig {
     let mut config = ClientConfig::clone(trust);
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     Arc::new(config)
 }
 
 /// TLS to exactly this name or address.
-pub async fn connect<S>(trust: &Trust, name: &str, stream: S) -> io::Result<TlsStream<S>>
+pub async fn connect<S>(trust: &TlsConfig, name: &str, stream: S) -> io::Result<TlsStream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

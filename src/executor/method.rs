@@ -29,7 +29,7 @@ pub trait ServiceMethod: Send + Sync {
 pub struct MethodCall {
     pub context: executor::Context,
     pub manifest: Arc<manifest::Manifest>,
-    pub site: manifest::Site,
+    pub site: manifest::ToolPaths,
 }
 
 /// The two methods of `ExternalScriptExecutionService`. Their calls lead to a script.

@@ -34,7 +34,7 @@ pub struct Context {
     /// Cancelling it kills and reaps; so does dropping the future.
     pub cancel: CancellationToken,
     /// When the call was admitted to run. Its time limit starts here.
-    pub came: Instant,
+    pub started_at: Instant,
     /// SHA-256 in hex of the script that really ran, where the executor knows it.
     pub ran: Arc<OnceLock<String>>,
     /// The network traffic of the call, as it becomes known.
@@ -54,7 +54,7 @@ impl Context {
             id: id.into(),
             user: user.into(),
             cancel: CancellationToken::new(),
-            came: Instant::now(),
+            started_at: Instant::now(),
             ran: Arc::default(),
             traffic,
             trace: broker::Trace::default(),
@@ -109,7 +109,7 @@ impl Context {
 #[derive(Clone)]
 pub struct Call {
     pub manifest: Arc<manifest::Manifest>,
-    pub site: manifest::Site,
+    pub site: manifest::ToolPaths,
     /// Arguments, already checked against the schema, defaults filled in.
     pub input: Value,
     /// `None` for what runs in this process (service methods, extensions).
@@ -169,13 +169,13 @@ const FREE_PREPARATION: Duration = Duration::from_millis(500);
 /// The deadlines of one call: preparing included, it ends within its limit and a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    came: Instant,
+    started_at: Instant,
     limit: Duration,
 }
 
 impl Clock {
-    pub fn new(came: Instant, limit_ms: u64) -> Clock {
-        Clock { came, limit: Duration::from_millis(limit_ms) }
+    pub fn new(started_at: Instant, limit_ms: u64) -> Clock {
+        Clock { started_at, limit: Duration::from_millis(limit_ms) }
     }
 
     /// The tool's own time, if it starts now: its limit, unless preparing took what there was to spare.
@@ -189,7 +189,7 @@ impl Clock {
     }
 
     fn until(&self, beyond: Duration) -> Duration {
-        self.limit.saturating_add(beyond).saturating_sub(self.came.elapsed())
+        self.limit.saturating_add(beyond).saturating_sub(self.started_at.elapsed())
     }
 
     /// Runs one step of preparing. If it is not done in time, it is dropped, and the fault says `under_way`.

@@ -9,7 +9,7 @@ use crate::base::problem::Problem;
 use std::collections::VecDeque;
 
 /// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
-pub const MARK: &[u8] = b"@toolhost ";
+pub const STREAM_PREFIX: &[u8] = b"@toolhost ";
 /// Longest line with a part of a stream, bytes.
 pub const MAX_PART_BYTES: usize = 256 * 1024;
 /// How many bytes of a bad output are examined: more than are shown, because secrets beside the cut are masked.
@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 4096;
 /// How many bytes of the stdout of a tool that failed are looked at.
 const LAST_BYTES: usize = 8 * 1024;
 /// The message if a tool wrote to stderr and that counts as failure. The end of stderr is added later, masked.
-pub const NOISY: &str = "the tool wrote to stderr, which this tool counts as failure";
+pub const STDERR_FAILURE: &str = "the tool wrote to stderr, which this tool counts as failure";
 
 /// Reads stdout. Each part of a stream is sent as an event, as soon as there is room for it.
 pub struct OutputReader<'a> {
@@ -76,8 +76,8 @@ impl<'a> OutputReader<'a> {
         let mut from = 0;
         while self.is_stream && self.output.bad.is_none() {
             let rest = &self.output.rest[from..];
-            let known = rest.len().min(MARK.len());
-            if rest[..known] != MARK[..known] {
+            let known = rest.len().min(STREAM_PREFIX.len());
+            if rest[..known] != STREAM_PREFIX[..known] {
                 self.is_stream = false;
                 break;
             }
@@ -142,7 +142,7 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     if line.len() > MAX_PART_BYTES {
         return Err(format!("is longer than {} KiB: send more and smaller chunks", MAX_PART_BYTES / 1024));
     }
-    let line = json::compact(&line[MARK.len().min(line.len())..])
+    let line = json::compact(&line[STREAM_PREFIX.len().min(line.len())..])
         .map_err(|problem| format!("is not JSON: {}", problem.message))?;
     let whole = line.as_str();
     if whole == "{\"end\":true}" {
@@ -176,7 +176,7 @@ pub fn judge(what: &str, bytes: &[u8], is_text: bool) -> Ending {
 /// Under `stderr: error`, any visible text on stderr means that the tool failed.
 pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
     let is_quiet = logs.iter().all(|line| line.trim().is_empty());
-    (!is_quiet).then(|| Ending::Raised { message: NOISY.to_owned() })
+    (!is_quiet).then(|| Ending::Raised { message: STDERR_FAILURE.to_owned() })
 }
 
 /// The end of stdout as lines, not yet escaped: it may say why a tool failed.

@@ -25,7 +25,7 @@ pub enum ArgumentSyntax {
     Pairs,
     /// As inputs of an action, where every value is a text: it is read as JSON wherever it can be.
     /// `twice`: names that were given more than once, which is refused.
-    Inputs { twice: Vec<String> },
+    Inputs { duplicates: Vec<String> },
 }
 
 /// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of its parameter.
@@ -42,9 +42,9 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax
     let root = manifest.parameters.as_ref().map_or(&Value::Null, |schema| &schema.raw);
     let untyped = manifest.remote().is_some_and(|remote| remote.untyped);
     let mut flaws = if untyped { Vec::new() } else { unknown_names(root, &given) };
-    if let ArgumentSyntax::Inputs { twice } = written {
+    if let ArgumentSyntax::Inputs { duplicates } = written {
         let pointer = |name: &String| format!("/{}", json::escape_segment(name));
-        flaws.extend(twice.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
+        flaws.extend(duplicates.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
     }
     // If the service judges the arguments, a text that cannot be converted stays a text.
     let mut unfit = Vec::new();

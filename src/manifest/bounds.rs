@@ -19,7 +19,7 @@ pub(super) struct Bounds {
     /// The states of all its patterns: at worst, a character of a text is compared with each of them.
     pub states: usize,
     /// How many references lead back to a schema around them: at each level of a value a check may branch so often.
-    pub circles: usize,
+    pub recursive_references: usize,
     /// The schema refers to itself somewhere, so it is compiled and checked on a large stack.
     pub is_recursive: bool,
     /// Some `anyOf` or `oneOf` looks into members or items: its explanation has all flaws of all its branches.
@@ -147,7 +147,7 @@ impl<'s> Walk<'s> {
             let is_same_value = SAME_VALUE.contains(&keyword.as_str());
             let is_definition = matches!(keyword.as_str(), "$defs" | "definitions");
             self.bounds.has_deep_unions |= at.in_union && !is_same_value && !is_definition && !below.is_empty();
-            let circles = self.bounds.circles;
+            let before = self.bounds.recursive_references;
             self.count(if below.is_empty() { size(value) } else { 1 }, at)?;
             for (name, subschema) in below {
                 let place = Position {
@@ -160,7 +160,7 @@ impl<'s> Walk<'s> {
             }
             if is_definition {
                 // A definition checks a value only where a reference leads to it.
-                self.bounds.circles = circles;
+                self.bounds.recursive_references = before;
             }
         }
         self.around.pop();
@@ -197,7 +197,7 @@ impl<'s> Walk<'s> {
         match self.around.iter().find(|(around, _)| std::ptr::eq(*around, schema)) {
             None => self.schema(schema, target, at),
             Some((_, level)) if *level < at.level => {
-                self.bounds.circles += at.times;
+                self.bounds.recursive_references += at.times;
                 self.bounds.is_recursive = true;
                 Ok(())
             }

@@ -4,7 +4,7 @@
 
 use super::reader::{Reader, below};
 use super::schema::Schema;
-use super::types::{Asks, Execution, Handler, Manifest, ManifestResult, Metadata, Remote, ServiceDescriptor, id_fault};
+use super::types::{self, Execution, Handler, Manifest, ServiceDescriptor, ServiceReference, id_fault};
 use crate::base::json::{self, Document};
 use crate::base::problem::{Code, Problem};
 use crate::base::text;
@@ -73,7 +73,7 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 }
 
 /// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is a manifest.
-pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<ManifestResult> {
+pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<types::ManifestResult> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::from_json(document);
     // TrustGraph keeps it under its key: { "tool/NAME": … }.
@@ -123,22 +123,22 @@ struct WrittenService {
     config_params: Vec<Param>,
 }
 
-fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> Option<ServiceDescriptor> {
+fn service(reader: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> Option<ServiceDescriptor> {
     if value["type"] == "tool-service" && value.get("service").is_some() {
-        it.error(Code::Schema, at, "this describes a tool: name the file *.tool.json");
+        reader.error(Code::Schema, at, "this describes a tool: name the file *.tool.json");
         return None;
     }
     if !ServiceShape::is_valid(value) {
-        it.check_schema((&SERVICE_SCHEMA, ServiceShape::iter_errors), value, at);
+        reader.check_schema((&SERVICE_SCHEMA, ServiceShape::iter_errors), value, at);
     }
-    let WrittenService { id, request_queue, response_queue, config_params } = it.get(at)?;
+    let WrittenService { id, request_queue, response_queue, config_params } = reader.get(at)?;
     if let Some(fault) = id_fault(&format!("{id}:tool")) {
         let message = format!("the tools of a service are known here as ID:NAME, and {fault}");
-        it.error(Code::Schema, &below(at, "id"), message);
+        reader.error(Code::Schema, &below(at, "id"), message);
     }
     if let Some(key) = key.filter(|key| *key != id) {
         let message = format!("its key is '{}', but this is '{}': write one", text::head(key, 80), text::head(&id, 80));
-        it.error(Code::Schema, &below(at, "id"), message);
+        reader.error(Code::Schema, &below(at, "id"), message);
     }
     let requests = match request_queue {
         OneOrMany::One(queue) => vec![queue],
@@ -146,7 +146,8 @@ fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> O
     };
     let queues: BTreeSet<&String> = requests.iter().chain([&response_queue]).collect();
     if queues.len() <= requests.len() {
-        it.error(Code::Schema, &below(at, "response-queue"), "two of the queues are the same: name each queue once");
+        let message = "two of the queues are the same: name each queue once";
+        reader.error(Code::Schema, &below(at, "response-queue"), message);
     }
     let params = config_params.into_iter().map(|param| match param {
         Param::Name(name) => (name, false),
@@ -154,10 +155,10 @@ fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> O
     });
     let params: Vec<(String, bool)> = params.collect();
     if params.iter().map(|(name, _)| name).collect::<BTreeSet<_>>().len() < params.len() {
-        it.error(Code::Schema, &below(at, "config-params"), "a parameter is listed twice: keep one");
+        reader.error(Code::Schema, &below(at, "config-params"), "a parameter is listed twice: keep one");
     }
     let digest = crate::base::sha256_hex(value.to_string().as_bytes());
-    Some(ServiceDescriptor { id, requests, response: response_queue, params, digest, at: at.to_owned() })
+    Some(ServiceDescriptor { id, requests, response: response_queue, params, digest, pointer: at.to_owned() })
 }
 
 #[derive(Deserialize)]
@@ -186,22 +187,22 @@ struct WrittenTool {
 }
 
 /// A tool's descriptor as the manifest that it stands for.
-fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
+fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
     if !ToolShape::is_valid(value) {
-        it.check_schema((&TOOL_SCHEMA, ToolShape::iter_errors), value, at);
+        reader.check_schema((&TOOL_SCHEMA, ToolShape::iter_errors), value, at);
     }
     for filter in FILTERS.iter().filter(|filter| value.get(**filter).is_some()) {
-        it.note(&below(at, filter), "this chooses tools in TrustGraph; this host does not read it");
+        reader.note(&below(at, filter), "this chooses tools in TrustGraph; this host does not read it");
     }
-    let WrittenTool { name, description, service, arguments, mut config } = it.get(at)?;
+    let WrittenTool { name, description, service, arguments, mut config } = reader.get(at)?;
     let id = format!("{service}:{name}");
     if let Some(fault) = id_fault(&id).filter(|_| !name.trim().is_empty() && !service.trim().is_empty()) {
-        it.error(Code::Schema, &below(at, "name"), format!("the tool is known here as SERVICE:NAME, and {fault}"));
+        reader.error(Code::Schema, &below(at, "name"), format!("the tool is known here as SERVICE:NAME, and {fault}"));
     }
-    it.warn_of_invisible(&below(at, "description"));
+    reader.warn_of_invisible(&below(at, "description"));
     config.retain(|key, _| !OWN.contains(&key.as_str()) && !FILTERS.contains(&key.as_str()));
-    let parameters = parameters(it, &arguments, &below(at, "arguments"));
-    let fault = |fault: Problem| it.error(fault.code, &below(at, "arguments"), fault.message);
+    let parameters = parameters(reader, &arguments, &below(at, "arguments"));
+    let fault = |fault: Problem| reader.error(fault.code, &below(at, "arguments"), fault.message);
     let compiled = Schema::compile(&parameters).map_err(fault).ok()?;
     let model_name = is_model_name(&name).then(|| name.clone());
     let mut raw = json!({
@@ -211,8 +212,8 @@ fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Ma
     if let Some(name) = &model_name {
         raw["presentation"] = json!({ "modelName": name });
     }
-    let at = (below(at, "service"), at.to_owned());
-    let remote = Remote { service, config, untyped: true, at, found: None };
+    let pointers = (below(at, "service"), at.to_owned());
+    let remote = ServiceReference { service, config, untyped: true, pointers, descriptor: None };
     Some(Manifest {
         id,
         display_name: name,
@@ -221,7 +222,7 @@ fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Ma
         handler: Handler::ToolService(Box::new(remote)),
         parameters: Some(compiled),
         output: None,
-        asks: Asks { read: Some(Vec::new()), ..Asks::default() },
+        requested: types::RequestedAccess { read: Some(Vec::new()), ..types::RequestedAccess::default() },
         execution: Execution::default(),
         limits: BTreeMap::new(),
         idempotent: false,
@@ -229,7 +230,7 @@ fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Ma
         hidden: false,
         model_name,
         schema_as_written: false,
-        metadata: Metadata::default(),
+        metadata: types::Metadata::default(),
         requires: BTreeMap::new(),
         examples: Vec::new(),
         tags: Vec::new(),
@@ -239,7 +240,7 @@ fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Ma
 }
 
 /// The arguments as a schema that models are shown. A type that JSON Schema does not have is left out of it.
-fn parameters(it: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
+fn parameters(reader: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
     let (mut properties, mut required) = (Map::new(), BTreeSet::new());
     for (index, argument) in arguments.iter().enumerate() {
         let mut property = json!({ "description": argument.description });
@@ -247,10 +248,10 @@ fn parameters(it: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
             property["type"] = json!(argument.kind);
         } else if !argument.kind.trim().is_empty() {
             let message = format!("not a type of JSON Schema, so models see none; the types are {}", TYPES.join(", "));
-            it.warn(&format!("{at}/{index}/type"), message);
+            reader.warn(&format!("{at}/{index}/type"), message);
         }
         if properties.insert(argument.name.clone(), property).is_some() {
-            it.error(Code::Schema, &format!("{at}/{index}/name"), "this name is listed twice: keep one");
+            reader.error(Code::Schema, &format!("{at}/{index}/name"), "this name is listed twice: keep one");
         }
         if argument.required {
             required.insert(&argument.name);
@@ -268,26 +269,26 @@ fn is_model_name(name: &str) -> bool {
 }
 
 /// The handler of a manifest whose type is `tool-service`.
-pub(super) fn handler(it: &mut Reader<'_>, top: &Value) -> Option<Remote> {
+pub(super) fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<ServiceReference> {
     let handler = &top["handler"];
     let config = handler["config"].as_object().cloned().unwrap_or_default();
     if let Some(key) = config.keys().find(|key| key.trim().is_empty()) {
-        it.error(Code::Schema, &below("/handler/config", key), "a value for the service has no name");
+        reader.error(Code::Schema, &below("/handler/config", key), "a value for the service has no name");
     }
     let service = handler["service"].as_str()?.to_owned();
-    let at = ("/handler/service".to_owned(), "/handler/config".to_owned());
-    Some(Remote { service, config, untyped: false, at, found: None })
+    let pointers = ("/handler/service".to_owned(), "/handler/config".to_owned());
+    Some(ServiceReference { service, config, untyped: false, pointers, descriptor: None })
 }
 
 /// A service runs elsewhere: this host could not confine it to what a manifest requests.
-pub(super) fn refuse_requests(it: &mut Reader<'_>, top: &Value) {
+pub(super) fn refuse_requests(reader: &mut Reader<'_>, top: &Value) {
     for block in ["securityContext", "limits", "execution"] {
         let written = top[block].as_object().into_iter().flatten();
         // These are enforced by this host itself.
         for (key, _) in written.filter(|(key, _)| !["timeoutMs", "outputBytes", "task", "mode"].contains(&key.as_str()))
         {
             let message = "the tool is a service elsewhere, which this host does not confine: remove this";
-            it.error(Code::Security, &below(&format!("/{block}"), key), message);
+            reader.error(Code::Security, &below(&format!("/{block}"), key), message);
         }
     }
 }

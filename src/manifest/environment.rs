@@ -9,7 +9,7 @@ pub const FORBIDDEN_PREFIXES: [&str; 5] = ["LD_", "PYTHON", "NODE_", "BUN_", "TO
 pub const FORBIDDEN: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "GLIBC_TUNABLES", "GCONV_PATH"];
 
 /// Why this variable may not be set; `None` = it may.
-pub fn refused(name: &str, value: &str) -> Option<String> {
+pub fn refusal_reason(name: &str, value: &str) -> Option<String> {
     let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if !good {

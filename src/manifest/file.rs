@@ -8,7 +8,7 @@ use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
 use super::types::{
-    Asks, Execution, Handler, Language, Manifest, ManifestResult, extension_kind, id_fault, version_range,
+    Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind, id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};
 use crate::base::problem::{Code, Problem};
@@ -47,57 +47,57 @@ pub fn read(bytes: &[u8]) -> ManifestResult {
     }
     let manifest = manifest(&mut reader, &document.value, bytes);
     if let Some(manifest) = &manifest {
-        remark(&mut reader, manifest);
+        lint(&mut reader, manifest);
     }
     reader.finish(manifest)
 }
 
 /// Reads every field first, to report all problems at once; only then does a missing field return `None`.
-fn manifest(it: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> {
-    let id: Option<String> = it.get("/toolId");
+fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> {
+    let id: Option<String> = reader.get("/toolId");
     if let Some(fault) = id.as_deref().and_then(id_fault) {
-        it.error(Code::Schema, "/toolId", fault);
+        reader.error(Code::Schema, "/toolId", fault);
     }
-    let version: Option<String> = it.get("/version");
-    let version = version.and_then(|written| it.parsed("/version", strict_version(&written)));
+    let version: Option<String> = reader.get("/version");
+    let version = version.and_then(|written| reader.parsed("/version", strict_version(&written)));
     for pointer in ["/displayName", "/description"] {
-        it.warn_of_invisible(pointer);
+        reader.warn_of_invisible(pointer);
     }
     let is_final = top["presentation"]["final"] == true;
     if is_final {
-        it.note("/presentation/final", "not built yet: no transport shows a result to the user by itself; ignored");
+        reader.note("/presentation/final", "not built yet: no transport shows a result to the user by itself; ignored");
     }
     for block in ["", "/execution", "/presentation", "/metadata"] {
-        warn_of_unknown_names(it, top, block);
+        warn_of_unknown_names(reader, top, block);
     }
-    let handler = handler(it, top);
-    let (parameters, output) = (compile(it, top, "parameters"), compile(it, top, "output"));
-    let mut asks = asks(it, top);
+    let handler = handler(reader, top);
+    let (parameters, output) = (compile(reader, top, "parameters"), compile(reader, top, "output"));
+    let mut requested = requests(reader, top);
     match &handler {
-        Some(Handler::Document(document)) => asks.read = Some(document.reads()),
+        Some(Handler::Document(document)) => requested.read = Some(document.reads()),
         Some(Handler::ToolService(_)) => {
-            descriptor::refuse_requests(it, top);
-            asks.read = Some(Vec::new());
+            descriptor::refuse_requests(reader, top);
+            requested.read = Some(Vec::new());
         }
         _ => {}
     }
-    let (execution, requires, limits) = (execution(it, top), requires(it, top), limits(it, top));
-    let (metadata, examples, tags) = (it.get("/metadata"), it.get("/examples"), it.get("/tags"));
+    let (execution, requires, limits) = (execution(reader, top), requires(reader, top), limits(reader, top));
+    let (metadata, examples, tags) = (reader.get("/metadata"), reader.get("/examples"), reader.get("/tags"));
     Some(Manifest {
         id: id?,
-        display_name: it.get("/displayName")?,
-        description: it.get("/description")?,
+        display_name: reader.get("/displayName")?,
+        description: reader.get("/description")?,
         version: version?,
         handler: handler?,
         parameters,
         output,
-        asks,
+        requested,
         execution,
         limits,
         idempotent: top["idempotent"] == true,
         is_final,
         hidden: top["presentation"]["hidden"] == true,
-        model_name: it.get("/presentation/modelName"),
+        model_name: reader.get("/presentation/modelName"),
         schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),
         requires,
@@ -110,7 +110,7 @@ fn manifest(it: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> 
 
 /// Keeps unknown names. Warns of one that resembles a known name or belongs elsewhere, and of each in `execution`,
 /// where a name looks effective.
-fn warn_of_unknown_names(it: &mut Reader<'_>, top: &Value, block: &str) {
+fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
     let schema = if block.is_empty() { &*SCHEMA } else { &SCHEMA["properties"][&block[1..]] };
     let known: Vec<&str> =
         schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
@@ -118,36 +118,36 @@ fn warn_of_unknown_names(it: &mut Reader<'_>, top: &Value, block: &str) {
         if known.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with('$') {
             continue;
         }
-        let fix = match (suggest::nearest(name, known.iter().copied()), home(&SCHEMA, "", name)) {
+        let fix = match (suggest::nearest(name, known.iter().copied()), block_of_field(&SCHEMA, "", name)) {
             (Some(near), _) => format!("did you mean `{near}`?"),
-            (None, Some(home)) if block.is_empty() => format!("it belongs in {home}"),
+            (None, Some(owner)) if block.is_empty() => format!("it belongs in {owner}"),
             (None, _) if block == "/execution" => format!("known here: {}", known.join(", ")),
             _ => continue,
         };
-        it.warn_of_name(&below(block, name), format!("`{}` does nothing here: {fix}", text::head(name, 80)));
+        reader.warn_of_name(&below(block, name), format!("`{}` does nothing here: {fix}", text::head(name, 80)));
     }
 }
 
 /// The first block of the schema that has a field of this name.
-fn home(schema: &Value, at: &str, name: &str) -> Option<String> {
+fn block_of_field(schema: &Value, at: &str, name: &str) -> Option<String> {
     let fields = schema["properties"].as_object();
     if fields.is_some_and(|fields| fields.contains_key(name)) {
         return Some(at.to_owned());
     }
     let forms = schema["allOf"].as_array().into_iter().flatten().map(|form| (at.to_owned(), &form["then"]));
     let blocks = fields.into_iter().flatten().map(|(field, block)| (below(at, field), block));
-    blocks.chain(forms).find_map(|(at, block)| home(block, &at, name))
+    blocks.chain(forms).find_map(|(at, block)| block_of_field(block, &at, name))
 }
 
 /// The limits of the manifest, each clamped to the largest value that has an effect.
-fn limits(it: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
+fn limits(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
     let mut limits = BTreeMap::new();
     for limit in Limit::ALL {
         let pointer = format!("/limits/{}", limit.name());
-        let Some(value) = whole(it, top, &pointer) else { continue };
+        let Some(value) = whole(reader, top, &pointer) else { continue };
         if value > limit.most() {
             let message = format!("clamped to {}, the largest response: write at most that", limit.most());
-            it.warn(&pointer, message);
+            reader.warn(&pointer, message);
         }
         limits.insert(limit, value.min(limit.most()));
     }
@@ -155,10 +155,10 @@ fn limits(it: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
 }
 
 /// A whole number that fits in 64 bits. To JSON Schema large reals (1e300) are whole numbers, too.
-fn whole(it: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<u64> {
+fn whole(reader: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<u64> {
     let written = top.pointer(pointer)?;
     let read = json::whole(written).ok_or_else(|| "must be a whole number that fits in 64 bits".to_owned());
-    it.parsed(pointer, read)
+    reader.parsed(pointer, read)
 }
 
 fn strict_version(written: &str) -> Result<semver::Version, String> {
@@ -169,13 +169,13 @@ fn strict_version(written: &str) -> Result<semver::Version, String> {
 }
 
 /// Compiles the schema under `key`; the pointers of its problems lead into it.
-fn compile(it: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
+fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
-    let fault = |fault: Problem| it.error(fault.code, &format!("/{key}{}", fault.pointer), fault.message);
+    let fault = |fault: Problem| reader.error(fault.code, &format!("/{key}{}", fault.pointer), fault.message);
     Schema::compile(raw).map_err(fault).ok()
 }
 
-fn handler(it: &mut Reader<'_>, top: &Value) -> Option<Handler> {
+fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
     let handler = &top["handler"];
     let text = |field: &str| handler[field].as_str().map(str::to_owned);
     let language = handler["language"].as_str().and_then(Language::from_word);
@@ -187,102 +187,102 @@ fn handler(it: &mut Reader<'_>, top: &Value) -> Option<Handler> {
         }),
         "service-method" => {
             let (mut parameter_map, mut targets) = (BTreeMap::new(), BTreeSet::new());
-            for (pointer, from, to) in it.texts("/handler/parameterMap", usize::MAX) {
+            for (pointer, from, to) in reader.texts("/handler/parameterMap", usize::MAX) {
                 if !targets.insert(to) {
-                    it.error(Code::Schema, &pointer, "two inputs get the same new name: only one could arrive");
+                    reader.error(Code::Schema, &pointer, "two inputs get the same new name: only one could arrive");
                 }
                 parameter_map.insert(from.to_owned(), to.to_owned());
             }
             let (service, method) = (text("serviceName")?, text("methodName")?);
             Some(Handler::ServiceMethod { service, method, language, parameter_map })
         }
-        "tool-service" => descriptor::handler(it, top).map(|remote| Handler::ToolService(Box::new(remote))),
+        "tool-service" => descriptor::handler(reader, top).map(|remote| Handler::ToolService(Box::new(remote))),
         "definition-only" => Some(Handler::DefinitionOnly),
-        "prompt" | "resource" => document::read(it, top).map(Handler::Document),
+        "prompt" | "resource" => document::read(reader, top).map(Handler::Document),
         kind => extension_kind(kind).then(|| Handler::Extension { kind: kind.to_owned() }),
     }
 }
 
-fn asks(it: &mut Reader<'_>, top: &Value) -> Asks {
-    let read = patterns(it, "/securityContext/fileAccess/allowRead");
-    let write = patterns(it, "/securityContext/fileAccess/allowWrite");
+fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
+    let read = patterns(reader, "/securityContext/fileAccess/allowRead");
+    let write = patterns(reader, "/securityContext/fileAccess/allowWrite");
     for (pointer, pattern) in &write {
         if pattern.from_base || pattern.shape == PatternShape::SelfScript {
             let message =
                 "a script cannot write its own file, or what tools share by `base:`: name a folder for its results";
-            it.error(Code::Security, pointer, message);
+            reader.error(Code::Security, pointer, message);
         }
     }
     let plain = |found: Vec<(String, Pattern)>| found.into_iter().map(|(_, pattern)| pattern).collect::<Vec<_>>();
-    let capabilities = it.get("/securityContext/requiredCapabilities").unwrap_or_default();
+    let capabilities = reader.get("/securityContext/requiredCapabilities").unwrap_or_default();
     let is_listed = top["securityContext"]["fileAccess"].get("allowRead").is_some();
-    Asks { read: is_listed.then(|| plain(read)), write: plain(write), hosts: hosts(it), capabilities }
+    RequestedAccess { read: is_listed.then(|| plain(read)), write: plain(write), hosts: hosts(reader), capabilities }
 }
 
-fn patterns(it: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
-    let written = it.texts(pointer, MAX_PATTERNS).into_iter();
+fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
+    let written = reader.texts(pointer, MAX_PATTERNS).into_iter();
     let read = |(at, _, text): (String, _, _)| match pattern::parse(text) {
         Ok(pattern) => Some((at, pattern)),
         Err(why) => {
-            it.error(Code::Security, &at, why);
+            reader.error(Code::Security, &at, why);
             None
         }
     };
     written.filter_map(read).collect()
 }
 
-fn hosts(it: &mut Reader<'_>) -> Vec<HostPattern> {
+fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
     let list = "/securityContext/networkAccess/allowHosts";
-    let written = it.texts(list, MAX_HOSTS).into_iter();
-    let found: Vec<_> = written.filter_map(|(at, _, text)| it.parsed(&at, host::pattern(text))).collect();
+    let written = reader.texts(list, MAX_HOSTS).into_iter();
+    let found: Vec<_> = written.filter_map(|(at, _, text)| reader.parsed(&at, host::parse_pattern(text))).collect();
     let ports: BTreeSet<u16> = found.iter().flat_map(HostPattern::ports).collect();
     if ports.len() > MAX_PORTS {
         let message = format!("names {} ports, and a call has at most {MAX_PORTS}: name fewer", ports.len());
-        it.error(Code::Security, list, message);
+        reader.error(Code::Security, list, message);
     }
     found
 }
 
-fn execution(it: &mut Reader<'_>, top: &Value) -> Execution {
+fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     let block = &top["execution"];
     if block["warm"] == true {
-        it.warn("/execution/warm", "warm starts are not built yet: every call starts cold, which is only slower");
+        reader.warn("/execution/warm", "warm starts are not built yet: every call starts cold, which is only slower");
     }
     let (mut env, mut size) = (BTreeMap::new(), 0);
-    for (pointer, name, value) in it.texts("/execution/env", usize::MAX) {
+    for (pointer, name, value) in reader.texts("/execution/env", usize::MAX) {
         size += name.len() + value.len() + 2;
-        if let Some(why) = environment::refused(name, value) {
-            it.error(Code::Security, &pointer, why);
+        if let Some(why) = environment::refusal_reason(name, value) {
+            reader.error(Code::Security, &pointer, why);
         }
         env.insert(name.to_owned(), value.to_owned());
     }
     if size > MAX_ENV_BYTES {
         let message =
             format!("more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script");
-        it.error(Code::Schema, "/execution/env", message);
+        reader.error(Code::Schema, "/execution/env", message);
     }
     Execution {
-        timeout_ms: whole(it, top, "/execution/timeoutMs"),
-        stderr: it.get("/execution/stderr").unwrap_or_default(),
+        timeout_ms: whole(reader, top, "/execution/timeoutMs"),
+        stderr: reader.get("/execution/stderr").unwrap_or_default(),
         text_output: block["output"] == "text",
         asynchronous: block["mode"] == "async",
-        task: it.get("/execution/task"),
+        task: reader.get("/execution/task"),
         env,
     }
 }
 
-fn requires(it: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::VersionReq> {
+fn requires(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::VersionReq> {
     let mut requires = BTreeMap::new();
-    for (pointer, id, range) in it.texts("/requires", usize::MAX) {
+    for (pointer, id, range) in reader.texts("/requires", usize::MAX) {
         if let Some(fault) = id_fault(id) {
-            it.error(Code::Schema, &pointer, fault);
+            reader.error(Code::Schema, &pointer, fault);
         } else if top["toolId"] == id {
-            it.error(Code::Dependency, &pointer, "a tool cannot require itself");
+            reader.error(Code::Dependency, &pointer, "a tool cannot require itself");
         }
         let shown = text::head(range, 40);
         let read = version_range(range)
             .map_err(|why| format!("'{shown}' is not a version range ({why}): write for example ^1.2"));
-        if let Some(range) = it.parsed(&pointer, read) {
+        if let Some(range) = reader.parsed(&pointer, read) {
             requires.insert(id.to_owned(), range);
         }
     }
@@ -290,13 +290,13 @@ fn requires(it: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::Versio
 }
 
 /// Warns of parameters that load, but that a model reads badly or most model APIs refuse.
-fn remark(it: &mut Reader<'_>, manifest: &Manifest) {
+fn lint(reader: &mut Reader<'_>, manifest: &Manifest) {
     let Some(parameters) = &manifest.parameters else { return };
     for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
         if parameters.raw.get(keyword).is_some() {
             let message =
                 format!("most model APIs refuse '{keyword}' at the top of parameters: move it into a property");
-            it.warn(&format!("/parameters/{keyword}"), message);
+            reader.warn(&format!("/parameters/{keyword}"), message);
         }
     }
     for (name, property) in parameters.raw.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -306,14 +306,14 @@ fn remark(it: &mut Reader<'_>, manifest: &Manifest) {
                 "the parameter '{}' has no description: a model cannot know what to put there",
                 text::head(name, 80)
             );
-            it.warn(&below("/parameters/properties", name), message);
+            reader.warn(&below("/parameters/properties", name), message);
         }
     }
     let required = parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate();
     for (index, name) in required.filter_map(|(index, name)| Some((index, name.as_str()?))) {
         if !arguments::declares(&parameters.raw, name) && parameters.raw.get("patternProperties").is_none() {
             let message = format!("'{}' is required, but properties does not declare it", text::head(name, 80));
-            it.warn(&format!("/parameters/required/{index}"), message);
+            reader.warn(&format!("/parameters/required/{index}"), message);
         }
     }
     let mut steps = 0;
@@ -326,6 +326,6 @@ fn remark(it: &mut Reader<'_>, manifest: &Manifest) {
         } else {
             continue;
         };
-        it.warn(&format!("/examples/{index}/input"), message);
+        reader.warn(&format!("/examples/{index}/input"), message);
     }
 }

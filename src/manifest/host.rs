@@ -85,7 +85,7 @@ impl fmt::Display for HostPattern {
 }
 
 /// `name`, `*.name`, `*`, an IPv4 or IPv6 address, each with an optional `:port` (IPv6 then in brackets).
-pub fn pattern(written: &str) -> Result<HostPattern, String> {
+pub fn parse_pattern(written: &str) -> Result<HostPattern, String> {
     let why = match parse(written) {
         Some(HostPattern { port: Some(DNS), .. }) => {
             "has port 53 (name servers): a tool reaches only the name server of its call"
@@ -101,9 +101,9 @@ pub fn pattern(written: &str) -> Result<HostPattern, String> {
 
 /// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`, in lower case,
 /// without final dot. `None` for anything else, addresses in all their spellings included.
-pub fn name(written: &str) -> Option<String> {
+pub fn canonical_name(written: &str) -> Option<String> {
     let name = written.strip_suffix('.').unwrap_or(written).to_ascii_lowercase();
-    (plain(&name, true) && !numeric(&name)).then_some(name)
+    (plain(&name, true) && !looks_like_address(&name)).then_some(name)
 }
 
 /// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: allows `_`, as in names
@@ -121,7 +121,7 @@ fn plain(name: &str, underscore: bool) -> bool {
 }
 
 /// Whether some program reads this name as an address: `127.1`, `0x7f.1`, `010.0.0.1`.
-fn numeric(name: &str) -> bool {
+fn looks_like_address(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     last.bytes().all(|b| b.is_ascii_digit())
         || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -161,7 +161,7 @@ fn name_or_v4(written: &str) -> Option<Host> {
     let below = name.strip_prefix("*.");
     let bare = below.unwrap_or(&name);
     let bare = bare.strip_suffix('.').unwrap_or(bare);
-    match (below, numeric(bare)) {
+    match (below, looks_like_address(bare)) {
         _ if !plain(bare, false) => None,
         (None, true) => bare.parse().ok().map(|address: Ipv4Addr| Host::Address(address.into())),
         (Some(_), true) => None,
@@ -183,7 +183,7 @@ mod tests {
             ("[2001:DB8::1]:443", "[2001:db8::1]:443"), ("localhost", "localhost"),
         ];
         for (written, canon) in good {
-            assert_eq!(pattern(written).map(|p| p.to_string()).as_deref(), Ok(canon));
+            assert_eq!(parse_pattern(written).map(|p| p.to_string()).as_deref(), Ok(canon));
         }
         #[rustfmt::skip]
         let bad = [
@@ -192,21 +192,21 @@ mod tests {
             "a b", "a%b", "[::1", "[::1]x", "fe80::1%eth0", "x\0.com", "*.", "*.1.2.3.4", ".",
         ];
         for written in bad {
-            assert!(pattern(written).is_err(), "{written:?}");
+            assert!(parse_pattern(written).is_err(), "{written:?}");
         }
     }
 
     #[test]
     fn names_of_programs_become_canonical_or_nothing() {
-        assert_eq!(name("API.Example.com.").as_deref(), Some("api.example.com"));
-        assert_eq!(name("_sip.example.com").as_deref(), Some("_sip.example.com"));
+        assert_eq!(canonical_name("API.Example.com.").as_deref(), Some("api.example.com"));
+        assert_eq!(canonical_name("_sip.example.com").as_deref(), Some("_sip.example.com"));
         #[rustfmt::skip]
         let bad = [
             "", ".", "a..b", "a.com..", "1.2.3.4", "127.1", "0x7f.0x1", "a b", "a\0.com", "a%b", "-a.com",
             "b\u{fc}cher.de",
         ];
         for bad in bad {
-            assert_eq!(name(bad), None, "{bad:?}");
+            assert_eq!(canonical_name(bad), None, "{bad:?}");
         }
     }
 }

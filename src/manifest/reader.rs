@@ -23,19 +23,19 @@ pub struct Format {
     /// A document with more values than this gets one general error.
     most_explained: usize,
     /// A schema's error about a text is reported only if the parser of that text reports none.
-    defers: bool,
+    prefers_parser_errors: bool,
 }
 
-pub const TOML: Format = Format { most_explained: usize::MAX, defers: false };
-const JSON: Format = Format { most_explained: 20_000, defers: true };
+pub const TOML: Format = Format { most_explained: usize::MAX, prefers_parser_errors: false };
+const JSON: Format = Format { most_explained: 20_000, prefers_parser_errors: true };
 
 /// Finds lines and columns in a text.
-pub trait Places {
+pub trait SourceMap {
     /// Where the value at a pointer starts, or the name in front of it.
     fn at(&self, pointer: &str, is_name: bool) -> At;
 }
 
-impl Places for Document<'_> {
+impl SourceMap for Document<'_> {
     fn at(&self, pointer: &str, is_name: bool) -> At {
         let (line, column) = if is_name { self.place_of_key(pointer) } else { self.place(pointer) };
         At { line, column }
@@ -44,16 +44,16 @@ impl Places for Document<'_> {
 
 pub struct Reader<'d> {
     pub value: &'d Value,
-    places: &'d dyn Places,
+    source_map: &'d dyn SourceMap,
     format: &'static Format,
     problems: Vec<Problem>,
     /// Pointers and messages of errors that are reported only if no exact one is found.
-    rough: Vec<(String, String)>,
+    fallback_errors: Vec<(String, String)>,
 }
 
 impl<'d> Reader<'d> {
-    pub fn new(value: &'d Value, places: &'d dyn Places, format: &'static Format) -> Reader<'d> {
-        Reader { value, places, format, problems: Vec::new(), rough: Vec::new() }
+    pub fn new(value: &'d Value, source_map: &'d dyn SourceMap, format: &'static Format) -> Reader<'d> {
+        Reader { value, source_map, format, problems: Vec::new(), fallback_errors: Vec::new() }
     }
 
     pub fn from_json(document: &'d Document<'d>) -> Reader<'d> {
@@ -89,7 +89,7 @@ impl<'d> Reader<'d> {
             Some(about) => format!(": {about}"),
             None => String::new(),
         };
-        let (is_rough, message) = match error.kind() {
+        let (is_fallback, message) = match error.kind() {
             Kind::Required { property } => {
                 let name = property.as_str().unwrap_or_default();
                 (false, format!("`{name}` is missing{}", about(&rule["properties"][name])))
@@ -108,8 +108,8 @@ impl<'d> Reader<'d> {
             Kind::MaxLength { .. } => (true, format!("`{key}` {}", must(error))),
             _ => (true, format!("`{key}` has the wrong form{}", about(rule))),
         };
-        match is_rough && self.format.defers {
-            true => self.rough.push((at, message)),
+        match is_fallback && self.format.prefers_parser_errors {
+            true => self.fallback_errors.push((at, message)),
             false => self.error(Code::Schema, &at, message),
         }
     }
@@ -126,7 +126,7 @@ impl<'d> Reader<'d> {
 
     /// For a value that its schema refused: adds a general error, if no other error was reported.
     pub fn refuse_unless_faulty(&mut self) {
-        if self.rough.is_empty() && !self.is_faulty("") {
+        if self.fallback_errors.is_empty() && !self.is_faulty("") {
             self.error(Code::Schema, "", "this does not fit the schema that `toolhost schema manifest` prints");
         }
     }
@@ -139,7 +139,7 @@ impl<'d> Reader<'d> {
             let message =
                 "this value is not valid here; `toolhost schema manifest` (or `policy`, `callers`) shows what is"
                     .to_owned();
-            self.rough.push((pointer.to_owned(), message));
+            self.fallback_errors.push((pointer.to_owned(), message));
         }
         read
     }
@@ -176,7 +176,7 @@ impl<'d> Reader<'d> {
 
     /// Where the value at a pointer starts.
     pub fn at(&self, pointer: &str) -> At {
-        self.places.at(pointer, false)
+        self.source_map.at(pointer, false)
     }
 
     /// Adds an error, unless the value has one already.
@@ -223,7 +223,7 @@ impl<'d> Reader<'d> {
         if self.problems.len() >= MAX_PROBLEMS && (severity != Severity::Error || self.is_faulty("")) {
             return;
         }
-        let At { line, column } = self.places.at(pointer, is_name);
+        let At { line, column } = self.source_map.at(pointer, is_name);
         let (pointer, message) = (pointer.to_owned(), text::printable(message));
         self.problems.push(Problem { severity, code, pointer, line, column, message });
     }
@@ -235,7 +235,7 @@ impl<'d> Reader<'d> {
 
     /// All problems, the worst first.
     pub fn problems(mut self) -> Vec<Problem> {
-        for (pointer, message) in std::mem::take(&mut self.rough) {
+        for (pointer, message) in std::mem::take(&mut self.fallback_errors) {
             self.fault(&pointer, message);
         }
         self.problems.sort_by_key(|problem| (std::cmp::Reverse(problem.severity), problem.line, problem.column));

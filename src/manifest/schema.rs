@@ -116,7 +116,7 @@ impl Schema {
     /// Whether checking this value may take so long that it is refused. Where a schema refers to itself, the checker
     /// remembers each part of the value for each such reference.
     pub(super) fn is_too_large(&self, value: &Value) -> bool {
-        self.steps(value) > MAX_CHECK_STEPS / (1 + self.bounds.circles)
+        self.steps(value) > MAX_CHECK_STEPS / (1 + self.bounds.recursive_references)
     }
 
     pub(super) fn has_defaults(&self) -> bool {
@@ -151,7 +151,7 @@ impl Schema {
                 break;
             }
         }
-        let branches = self.bounds.circles.max(1).saturating_pow(deepest);
+        let branches = self.bounds.recursive_references.max(1).saturating_pow(deepest);
         (steps, steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_BYTES_PER_STEP))
     }
 

@@ -25,7 +25,7 @@ pub enum Handler {
         parameter_map: BTreeMap<String, String>,
     },
     /// `tool-service`: a service behind a broker does the work.
-    ToolService(Box<Remote>),
+    ToolService(Box<ServiceReference>),
     /// `definition-only`: known, not built yet.
     DefinitionOnly,
     /// `x-…`: a type an embedding program registered an executor for. Its fields are in `Manifest::raw`.
@@ -36,7 +36,7 @@ pub enum Handler {
 
 impl Handler {
     /// Whether the tool runs no script: this process or a remote service does the work.
-    pub fn is_ours(&self) -> bool {
+    pub fn runs_no_script(&self) -> bool {
         matches!(
             self,
             Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) | Handler::ToolService(_)
@@ -55,29 +55,28 @@ pub struct ServiceDescriptor {
     pub params: Vec<(String, bool)>,
     /// SHA-256 of its text, hex.
     pub digest: String,
-    /// Its JSON pointer in the file.
-    pub at: String,
+    pub pointer: String,
 }
 
 /// The service that a tool's manifest names.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Remote {
+pub struct ServiceReference {
     pub service: String,
     /// Sent with every call.
     pub config: Map<String, Value>,
     /// The service checks the arguments: the host passes them on unchecked.
     pub untyped: bool,
     /// JSON pointers to the service's id and to the object of values.
-    pub at: (String, String),
+    pub pointers: (String, String),
     /// The descriptor, once the registry found it.
-    pub found: Option<Arc<ServiceDescriptor>>,
+    pub descriptor: Option<Arc<ServiceDescriptor>>,
 }
 
-impl Remote {
+impl ServiceReference {
     /// The values that are sent: those that the service declares.
     pub fn sent(&self) -> Map<String, Value> {
         let declared = |name: &String| {
-            self.found.as_ref().is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
+            self.descriptor.as_ref().is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
         };
         let mut sent = self.config.clone();
         sent.retain(|name, _| declared(name));
@@ -87,7 +86,7 @@ impl Remote {
 
 /// `securityContext`: a request, never a grant.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asks {
+pub struct RequestedAccess {
     /// `None`: not written, so the script's own folder (or `self`, if the script lies directly in a base folder).
     pub read: Option<Vec<Pattern>>,
     pub write: Vec<Pattern>,
@@ -157,7 +156,7 @@ pub struct Manifest {
     /// Schemas as written, and compiled once at load.
     pub parameters: Option<Schema>,
     pub output: Option<Schema>,
-    pub asks: Asks,
+    pub requested: RequestedAccess,
     pub execution: Execution,
     /// Only the limits that were written.
     pub limits: BTreeMap<crate::quantity::Limit, u64>,
@@ -187,7 +186,7 @@ impl Manifest {
     }
 
     /// The tool's service, if the tool has one.
-    pub fn remote(&self) -> Option<&Remote> {
+    pub fn remote(&self) -> Option<&ServiceReference> {
         match &self.handler {
             Handler::ToolService(remote) => Some(remote),
             _ => None,
@@ -209,7 +208,7 @@ impl Manifest {
 
 /// Where a tool lies on this machine: made by the registry, judged by policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct ToolPaths {
     /// The manifest file, absolute. Empty for a tool with no file (builtin, in-process).
     pub manifest: PathBuf,
     /// The script base folder the script was found under, absolute and without symlinks.

@@ -75,7 +75,7 @@ impl Index {
         };
         let mut grants = vec![grant(HostPattern { host: host.clone(), port: Some(port.unwrap_or(usual)) })];
         for written in hosts {
-            let pattern = host::pattern(written).map_err(|why| format!("hosts: {why}"))?;
+            let pattern = host::parse_pattern(written).map_err(|why| format!("hosts: {why}"))?;
             if pattern.host == Host::Any {
                 return Err("hosts: `*` is every host: name those that serve the index's files".to_owned());
             }
@@ -109,13 +109,13 @@ impl Index {
     }
 
     /// The URL, and whether a credential is added, in words for people.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let added = if self.credential.is_some() { ", with a credential that toolhost adds" } else { "" };
         format!("{}{added}", text::printable(&self.url))
     }
 
     /// The URL that an installer gets. With a credential it is http://: the relay adds the credential, and speaks TLS.
-    pub fn spoken(&self) -> String {
+    pub fn installer_url(&self) -> String {
         self.origins().map_or_else(|| self.url.clone(), |(ours, theirs)| self.url.replacen(&ours, &theirs, 1))
     }
 
@@ -161,7 +161,7 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
     if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {
         return Err(bad("only a path of plain characters may follow the host"));
     }
-    let pattern = host::pattern(authority.as_str()).map_err(|why| bad(&why))?;
+    let pattern = host::parse_pattern(authority.as_str()).map_err(|why| bad(&why))?;
     if !matches!(pattern.host, Host::Name(_) | Host::Address(_)) {
         return Err(bad("it must name one host"));
     }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(inner.url, "https://pypi.example:8443/simple/");
         assert_eq!(patterns(&inner), ["pypi.example:8443", "files.example:443", "pypi.example:80"]);
         assert!(inner.hosts.iter().all(|grant| grant.ranges.len() == 1));
-        assert_eq!(inner.spoken(), "http://pypi.example/simple/");
+        assert_eq!(inner.installer_url(), "http://pypi.example/simple/");
         let lock = "url = \"http://pypi.example/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
         let want = "url = \"https://pypi.example:8443/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
         assert_eq!(inner.with_own_addresses(lock), want);

@@ -14,13 +14,15 @@ use std::str::FromStr;
 use toml::{Spanned, Value};
 
 /// The names of all files that count, without those named after the script.
-pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", FOREIGN, LOCK, "pip.conf", "uv.toml"];
+pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", UV_LOCK, LOCK, "pip.conf", "uv.toml"];
 /// The lock of a folder.
 const LOCK: &str = "pylock.toml";
 /// A lock that is not parsed here: the installer translates it.
-const FOREIGN: &str = "uv.lock";
+const UV_LOCK: &str = "uv.lock";
+/// The text of such a lock, and the name of its project.
+type UvLock = (TextFile, Option<String>);
 
-struct Asks {
+struct RequirementSource {
     file: TextFile,
     requirements: Vec<Requirement>,
 }
@@ -39,12 +41,12 @@ pub(super) fn find(
     let name = at.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (own, is_python) = (own_lock(name), at.language == Language::Python);
     let pylock = |name: &str| folder.read(name)?.map(|file| Lock::read(file, &environment)).transpose();
-    let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
+    let (mut lists, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
     match script.map(|file| block(file, &environment)).transpose()?.flatten() {
         // The script lists its own requirements, so those of the folder's project do not count.
         Some(block) => {
-            asks.push(block);
+            lists.push(block);
             if !at.ignore_lock {
                 lock = pylock(&own)?;
             }
@@ -64,9 +66,9 @@ pub(super) fn find(
             if let Some(file) = folder.read("pyproject.toml")?
                 && let Some((name, project)) = project(file, &environment)?
             {
-                asks.push(project);
+                lists.push(project);
                 if lock.is_none() {
-                    foreign = folder.read(FOREIGN)?.map(|file| (file, Some(name)));
+                    foreign = folder.read(UV_LOCK)?.map(|file| (file, Some(name)));
                 }
             }
             if let Some(file) = folder.read("requirements.txt")? {
@@ -74,18 +76,18 @@ pub(super) fn find(
                 match packages {
                     Some(packages) => lock = lock.or(Some(Lock { file, packages })),
                     None if requirements.is_empty() => {}
-                    None => asks.push(Asks { file, requirements }),
+                    None => lists.push(RequirementSource { file, requirements }),
                 }
             }
         }
     }
-    if asks.is_empty() && lock.is_none() {
+    if lists.is_empty() && lock.is_none() {
         return Ok(None);
     }
     folder.without(&["pip.conf", "uv.toml"])?;
-    let Some(lock) = lock else { return Ok(Some(unlocked(&asks, foreign, writes))) };
-    asks.iter().try_for_each(|asks| is_met(asks, &lock))?;
-    from_lock(&asks, &lock, writes).map(Some)
+    let Some(lock) = lock else { return Ok(Some(unlocked(&lists, foreign, writes))) };
+    lists.iter().try_for_each(|lists| check_lock(lists, &lock))?;
+    from_lock(&lists, &lock, writes).map(Some)
 }
 
 /// The file name of the lock of one script, by PEP 751: `pylock.NAME.toml`, in which NAME has no dot.
@@ -104,42 +106,43 @@ pub(super) fn read_lock(file: TextFile, python: &str) -> Result<PackageRequireme
 pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
     let environment = Environment::new(None);
     let requirements = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<_, _>>()?;
-    let asks = Asks { file: TextFile::new("(the command line)".into(), b""), requirements };
-    Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) })
+    let lists = RequirementSource { file: TextFile::new("(the command line)".into(), b""), requirements };
+    Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[lists], None, lock_file) })
 }
 
 /// Checks that the lock has all that this interpreter requires, at versions that fit.
-fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
-    let held: BTreeMap<&str, &Package> = lock.packages.iter().map(|package| (package.name.as_str(), package)).collect();
-    for required in asks.requirements.iter().filter(|required| required.here) {
-        let held = held.get(required.name.as_str()).copied();
-        let Some(has) = misfit(Ecosystem::Python, &required.versions, held) else { continue };
+fn check_lock(lists: &RequirementSource, lock: &Lock) -> Result<(), FileProblem> {
+    let locked: BTreeMap<&str, &Package> =
+        lock.packages.iter().map(|package| (package.name.as_str(), package)).collect();
+    for required in lists.requirements.iter().filter(|required| required.applies) {
+        let locked = locked.get(required.name.as_str()).copied();
+        let Some(has) = misfit(Ecosystem::Python, &required.versions, locked) else { continue };
         let why = format!("`{}` is required, and {} {has}: lock again", required.text, lock.file.name());
-        return Err(asks.file.problem(required.line, why));
+        return Err(lists.file.problem(required.line, why));
     }
     Ok(())
 }
 
-fn list_required(asks: &[Asks]) -> Vec<Required> {
+fn list_required(lists: &[RequirementSource]) -> Vec<Required> {
     let one = |file: &TextFile, required: &Requirement| Required {
         name: required.name.clone(),
         versions: required.versions.clone(),
         pinned: required.pin().is_some(),
         place: format!("{}:{}", file.name(), required.line),
     };
-    asks.iter().flat_map(|asks| asks.requirements.iter().map(move |required| one(&asks.file, required))).collect()
+    lists.iter().flat_map(|lists| lists.requirements.iter().map(move |required| one(&lists.file, required))).collect()
 }
 
 /// Requirements to resolve, or a lock of another format (and its project) to translate.
-fn unlocked(asks: &[Asks], foreign: Option<(TextFile, Option<String>)>, lock_file: String) -> PackageRequirements {
-    let files = asks.iter().map(|asks| &asks.file).chain(foreign.iter().map(|(file, _)| file));
-    let (sources, requires) = (files.map(TextFile::source).collect(), list_required(asks));
+fn unlocked(lists: &[RequirementSource], foreign: Option<UvLock>, lock_file: String) -> PackageRequirements {
+    let files = lists.iter().map(|lists| &lists.file).chain(foreign.iter().map(|(file, _)| file));
+    let (sources, requires) = (files.map(TextFile::source).collect(), list_required(lists));
     let mut lines: Vec<String> =
-        asks.iter().flat_map(|asks| &asks.requirements).map(|required| required.text.clone() + "\n").collect();
+        lists.iter().flat_map(|lists| &lists.requirements).map(|required| required.text.clone() + "\n").collect();
     lines.dedup();
     let mut inputs = vec![("requirements.txt".to_owned(), lines.concat())];
     if let Some((file, project)) = foreign {
-        inputs.push((FOREIGN.to_owned(), file.text));
+        inputs.push((UV_LOCK.to_owned(), file.text));
         inputs.extend(project.map(|project| ("project".to_owned(), project)));
     }
     let (ecosystem, packages) = (Ecosystem::Python, Vec::new());
@@ -147,7 +150,7 @@ fn unlocked(asks: &[Asks], foreign: Option<(TextFile, Option<String>)>, lock_fil
 }
 
 /// The packages of a lock. The installer gets lines without markers, so it has nothing to decide.
-fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
+fn from_lock(lists: &[RequirementSource], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
     let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
     for package in &lock.packages {
         let (name, version) = (&package.name, &package.version);
@@ -162,7 +165,7 @@ fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageReq
         format!("{}=={}{hashes}\n", package.name, package.version)
     };
     let inputs = vec![("requirements.txt".to_owned(), packages.iter().map(line).collect())];
-    let mut requires = list_required(asks);
+    let mut requires = list_required(lists);
     if requires.is_empty() {
         requires.extend(packages.iter().map(|package| Required {
             name: package.name.clone(),
@@ -171,7 +174,7 @@ fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageReq
             place: lock.file.name(),
         }));
     }
-    let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(TextFile::source).collect();
+    let sources = lists.iter().map(|lists| &lists.file).chain([&lock.file]).map(TextFile::source).collect();
     let ecosystem = Ecosystem::Python;
     Ok(PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
 }
@@ -254,12 +257,12 @@ impl Lock {
 }
 
 /// `requirements.txt`: its requirements, or its packages if entries have hashes; then every entry needs one.
-fn entries(file: &TextFile, here: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
+fn entries(file: &TextFile, env: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
     let mut entries = Vec::new();
     for (line, text) in logical_lines(&file.text) {
         let text = text.trim();
         if !text.is_empty() && text != "--require-hashes" {
-            entries.push(entry(text, line, here).map_err(|why| file.problem(line, why))?);
+            entries.push(entry(text, line, env).map_err(|why| file.problem(line, why))?);
         }
         if entries.len() > MAX_PACKAGES {
             return Err(file.problem(line, format!("more than {MAX_PACKAGES} requirements")));
@@ -276,7 +279,7 @@ fn entries(file: &TextFile, here: &Environment) -> Result<(Vec<Requirement>, Opt
         };
         let version = requirement.pin().ok_or_else(|| bad("is not pinned (`==`)"))?;
         let package = package(&requirement.name, Some(&version), hashes).map_err(|_| bad("has no hash"))?;
-        packages.extend(requirement.here.then_some(package));
+        packages.extend(requirement.applies.then_some(package));
     }
     Ok((Vec::new(), Some(packages)))
 }
@@ -353,14 +356,14 @@ struct Project {
 
 /// Keys of `[tool.uv]` that do not affect the requirements; every other key is refused.
 #[rustfmt::skip]
-const HARMLESS: [&str; 17] = [
+const NEUTRAL_UV_KEYS: [&str; 17] = [
     "build-backend", "cache-keys", "compile-bytecode", "default-groups", "dependency-groups", "dev-dependencies",
     "environments", "exclude-newer", "fork-strategy", "link-mode", "managed", "package", "preview",
     "python-downloads", "python-preference", "required-environments", "required-version",
 ];
 
 /// The project name of a pyproject.toml and its requirements; `None`: it has none.
-fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, Asks)>, FileProblem> {
+fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, RequirementSource)>, FileProblem> {
     let ProjectTables { project, tool, .. } = file.toml(&file.text, 0)?;
     let Project { name, dependencies, dynamic } = project.unwrap_or_default();
     if dynamic.iter().any(|word| word == "dependencies") {
@@ -375,7 +378,7 @@ fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, 
     }
     let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
     let requirements = parse_requirements(&file, &listed, &tool, |offset| file.line(offset), environment)?;
-    Ok(Some((name, Asks { file, requirements })))
+    Ok(Some((name, RequirementSource { file, requirements })))
 }
 
 fn parse_requirements<'t>(
@@ -385,7 +388,7 @@ fn parse_requirements<'t>(
     line: impl Fn(usize) -> usize,
     environment: &Environment,
 ) -> Result<Vec<Requirement>, FileProblem> {
-    let uv = tool.uv.iter().find(|(key, _)| !HARMLESS.contains(&key.as_str())).map(|found| ("uv", found));
+    let uv = tool.uv.iter().find(|(key, _)| !NEUTRAL_UV_KEYS.contains(&key.as_str())).map(|found| ("uv", found));
     let source = |name, table: &'t ToolTable| Some((name, table.get_key_value("source")?));
     if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
         let why = format!(
@@ -405,7 +408,7 @@ fn parse_requirements<'t>(
 }
 
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
-fn block(script: TextFile, environment: &Environment) -> Result<Option<Asks>, FileProblem> {
+fn block(script: TextFile, environment: &Environment) -> Result<Option<RequirementSource>, FileProblem> {
     let (mut lines, mut found) = (script.text.lines().enumerate(), None);
     while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
         let rest = lines.clone().map(|(_, line)| line);
@@ -425,7 +428,7 @@ fn block(script: TextFile, environment: &Environment) -> Result<Option<Asks>, Fi
     let document: ProjectTables = script.toml(&text, line)?;
     let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
     let requirements = parse_requirements(&script, &listed, &document.tool, |_| line, environment)?;
-    Ok(Some(Asks { file: script, requirements }))
+    Ok(Some(RequirementSource { file: script, requirements }))
 }
 
 /// Longest requirement or marker, bytes. Most comparisons in one marker, and with `in` among them. Most markers in one
@@ -443,7 +446,7 @@ struct Requirement {
     /// The requirement as the resolver gets it.
     pub text: String,
     /// False where its marker does not hold for the interpreter.
-    pub here: bool,
+    pub applies: bool,
     /// Its line in the file.
     pub line: usize,
 }
@@ -458,7 +461,7 @@ impl Requirement {
 
 /// The interpreter for which markers are evaluated.
 struct Environment {
-    here: Option<MarkerEnvironment>,
+    interpreter: Option<MarkerEnvironment>,
     /// The markers that were read.
     markers: RefCell<HashSet<String>>,
 }
@@ -467,7 +470,7 @@ impl Environment {
     /// `version`: the interpreter's; without it every marker counts as true.
     pub fn new(version: Option<&str>) -> Environment {
         let version = version.and_then(|version| version.split_whitespace().next());
-        Environment { here: version.and_then(here), markers: RefCell::default() }
+        Environment { interpreter: version.and_then(marker_environment), markers: RefCell::default() }
     }
 
     /// Whether a marker holds. An absent marker does.
@@ -480,7 +483,7 @@ impl Environment {
     }
 
     fn holds(&self, marker: &MarkerTree) -> bool {
-        self.here.as_ref().is_none_or(|environment| marker.evaluate(environment, &[]))
+        self.interpreter.as_ref().is_none_or(|environment| marker.evaluate(environment, &[]))
     }
 
     pub fn requirement(&self, text: &str, line: usize) -> Result<Requirement, String> {
@@ -512,7 +515,7 @@ impl Environment {
         let extras = if extras.is_empty() { String::new() } else { format!("[{}]", extras.join(",")) };
         let marker = read.marker.try_to_string().map_or_else(String::new, |marker| format!(" ; {marker}"));
         let text = format!("{name}{extras}{versions}{marker}");
-        Ok(Requirement { name, versions, text, here: self.holds(&read.marker), line })
+        Ok(Requirement { name, versions, text, applies: self.holds(&read.marker), line })
     }
 
     fn bounded(&self, marker: &str) -> Result<(), String> {
@@ -532,7 +535,7 @@ impl Environment {
 }
 
 /// An interpreter of this version on this machine.
-fn here(version: &str) -> Option<MarkerEnvironment> {
+fn marker_environment(version: &str) -> Option<MarkerEnvironment> {
     let uname = nix::sys::utsname::uname().ok()?;
     let environment = MarkerEnvironmentBuilder {
         implementation_name: "cpython",

@@ -4,7 +4,7 @@
 //! were resolved to.
 
 use super::installed::{self, Vendored};
-use super::tree::{self, Item, Stamp, TreeError};
+use super::tree::{self, Item, TreeError, TreeStamp};
 use crate::base::files::{self, Lock};
 use crate::base::lock;
 use crate::base::store::{ContentStore, Limits, RecordKind, Tree, Work};
@@ -62,7 +62,7 @@ pub struct BuiltEnvironment {
     disk: u64,
     /// Files that the interpreter runs before the script, relative to the tree.
     pub starts: Vec<PathBuf>,
-    root: Stamp,
+    root: TreeStamp,
     items: Vec<Item>,
 }
 
@@ -180,9 +180,9 @@ impl Store {
         }
         self.content.keep_tree(&work, "entry")?;
         let bytes = built.iter().map(|item| item.bytes).sum();
-        let starts = tree::starts(&built, &layout.site);
+        let starts = tree::startup_files(&built, &layout.site);
         let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
-        let root = Stamp::now(root.as_fd())?;
+        let root = TreeStamp::now(root.as_fd())?;
         let entry =
             BuiltEnvironment { key: key.to_owned(), name: work.tree.clone(), about, bytes, disk, starts, root, items };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
@@ -242,7 +242,7 @@ impl Store {
 
 /// The first path of a tree whose stamp changed since the entry was made.
 fn first_changed<'e>(root: &impl AsFd, entry: &'e BuiltEnvironment) -> Option<&'e str> {
-    match Stamp::now(root.as_fd()).ok() == Some(entry.root) {
+    match TreeStamp::now(root.as_fd()).ok() == Some(entry.root) {
         true => tree::first_changed(root.as_fd(), &entry.items),
         false => Some("its folder"),
     }

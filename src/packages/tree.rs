@@ -28,29 +28,29 @@ pub struct Item {
     pub bytes: u64,
     /// Hex SHA-256; `None`: see `new`.
     pub sha256: Option<String>,
-    pub stamp: Stamp,
+    pub stamp: TreeStamp,
 }
 
 impl Item {
     /// A folder, or what the host itself adds to an entry: its stamp alone tells whether it was changed.
     pub fn new(path: &str) -> Item {
-        Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: Stamp::default() }
+        Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: TreeStamp::default() }
     }
 }
 
 /// Shows whether a file or folder changed: inode, size, and the times of content and inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp(u64, i64, (i64, i64), (i64, i64));
+pub struct TreeStamp(u64, i64, (i64, i64), (i64, i64));
 
-impl Stamp {
+impl TreeStamp {
     /// The stamp of an open file or folder.
-    pub fn now(file: BorrowedFd) -> io::Result<Stamp> {
-        Ok(Stamp::from_stat(&fstat(file)?))
+    pub fn now(file: BorrowedFd) -> io::Result<TreeStamp> {
+        Ok(TreeStamp::from_stat(&fstat(file)?))
     }
 
-    fn from_stat(stat: &FileStat) -> Stamp {
+    fn from_stat(stat: &FileStat) -> TreeStamp {
         let modified = (stat.st_mtime, stat.st_mtime_nsec);
-        Stamp(stat.st_ino, stat.st_size, modified, (stat.st_ctime, stat.st_ctime_nsec))
+        TreeStamp(stat.st_ino, stat.st_size, modified, (stat.st_ctime, stat.st_ctime_nsec))
     }
 }
 
@@ -120,11 +120,11 @@ impl TreeReader {
     }
 
     fn file(&mut self, folder: BorrowedFd, name: &CString, path: String, stat: &FileStat) -> Result<(), TreeError> {
-        plain(&path, stat)?;
+        check_plain_file(&path, stat)?;
         let file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
         let stat = fstat(&file)?;
         // Checked again on the descriptor that is read, although no process is left that could replace the file.
-        plain(&path, &stat)?;
+        check_plain_file(&path, &stat)?;
         let runs = stat.st_mode & 0o111 != 0;
         fchmod(&file, Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }))?;
         let (sha256, bytes) = digest(file, self.most.bytes.saturating_sub(self.bytes))?;
@@ -133,13 +133,13 @@ impl TreeReader {
         if self.bytes > most {
             return hostile(&path, &format!("all files together have more than {most} bytes: require fewer packages"));
         }
-        self.items.push(Item { path, bytes, sha256: Some(sha256), stamp: Stamp::default() });
+        self.items.push(Item { path, bytes, sha256: Some(sha256), stamp: TreeStamp::default() });
         Ok(())
     }
 }
 
 /// Accepts only a regular file of ours with one hard link.
-fn plain(path: &str, stat: &FileStat) -> Result<(), TreeError> {
+fn check_plain_file(path: &str, stat: &FileStat) -> Result<(), TreeError> {
     let reasons = [
         (is(stat.st_mode, SFlag::S_IFLNK), "is a link"),
         (!is(stat.st_mode, SFlag::S_IFREG), "is neither a file nor a folder"),
@@ -175,7 +175,7 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
     let now = |item: Item| -> io::Result<Item> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
         disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
-        Ok(Item { stamp: Stamp::from_stat(&stat), ..item })
+        Ok(Item { stamp: TreeStamp::from_stat(&stat), ..item })
     };
     let items = items.into_iter().map(now).collect::<io::Result<_>>()?;
     Ok((items, disk))
@@ -185,7 +185,7 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
 pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-        stat.is_ok_and(|stat| Stamp::from_stat(&stat) == item.stamp)
+        stat.is_ok_and(|stat| TreeStamp::from_stat(&stat) == item.stamp)
     };
     let first = |part: &'i [Item]| part.iter().find(|item| !same(item)).map(|item| item.path.as_str());
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
@@ -218,7 +218,7 @@ pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
 }
 
 /// Paths at which an interpreter runs code before the script: `.pth` files and the customisation modules.
-pub fn starts(items: &[Item], site: &str) -> Vec<PathBuf> {
+pub fn startup_files(items: &[Item], site: &str) -> Vec<PathBuf> {
     let customises = |name: &str| ["sitecustomize", "usercustomize"].contains(&name.split('.').next().unwrap_or(name));
     let names = items.iter().filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
     let first = names.filter(|(_, name)| !name.contains('/') && (name.ends_with(".pth") || customises(name)));

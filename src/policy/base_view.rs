@@ -32,7 +32,7 @@ pub const EMPTY_FOLDERS: [&str; 2] = ["/run", "/var/tmp"];
 /// The tool's own processes, and some of what the kernel says of the machine.
 pub const PROC: &str = "/proc";
 /// toolhost's own folder: shims, and what is mounted over files that the tool must not see.
-pub const OURS: &str = "/.toolhost";
+pub const OWN_FOLDER: &str = "/.toolhost";
 /// Links to the tool's own descriptors, and where they lead.
 pub const DEVICE_LINKS: [(&str, &str); 4] = [
     ("/dev/fd", "/proc/self/fd"),

@@ -81,7 +81,7 @@ impl CallbackUrl {
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
-        let pattern = host::pattern(authority)?;
+        let pattern = host::parse_pattern(authority)?;
         let plain = matches!(pattern.host, Host::Name(_) | Host::Address(_));
         if !plain || pattern.to_string() != authority {
             return Err("its host must be one name or address in lower case, such as hooks.example.com".to_owned());

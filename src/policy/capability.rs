@@ -83,8 +83,8 @@ pub fn kind(word: &str) -> CapabilityKind<'_> {
             Some(("ask", what)) => {
                 Ask::ALL.into_iter().find(|ask| ask.word() == what).map_or(CapabilityKind::Unknown, CapabilityKind::Ask)
             }
-            Some(("env", name)) if environment::refused(name, "").is_none() => CapabilityKind::Env(name),
-            Some(("secret", name)) if environment::refused(name, "").is_none() => CapabilityKind::Secret(name),
+            Some(("env", name)) if environment::refusal_reason(name, "").is_none() => CapabilityKind::Env(name),
+            Some(("secret", name)) if environment::refusal_reason(name, "").is_none() => CapabilityKind::Secret(name),
             _ => CapabilityKind::Unknown,
         },
     }
@@ -97,7 +97,7 @@ pub fn unknown(word: &str) -> Option<String> {
     }
     let shown = printable(&text::head(word, 60));
     let variable = word.strip_prefix("env:").or(word.strip_prefix("secret:"));
-    Some(match variable.and_then(|name| environment::refused(name, "")) {
+    Some(match variable.and_then(|name| environment::refusal_reason(name, "")) {
         Some(why) => format!("capability '{shown}': {why}"),
         None => format!("unknown capability '{shown}'{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")),
     })
@@ -107,7 +107,7 @@ pub fn unknown(word: &str) -> Option<String> {
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
     let client = "a client that runs the tool (handler.type definition-only): not built yet";
     let later = matches!(manifest.handler, Handler::DefinitionOnly).then(|| Need::new("/handler/type", client));
-    let words = manifest.asks.capabilities.iter().enumerate();
+    let words = manifest.requested.capabilities.iter().enumerate();
     let unknown = words.filter_map(|(index, word)| {
         Some(Need::mistaken(format!("/securityContext/requiredCapabilities/{index}"), unknown(word)?))
     });
@@ -178,7 +178,7 @@ pub(super) fn judge(
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<Need> {
     let mut lacks = Vec::new();
-    for (index, word) in manifest.asks.capabilities.iter().enumerate() {
+    for (index, word) in manifest.requested.capabilities.iter().enumerate() {
         let kind = kind(word);
         if let CapabilityKind::Secret(_) = kind {
             continue;
@@ -224,7 +224,7 @@ pub(super) fn judge(
 pub(super) fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
-        if let Some(reason) = environment::refused(name, value) {
+        if let Some(reason) = environment::refusal_reason(name, value) {
             verdicts.push(Verdict::denied(RequestKind::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
         } else {
             let verdict = Verdict::met(RequestKind::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);

@@ -15,7 +15,7 @@ use super::writable::{HardDenials, written_trees};
 use super::{capability, hosts, limits, secrets};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
+use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,28 +28,28 @@ pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
 /// What is judged: a tool, or a script run by a builtin tool.
 struct Subject<'a> {
     pub manifest: &'a Manifest,
-    pub site: &'a Site,
+    pub site: &'a ToolPaths,
     /// Language and entry point, if the tool runs as a process of its own.
     pub runs: Option<(Language, Option<String>)>,
     /// Denied requests are dropped in any mode of the policy (several tools can bound one script).
     pub narrow: bool,
     /// The manifests that name the script, where `manifest` is a builtin tool's and does not.
-    pub namers: &'a [(Arc<Manifest>, Site)],
+    pub owners: &'a [(Arc<Manifest>, ToolPaths)],
 }
 
-pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &Machine) -> Decision {
+pub fn decide(manifest: &Manifest, site: &ToolPaths, policies: &Policies, machine: &Machine) -> Decision {
     let runs = match &manifest.handler {
         Handler::Script { language, entry_point, .. } => Some((*language, entry_point.clone())),
         _ => None,
     };
     if runs.is_some() || manifest.document().is_some() || manifest.remote().is_some() {
-        return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
+        return judge(&Subject { manifest, site, runs, narrow: false, owners: &[] }, policies, machine);
     }
     // The tool has no process of its own: its requests are for the script that a call names. `decide_run` judges that
     // script and narrows, so this decision narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
-    let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
-    let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine);
+    let place = ToolPaths { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
+    let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, owners: &[] }, policies, machine);
     if let Handler::ServiceMethod { service, language: Some(language), .. } = &manifest.handler
         && service == SCRIPT_SERVICE
     {
@@ -65,16 +65,16 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
 #[derive(Clone, Debug)]
 pub struct RunTarget {
     /// Where the script lies; `script: None` for source text that comes with the call.
-    pub site: Site,
+    pub site: ToolPaths,
     pub language: Language,
 }
 
 /// Decides what a script run by a builtin tool may do: the builtin's requests, relative to the script's folder ∩ its
-/// policy ∩ what each tool that names the script was granted (`namers`, which the caller finds).
+/// policy ∩ what each tool that names the script was granted (`owners`, which the caller finds).
 pub fn decide_run(
     target: &RunTarget,
     tool: &Manifest,
-    namers: &[(Arc<Manifest>, Site)],
+    owners: &[(Arc<Manifest>, ToolPaths)],
     policies: &Policies,
     machine: &Machine,
 ) -> Decision {
@@ -82,20 +82,20 @@ pub fn decide_run(
         return run_code(target, tool, policies, machine);
     }
     let runs = Some((target.language, None));
-    // The builtin's own manifest has no file; the manifests that name the script are protected through `namers`.
-    let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
-    judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine)
+    // The builtin's own manifest has no file; the manifests that name the script are protected through `owners`.
+    let site = ToolPaths { manifest: PathBuf::new(), ..target.site.clone() };
+    judge(&Subject { manifest: tool, site: &site, runs, narrow: true, owners }, policies, machine)
 }
 
 /// Decides about source text: no files but scratch, no hosts, and a policy must name the tool by its exact id.
 fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &Machine) -> Decision {
     let mut bare = tool.clone();
-    bare.asks.read = Some(Vec::new());
-    bare.asks.write = Vec::new();
-    bare.asks.hosts = Vec::new();
-    let site = Site { manifest: PathBuf::new(), folder: PathBuf::from("/tmp"), script: None, base: PathBuf::new() };
+    bare.requested.read = Some(Vec::new());
+    bare.requested.write = Vec::new();
+    bare.requested.hosts = Vec::new();
+    let site = ToolPaths { manifest: PathBuf::new(), folder: "/tmp".into(), script: None, base: PathBuf::new() };
     let runs = Some((target.language, None));
-    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
+    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, owners: &[] }, policies, machine)
 }
 
 /// The answer to every request, and what they grant.
@@ -112,14 +112,14 @@ struct Answers {
 
 fn answer(subject: &Subject<'_>, layers: &[Layer<'_>], policies: &Policies, machine: &Machine) -> Answers {
     let Subject { manifest, site, runs, .. } = subject;
-    let denials = HardDenials { site, namers: subject.namers, protected: &policies.protected, machine };
+    let denials = HardDenials { site, owners: subject.owners, protected: &policies.protected, machine };
     let denial = |access, area: &Area| denials.reason(access, area);
     let guest = policies.guests.contains(&site.manifest);
     let files = Judge { site, guest, layers, denial: &denial };
     let mut verdicts = Vec::new();
     let it = &mut verdicts;
-    let grants = files.files(manifest.asks.read.as_deref(), &manifest.asks.write, it);
-    let hosts = hosts::judge(&manifest.asks.hosts, layers, it);
+    let grants = files.files(manifest.requested.read.as_deref(), &manifest.requested.write, it);
+    let hosts = hosts::judge(&manifest.requested.hosts, layers, it);
     let mut lacks = permissions(manifest, layers);
     lacks.extend(capability::judge(manifest, layers, machine, it));
     let secrets = secrets::judge(manifest, layers, &hosts, &grants, it);
@@ -145,8 +145,8 @@ fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) 
 fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
     let Subject { manifest, site, runs, .. } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let decided = |(manifest, site): &(Arc<Manifest>, Site)| decide(manifest, site, policies, machine);
-    let owners: Vec<Decision> = subject.namers.iter().map(decided).collect();
+    let decided = |(manifest, site): &(Arc<Manifest>, ToolPaths)| decide(manifest, site, policies, machine);
+    let owners: Vec<Decision> = subject.owners.iter().map(decided).collect();
     let owned: Vec<Policy> = owners.iter().map(as_policy).collect();
     let layers = layers(policy, policies.host.as_ref(), &owned);
     let bounds = || layers.iter().map(|layer| layer.policy);
@@ -203,7 +203,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         labels: manifest.metadata.permissions.clone(),
         lacks,
         lacks_below: Vec::new(),
-        in_process: runs.is_none() && manifest.handler.is_ours(),
+        in_process: runs.is_none() && manifest.handler.runs_no_script(),
         starts_scripts: starts_scripts(&manifest.handler),
         shape: Err(in_process_fault()),
         env,

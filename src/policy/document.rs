@@ -1,7 +1,7 @@
 //! A parsed policy file: its value, and the line and column of each part of it.
 
 use crate::base::text;
-use crate::manifest::reader::Places;
+use crate::manifest::reader::SourceMap;
 use crate::manifest::{At, Code, Problem, Severity};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ impl<'t> TomlDocument<'t> {
     }
 }
 
-impl Places for TomlDocument<'_> {
+impl SourceMap for TomlDocument<'_> {
     /// For a value that the file does not have: the position of the nearest value around it.
     fn at(&self, pointer: &str, is_name: bool) -> At {
         let mut found = (0..0, 0..0);

@@ -10,7 +10,7 @@ use super::grantable::{Grantable, Layer, least, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
 use crate::manifest::reader::Reader;
-use crate::manifest::{At, Pattern, PatternShape, Site};
+use crate::manifest::{At, Pattern, PatternShape, ToolPaths};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,7 @@ const SCRATCH: &str = "/tmp";
 const WALLS: [&str; 2] = [wall::VIEW, wall::LANDLOCK];
 
 pub(super) struct Judge<'a> {
-    pub site: &'a Site,
+    pub site: &'a ToolPaths,
     /// The script lies among other tools' scripts and the manifest does not: nothing relative to its folder is granted.
     pub guest: bool,
     pub layers: &'a [Layer<'a>],

@@ -34,7 +34,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<H
     for (entry, HostLine { host, why }) in document.list("/network/hosts") {
         let ranges = ranges(document, &entry);
         let pointer = format!("{entry}/host");
-        let Some(pattern) = document.parsed(&pointer, host::pattern(&host)) else { continue };
+        let Some(pattern) = document.parsed(&pointer, host::parse_pattern(&host)) else { continue };
         if found.iter().any(|entry| entry.grant.pattern == pattern) {
             document.conflict(&pointer, format!("`{pattern}` is named twice: keep one entry, with the ranges of both"));
         } else if !document.is_faulty(&entry)
@@ -52,7 +52,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<H
 /// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative paths start.
 pub(super) fn set_authorities(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<SecretGrant>], folder: &Path) {
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
-        let (Some(ca), Ok(pattern)) = (ca, host::pattern(&host)) else { continue };
+        let (Some(ca), Ok(pattern)) = (ca, host::parse_pattern(&host)) else { continue };
         let ca = folder.join(ca);
         let held = |header: &&mut HeaderRule| pattern.host.covers(&Host::Name(header.host.clone()));
         let mut headers = secrets.iter_mut().filter_map(|entry| entry.grant.header.as_mut()).filter(held).peekable();

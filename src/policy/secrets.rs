@@ -60,7 +60,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
         let from = entry["from"].as_str().and_then(|from| document.parsed(&at("from"), source(from, folder)));
         let Some(from) = from else { continue };
         let (name, why) = (written("name"), written("why"));
-        if !name.is_empty() && environment::refused(&name, "").is_some() {
+        if !name.is_empty() && environment::refusal_reason(&name, "").is_some() {
             document.fault(&at("name"), "name the secret as a variable that a tool may have");
         } else if found.iter().any(|entry| entry.grant.name == name) {
             document.conflict(&at("name"), format!("`{name}` is named twice"));
@@ -141,7 +141,7 @@ pub fn header_value(written: String) -> Result<String, String> {
 }
 
 fn exact(written: &str) -> Result<(String, u16), String> {
-    let HostPattern { host, port } = host::pattern(written)?;
+    let HostPattern { host, port } = host::parse_pattern(written)?;
     match host {
         Host::Name(name) if port != Some(HTTP) => Ok((name, port.unwrap_or(HTTPS))),
         _ => Err("a secret goes to one exact name, with the port at which that speaks TLS (443, not 80)".to_owned()),
@@ -295,7 +295,7 @@ pub(super) fn judge(
     let (mut grants, mut seen) = (Vec::new(), BTreeSet::new());
     let Some(policy) = layers.first().map(|layer| layer.policy) else { return grants };
     let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers.iter().partition(|layer| layer.narrower == Narrower::Host);
-    for word in &manifest.asks.capabilities {
+    for word in &manifest.requested.capabilities {
         let CapabilityKind::Secret(name) = capability::kind(word) else { continue };
         if !seen.insert(name) {
             continue;
@@ -338,7 +338,7 @@ fn conflict(
     hosts: &[HostGrant],
     files: &[Grant],
 ) -> Option<(Narrower, String)> {
-    let requests = |word: String| manifest.asks.capabilities.contains(&word);
+    let requests = |word: String| manifest.requested.capabilities.contains(&word);
     let name = &secret.name;
     let is_open = |grant: &Grant| {
         let reason = format!("the tool could read its file ({}): move that file elsewhere", grant.rule);
@@ -378,7 +378,7 @@ fn conflict(
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {
         return None;
     }
-    let is_requested = manifest.asks.hosts.iter().any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
+    let is_requested = manifest.requested.hosts.iter().any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
     let narrower = if is_requested { Narrower::Policy } else { Narrower::Manifest };
     let reason = format!(
         "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` \

@@ -92,13 +92,13 @@ pub(super) fn judge(
     verdicts: &mut Vec<Verdict>,
 ) -> (Option<ServiceGrant>, Option<Need>) {
     let remote = manifest.remote();
-    let Some((remote, service)) = remote.and_then(|remote| Some((remote, remote.found.as_ref()?))) else {
+    let Some((remote, service)) = remote.and_then(|remote| Some((remote, remote.descriptor.as_ref()?))) else {
         return (None, None);
     };
     let broker = names(&service.id).iter().find_map(|name| machine.brokers.get(name)).cloned();
     let need = broker.is_none().then(|| {
         let words = format!("a broker for the service '{}' ([[tool_services]] of the configuration)", service.id);
-        Need::new(&*remote.at.0, words)
+        Need::new(&*remote.pointers.0, words)
     });
     let queues = format!("{} at {}, answers from {}", service.id, service.requests.join(", "), service.response);
     let allows = |rule: &&ServiceRule| {

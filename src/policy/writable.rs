@@ -7,9 +7,9 @@ use crate::base::files;
 use crate::manifest::Language;
 use crate::policy::area::Area;
 use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER, Shape, WrittenTree};
-use hard_denials::may_be_loaded;
+use hard_denials::may_match_loadable;
 pub(super) use hard_denials::{HardDenials, Protected};
-pub use hard_denials::{definition, loaded, obeyed};
+pub use hard_denials::{is_definition, is_loadable, is_obeyed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl WritablePath {
             tree: grant.opening.folder().to_path_buf(),
             tool: tool.to_owned(),
             names: match &grant.opening {
-                Opening::Staged { names, .. } if !may_be_loaded(names) => Some(names.clone()),
+                Opening::Staged { names, .. } if !may_match_loadable(names) => Some(names.clone()),
                 _ => None,
             },
             granted: true,
@@ -82,7 +82,7 @@ impl WritablePaths {
     }
 
     pub fn add(&mut self, mut place: WritablePath) {
-        place.names = place.names.filter(|names| !may_be_loaded(names));
+        place.names = place.names.filter(|names| !may_match_loadable(names));
         let near = self.places.entry(place.tree.clone()).or_default();
         let alike = |known: &&WritablePath| known.names == place.names && known.granted >= place.granted;
         let alike: Vec<&WritablePath> = near.iter().filter(alike).collect();
@@ -160,7 +160,7 @@ fn shows_code(grant: &Grant, tree: &Path) -> bool {
     match &grant.opening {
         Opening::Live { path } => path.starts_with(tree) || tree.starts_with(path),
         Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
-            folder.starts_with(tree) && may_be_loaded(names)
+            folder.starts_with(tree) && may_match_loadable(names)
         }
     }
 }

@@ -6,7 +6,7 @@ use super::tool::{CORE, Described, Tool};
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, suggest, text};
 use crate::fault::Kind;
-use crate::manifest::{Code, Handler, Problem, Remote, ServiceDescriptor, Severity};
+use crate::manifest::{Code, Handler, Problem, ServiceDescriptor, ServiceReference, Severity};
 use crate::policy::{self, Need};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ pub(super) fn folded(id: &str) -> String {
 }
 
 /// The tools that get the ids that they claim, and those that do not.
-pub(super) fn settle_ids(candidates: Vec<Tool>, held: &Incumbents) -> (Vec<Tool>, Vec<Refused>) {
+pub(super) fn settle_ids(candidates: Vec<Tool>, incumbents: &Incumbents) -> (Vec<Tool>, Vec<Refused>) {
     let (mut kept, mut refused) = (Vec::new(), Vec::new());
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
@@ -77,19 +77,19 @@ pub(super) fn settle_ids(candidates: Vec<Tool>, held: &Incumbents) -> (Vec<Tool>
         }
     }
     for group in groups.into_values() {
-        settle_id(group, held, &mut kept, &mut refused);
+        settle_id(group, incumbents, &mut kept, &mut refused);
     }
     (kept, refused)
 }
 
 /// Versions of one id live side by side in one folder, each version once. Build metadata does not make another version.
-fn settle_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+fn settle_id(mut group: Vec<Tool>, incumbents: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let place = |tool: &Tool| (tool.home(), tool.manifest.id.clone());
     let places: BTreeSet<_> = group.iter().map(place).collect();
     if places.len() > 1 {
         let one_id = places.iter().map(|(_, id)| id).collect::<BTreeSet<_>>().len() == 1;
         let what = if one_id { "one id in two folders" } else { "ids that differ only in case" };
-        let loaded: BTreeSet<_> = group.iter().filter(|tool| held.has(tool)).map(place).collect();
+        let loaded: BTreeSet<_> = group.iter().filter(|tool| incumbents.has(tool)).map(place).collect();
         let stays = |tool: &Tool| loaded.len() == 1 && loaded.contains(&place(tool));
         let (stay, go): (Vec<_>, Vec<_>) = group.into_iter().partition(stays);
         refuse(go, &stay, what, refused);
@@ -101,9 +101,10 @@ fn settle_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refu
         by_version.entry(version).or_default().push(tool);
     }
     for twins in by_version.into_values() {
-        let loaded = twins.iter().filter(|tool| held.has(tool)).count();
+        let loaded = twins.iter().filter(|tool| incumbents.has(tool)).count();
         let alone = twins.len() == 1;
-        let (stay, go): (Vec<_>, Vec<_>) = twins.into_iter().partition(|tool| alone || loaded == 1 && held.has(tool));
+        let (stay, go): (Vec<_>, Vec<_>) =
+            twins.into_iter().partition(|tool| alone || loaded == 1 && incumbents.has(tool));
         refuse(go, &stay, "one id and version twice", refused);
         kept.extend(stay);
     }
@@ -141,7 +142,7 @@ type Services = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 pub(super) fn settle_services(
     described: Vec<Described>,
     written: &policy::WritablePaths,
-    held: &BTreeMap<String, Described>,
+    incumbents: &BTreeMap<String, Described>,
     tools: &mut Vec<Tool>,
     refused: &mut Vec<Refused>,
 ) -> Services {
@@ -157,7 +158,7 @@ pub(super) fn settle_services(
         }
     }
     for (id, mut claims) in by_id {
-        let loaded = |one: &Described| held.get(&id).is_some_and(|held| held.file == one.file);
+        let loaded = |one: &Described| incumbents.get(&id).is_some_and(|known| known.file == one.file);
         let stays = match claims.len() {
             1 => Some(0),
             _ if claims.iter().filter(|one| loaded(one)).count() == 1 => claims.iter().position(loaded),
@@ -173,7 +174,7 @@ pub(super) fn settle_services(
                 "the service '{id}' is described more than once ({}); {end}. Change one id or remove one file",
                 files.join(", ")
             );
-            let pointer = format!("{}/id", descriptor.at);
+            let pointer = format!("{}/id", descriptor.pointer);
             problems.push((file, Problem::new(Severity::Error, Code::Conflict, pointer, message)));
         }
     }
@@ -188,7 +189,7 @@ pub(super) fn settle_services(
                 let manifest = Arc::make_mut(&mut tool.manifest);
                 manifest.digest = sha256_hex(format!("{}{}", manifest.digest, descriptor.digest).as_bytes());
                 if let Handler::ToolService(remote) = &mut manifest.handler {
-                    remote.found = Some(descriptor);
+                    remote.descriptor = Some(descriptor);
                 }
                 tools.push(tool);
             }
@@ -204,10 +205,10 @@ pub(super) fn settle_services(
 /// The descriptor of a tool's service. `Err`: JSON pointer and message.
 fn service_of(
     tool: &Tool,
-    remote: &Remote,
+    remote: &ServiceReference,
     services: &BTreeMap<String, Described>,
 ) -> Result<Arc<ServiceDescriptor>, (String, String)> {
-    let (id, (at, values)) = (&remote.service, &remote.at);
+    let (id, (at, values)) = (&remote.service, &remote.pointers);
     let Some(Described { descriptor, .. }) = services.get(id) else {
         let known: Vec<&str> = services.keys().map(String::as_str).take(20).collect();
         let near = suggest::hint(id, known.iter().copied());
@@ -223,7 +224,7 @@ fn service_of(
 }
 
 /// Warnings of values that the service does not declare: they are not sent.
-fn undeclared(tool: &Tool, remote: &Remote, service: &ServiceDescriptor) -> Vec<(PathBuf, Problem)> {
+fn undeclared(tool: &Tool, remote: &ServiceReference, service: &ServiceDescriptor) -> Vec<(PathBuf, Problem)> {
     let names = || service.params.iter().map(|(param, _)| param.as_str());
     let unknown = remote.config.keys().filter(|name| names().all(|param| param != *name));
     let warning = |name: &String| {
@@ -231,7 +232,7 @@ fn undeclared(tool: &Tool, remote: &Remote, service: &ServiceDescriptor) -> Vec<
         let near = suggest::hint(name, names().chain(remote.untyped.then_some("arguments")));
         let (name, id) = (text::head(name, 80), &service.id);
         let message = format!("'{name}' is not a parameter of the service '{id}', and is not sent{near}");
-        let pointer = format!("{}/{}", remote.at.1, escape_segment(&name));
+        let pointer = format!("{}/{}", remote.pointers.1, escape_segment(&name));
         (tool.site.manifest.clone(), Problem::new(Severity::Warning, Code::Schema, pointer, message))
     };
     unknown.map(warning).collect()

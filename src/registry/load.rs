@@ -8,7 +8,7 @@ use super::tool::{Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, S
 use crate::base::{files, json, sha256_hex, text};
 use crate::fault::Kind;
 use crate::manifest::descriptor::{self, Descriptors};
-use crate::manifest::{self, Code, Handler, Language, Manifest, Problem, Severity, Site, schema};
+use crate::manifest::{self, Code, Handler, Language, Manifest, Problem, Severity, ToolPaths, schema};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::OFlag;
 use std::io::Read as _;
@@ -172,7 +172,7 @@ impl DirectToolLoader {
     /// A file of descriptors.
     fn describe(&self, path: PathBuf, base: &Path, found: Descriptors, mut problems: Vec<Problem>) -> Read {
         let folder = path.parent().unwrap_or(base).to_path_buf();
-        let site = Site { manifest: path.clone(), base: base.to_path_buf(), script: None, folder };
+        let site = ToolPaths { manifest: path.clone(), base: base.to_path_buf(), script: None, folder };
         problems.extend(scan::writable_by_others(&site));
         let service = |descriptor| Described { descriptor: Arc::new(descriptor), file: path.clone() };
         let services = found.services.into_iter().map(service).collect();
@@ -188,7 +188,7 @@ fn site(
     base: &Path,
     bases: &scripts::Bases,
     problems: &mut Vec<Problem>,
-) -> Result<Site, Problem> {
+) -> Result<ToolPaths, Problem> {
     let folder = path.parent().unwrap_or(base).to_path_buf();
     let ending = manifest.document().map_or(ENDING, |document| document.ending());
     if !path.to_string_lossy().ends_with(ending) {
@@ -196,14 +196,14 @@ fn site(
         return Err(Problem::new(Severity::Error, Code::Schema, "/handler/type", message));
     }
     let Handler::Script { script_path, .. } = &manifest.handler else {
-        return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
+        return Ok(ToolPaths { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
     };
     let (site, note) = bases.find(Some(&folder), script_path).map_err(|fault| {
         let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
         Problem::new(Severity::Error, code, SCRIPT, fault.person.unwrap_or(fault.message))
     })?;
     problems.extend(note.map(|(severity, words)| Problem::new(severity, Code::Dependency, SCRIPT, words)));
-    Ok(Site { manifest: path.to_path_buf(), ..site })
+    Ok(ToolPaths { manifest: path.to_path_buf(), ..site })
 }
 
 /// The scripts that a manifest claims although it cannot be loaded: the one that it names, even if that does not exist.
@@ -236,9 +236,9 @@ fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
 }
 
 /// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its manifest asks for.
-fn without_connect(manifest: &Manifest, site: &Site) -> Option<Problem> {
+fn without_connect(manifest: &Manifest, site: &ToolPaths) -> Option<Problem> {
     let Handler::Script { language: Language::Wasm, .. } = manifest.handler else { return None };
-    let script = site.script.as_ref().filter(|_| !manifest.asks.hosts.is_empty())?;
+    let script = site.script.as_ref().filter(|_| !manifest.requested.hosts.is_empty())?;
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
     let mut beginning = Vec::new();
     file.take(HEAD).read_to_end(&mut beginning).ok()?;

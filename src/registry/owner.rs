@@ -8,7 +8,7 @@
 use super::conflicts::{Incumbents, Refused, written_by};
 use super::tool::{Claim, Tool};
 use crate::base::text;
-use crate::manifest::{Code, Site};
+use crate::manifest::{Code, ToolPaths};
 use crate::policy;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
@@ -80,7 +80,7 @@ impl Ownership {
 
     /// The manifests of guests: tools that see only their script. Such a manifest lies neither with its script nor in
     /// the folder of the same path in another base, and the script's folder holds scripts of other such tools.
-    pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s Site>) -> BTreeSet<PathBuf> {
+    pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s ToolPaths>) -> BTreeSet<PathBuf> {
         // By folder: the folders of manifests elsewhere that own a script in it or below.
         let mut from: HashMap<&Path, BTreeSet<&Path>> = HashMap::new();
         for (script, manifests) in &self.named {
@@ -95,7 +95,7 @@ impl Ownership {
                 from.entry(folder).or_default().extend(&owners);
             }
         }
-        let guest = |site: &&Site| {
+        let guest = |site: &&ToolPaths| {
             let (Some(script), Some(folder)) = (&site.script, site.manifest.parent()) else { return false };
             let others = from.get(site.folder.as_path()).is_some_and(|from| from.iter().any(|other| *other != folder));
             others && !script.starts_with(folder) && !mirrors(folder, script, &site.base)
@@ -114,7 +114,7 @@ impl Ownership {
     }
 
     /// Takes out the tools that name a script which belongs to others, by its path or by a hard link.
-    pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>, held: &Incumbents) -> Vec<Refused> {
+    pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>, incumbents: &Incumbents) -> Vec<Refused> {
         let foreign = |tool: &Tool| {
             let script = tool.site.script.as_ref()?;
             let owners = self.owners(script, &tool.site.base);
@@ -129,7 +129,7 @@ impl Ownership {
             })
         };
         let mut refused = take_out(tools, foreign);
-        let owner = linked_owners(tools, held);
+        let owner = linked_owners(tools, incumbents);
         refused.extend(take_out(tools, |tool| {
             let script = tool.site.script.as_ref()?;
             let own = owner.get(&linked_file_id(script)?)?;
@@ -158,15 +158,15 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
 
 /// By script with hard links: its owner. Of two tools the owner is the one that was loaded before, else the
 /// one with the older manifest: making a link disables no other tool.
-fn linked_owners(tools: &[Tool], held: &Incumbents) -> BTreeMap<(u64, u64), Site> {
-    let born = |site: &Site| {
+fn linked_owners(tools: &[Tool], incumbents: &Incumbents) -> BTreeMap<(u64, u64), ToolPaths> {
+    let born = |site: &ToolPaths| {
         let facts = site.manifest.metadata();
         facts.and_then(|facts| facts.created().or_else(|_| facts.modified())).unwrap_or_else(|_| SystemTime::now())
     };
-    let mut first: BTreeMap<(u64, u64), (bool, SystemTime, &Site)> = BTreeMap::new();
+    let mut first: BTreeMap<(u64, u64), (bool, SystemTime, &ToolPaths)> = BTreeMap::new();
     for tool in tools {
         if let Some(file) = tool.site.script.as_deref().and_then(linked_file_id) {
-            let claim = (!held.has(tool), born(&tool.site), &tool.site);
+            let claim = (!incumbents.has(tool), born(&tool.site), &tool.site);
             let own = first.entry(file).or_insert(claim);
             if (claim.0, claim.1) < (own.0, own.1) {
                 *own = claim;
@@ -240,22 +240,21 @@ pub(super) fn own_trees(
 }
 
 fn writes(tool: &Tool) -> bool {
-    !tool.manifest.asks.write.is_empty()
+    !tool.manifest.requested.write.is_empty()
 }
 
 /// The trees that these tools are granted to read by `base:`.
-pub(super) fn shared<'t>(
+pub(super) fn base_trees<'t>(
     tools: impl Iterator<Item = &'t Tool>,
     policies: &policy::Policies,
     machine: &policy::Machine,
 ) -> BTreeSet<PathBuf> {
-    let readers = tools.filter(|tool| tool.manifest.asks.read.iter().flatten().any(|read| read.from_base));
+    let readers = tools.filter(|tool| tool.manifest.requested.read.iter().flatten().any(|read| read.from_base));
     let grants = readers.flat_map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine).grants);
     grants.filter_map(|grant| grant.base_tree().map(PathBuf::from)).collect()
 }
 
-/// Where these tools may write now.
-pub(super) fn written<'t>(
+pub(super) fn writable_paths<'t>(
     tools: impl Iterator<Item = &'t Tool>,
     policies: &policy::Policies,
     machine: &policy::Machine,

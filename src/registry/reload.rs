@@ -200,15 +200,15 @@ impl Registry {
     /// Builds the next snapshot and swaps it in.
     fn publish(&self, state: &mut State) {
         let previous = self.current();
-        let held = Incumbents::new(previous.tools());
+        let incumbents = Incumbents::new(previous.tools());
         // These stay loaded, whatever other tools may write.
-        let standing = if state.all_are_new { &Incumbents::default() } else { &held };
+        let standing = if state.all_are_new { &Incumbents::default() } else { &incumbents };
         let (tools, described) = candidates(state);
         let mut owned = own(state, tools, state.earlier.clone(), standing);
         if let Some((policies, machine)) = &state.rules {
             let mut policies = (**policies).clone();
             policies.set_guests(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
-            policies.share(Arc::new(owner::shared(owned.tools.iter(), &policies, machine)));
+            policies.share(Arc::new(owner::base_trees(owned.tools.iter(), &policies, machine)));
             let mut unloaded = owner::own_trees(&owned.tools, &policies, machine, standing);
             if unloaded.places().next().is_some() {
                 // A running call may still write where its tool no longer may.
@@ -217,7 +217,7 @@ impl Registry {
             }
         }
         let Owned { tools, refused: foreign, ownership, files, unloaded } = owned;
-        let (mut tools, mut refused) = conflicts::settle_ids(tools, &held);
+        let (mut tools, mut refused) = conflicts::settle_ids(tools, &incumbents);
         let (services, problems) =
             conflicts::settle_services(described, &unloaded, &previous.services, &mut tools, &mut refused);
         conflicts::settle_requires(&mut tools);
@@ -244,7 +244,7 @@ impl Registry {
         };
         let mut next = rest.with(tools, sources);
         if let Some((policies, machine)) = &state.rules {
-            next.judge(policies, machine);
+            next.apply_policies(policies, machine);
         }
         state.earlier.merge(&next.written);
         state.all_are_new = false;

@@ -7,7 +7,7 @@
 use super::open_beneath::Base;
 use super::tool::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file};
 use crate::base::{files, text};
-use crate::manifest::{Code, Problem, Severity, Site};
+use crate::manifest::{Code, Problem, Severity, ToolPaths};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::HashSet;
 use std::fs::{DirEntry, read_dir};
@@ -197,7 +197,7 @@ impl Scan<'_> {
 
 /// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared folder may be
 /// intended, and its tools get no more than policy grants them.
-pub(super) fn writable_by_others(site: &Site) -> Option<Problem> {
+pub(super) fn writable_by_others(site: &ToolPaths) -> Option<Problem> {
     let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
     own.into_iter().flatten().find_map(changeable)
 }

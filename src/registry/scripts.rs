@@ -4,12 +4,12 @@
 use super::open_beneath::{self, Base, OpenError};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Severity, Site};
+use crate::manifest::{Severity, ToolPaths};
 use std::path::{Path, PathBuf};
 
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
 /// A path that may not be used is a `SecurityError`; one that leads nowhere a `ParameterValidationError`.
-pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Site, Fault> {
+pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<ToolPaths, Fault> {
     let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
     Bases::open(bases).find(folder.as_deref(), script_path).map(|(site, _)| site)
 }
@@ -33,7 +33,7 @@ impl Bases {
     }
 
     /// `manifest_folder`: without symbolic links.
-    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<(Site, Note), Fault> {
+    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<(ToolPaths, Note), Fault> {
         let candidates = self.candidates(manifest_folder, &plain(script_path)?);
         let mut tried = Vec::new();
         for (kind, base, relative) in &candidates {
@@ -44,7 +44,7 @@ impl Bases {
             if look(base, relative, script_path, manifest_folder.is_none())? {
                 let folder = path.parent().unwrap_or(&base.path).to_path_buf();
                 let site =
-                    Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path.clone()), folder };
+                    ToolPaths { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path.clone()), folder };
                 return Ok((site, note(*kind, &path, relative, &candidates)));
             }
             tried.push(path);

@@ -141,9 +141,9 @@ impl Snapshot {
     }
 
     /// By these policies, sets which code tools share, and adds where they may write now to where they could before.
-    pub(super) fn judge(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
-        self.shared = Arc::new(owner::shared(self.tools(), policies, machine));
-        let mut written = owner::written(self.tools(), &self.protect(policies), machine);
+    pub(super) fn apply_policies(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
+        self.shared = Arc::new(owner::base_trees(self.tools(), policies, machine));
+        let mut written = owner::writable_paths(self.tools(), &self.protect(policies), machine);
         written.merge(&self.written);
         self.written = written;
     }

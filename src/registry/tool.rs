@@ -1,7 +1,7 @@
 //! Tools, reports of files, and the sources that find them.
 
 use crate::base::text;
-use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, Site};
+use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, ToolPaths};
 use crate::policy;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub struct Described {
 #[derive(Clone, Debug)]
 pub struct Tool {
     pub manifest: Arc<Manifest>,
-    pub site: Site,
+    pub site: ToolPaths,
     /// The id of the source it came from.
     pub source: String,
     /// What it needs and lacks, as far as manifests tell (`needs_of` adds what this machine lacks).
@@ -51,7 +51,7 @@ pub struct Tool {
 
 impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
-    pub fn new(manifest: Arc<Manifest>, site: Site, source: &str) -> Tool {
+    pub fn new(manifest: Arc<Manifest>, site: ToolPaths, source: &str) -> Tool {
         let needs = policy::needs_of(&manifest);
         Tool { manifest, site, source: source.to_owned(), needs }
     }
@@ -160,7 +160,7 @@ pub trait Source: Send + Sync {
 }
 
 /// The site of a tool without files.
-pub(super) fn nowhere() -> Site {
+pub(super) fn nowhere() -> ToolPaths {
     let nowhere = PathBuf::new();
-    Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere }
+    ToolPaths { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere }
 }

@@ -1,7 +1,7 @@
 //! Node, Bun and npm, wherever nvm, a package or an archive put them.
 
 use super::binary::{Binary, Roots, always_in_view, follow, small_text};
-use super::launcher::Asker;
+use super::probe::InterpreterProbe;
 use super::trust::{self, OffLimits, outside};
 use crate::manifest::Language;
 use crate::policy;
@@ -16,7 +16,7 @@ pub(super) fn runtime(
     binary: &Binary,
     found: &str,
     off_limits: &OffLimits,
-    asker: Option<&Asker>,
+    probe: Option<&InterpreterProbe>,
 ) -> Result<policy::Runtime, String> {
     let prefix = binary.real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let mut roots = Roots::default();
@@ -43,7 +43,7 @@ pub(super) fn runtime(
     // The interpreter may load any file in its roots, so they are checked before it is run.
     let asked = || {
         outside(&runtime, off_limits).ok()?;
-        asker.and_then(|asker| asker.version(&binary.real).ok())
+        probe.and_then(|probe| probe.version(&binary.real).ok())
     };
     let version = told.or_else(asked).unwrap_or_else(|| "unknown (its files do not say)".to_owned());
     runtime.version = version.trim_start_matches('v').to_owned();

@@ -5,7 +5,7 @@
 
 mod binary;
 mod javascript;
-mod launcher;
+mod probe;
 mod python;
 mod trust;
 
@@ -16,7 +16,7 @@ use crate::base::files;
 use crate::manifest::Language;
 use crate::policy;
 use binary::{Binary, LANGUAGES, follow};
-use launcher::Asker;
+use probe::InterpreterProbe;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -35,12 +35,12 @@ pub struct Discovered {
 pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
     let mut found = Discovered { relied_on: search_relies_on(search_path), ..Discovered::default() };
     let folders = search_folders(search_path, off_limits, &mut found.notes);
-    let asker = Asker::new(&folders, off_limits);
+    let probe = InterpreterProbe::new(&folders, off_limits);
     for (language, names) in LANGUAGES {
         let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
             relies_on(&candidate, &mut found.relied_on);
-            match resolve(language, &candidate, "PATH", off_limits, Some(&asker)) {
+            match resolve(language, &candidate, "PATH", off_limits, Some(&probe)) {
                 Ok(runtime) => {
                     found.runtimes.insert(language, runtime);
                     break;
@@ -110,24 +110,24 @@ fn search_folders(search_path: &OsStr, off_limits: &OffLimits, notes: &mut Vec<S
     folders
 }
 
-/// From a candidate to the interpreter's own file. Without an asker (a path that a policy names) a launcher is refused.
+/// From a candidate to the interpreter's own file. Without a probe (a path that a policy names) a launcher is refused.
 fn binary(
     language: Language,
     candidate: &Path,
     off_limits: &OffLimits,
-    asker: Option<&Asker>,
+    probe: Option<&InterpreterProbe>,
 ) -> Result<Binary, String> {
     let found = follow(candidate, off_limits)?;
     if found.runs(language)? {
         return Ok(found);
     }
-    let Some(asker) = asker else {
+    let Some(probe) = probe else {
         let (path, name) = (found.path.display(), language.name());
         return Err(format!(
             "{path} is not a {name} interpreter, but a launcher or something else; name the interpreter"
         ));
     };
-    let found = follow(&asker.executable(language, &found.path)?, off_limits)?;
+    let found = follow(&probe.executable(language, &found.path)?, off_limits)?;
     match found.runs(language)? {
         true => Ok(found),
         false => Err(format!("it leads to {}, which is not a {} interpreter", found.real.display(), language.name())),
@@ -140,12 +140,12 @@ fn resolve(
     candidate: &Path,
     found: &str,
     off_limits: &OffLimits,
-    asker: Option<&Asker>,
+    probe: Option<&InterpreterProbe>,
 ) -> Result<policy::Runtime, String> {
-    let binary = binary(language, candidate, off_limits, asker)?;
+    let binary = binary(language, candidate, off_limits, probe)?;
     let runtime = match language {
         Language::Python => python::runtime(&binary, found)?,
-        Language::Nodejs | Language::Bun => javascript::runtime(language, &binary, found, off_limits, asker)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, &binary, found, off_limits, probe)?,
         Language::Wasm => return Err("wasm runs in this binary and has no interpreter to name".to_owned()),
     };
     runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;

@@ -142,34 +142,34 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         if wait[0].revents().is_some_and(|ready| !ready.contains(PollFlags::POLLIN)) {
             return Ok(());
         }
-        let heard = match sys::hear(listener.as_fd()) {
-            Ok(heard) => heard,
+        let notif = match sys::receive_notification(listener.as_fd()) {
+            Ok(notif) => notif,
             // Meanwhile the process was killed, or a signal interrupted its call.
             Err(Errno::ENOENT | Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
         };
-        let named = recorded::named(heard.number);
-        let errno = match rules.refuses(heard.number, &heard.args) {
+        let named = recorded::named(notif.number);
+        let errno = match rules.refuses(notif.number, &notif.args) {
             Some(errno) => Some(errno as i32),
             None if named.is_empty() => Some(libc::EPERM),
             None => None,
         };
         match (errno, init) {
             // The first call starts the tool. That call, and the one that starts the init (pid 1), are our own.
-            (_, None) => init = Some(processes::process(heard.thread)?.ok_or(Errno::ESRCH)?.1.parent),
-            (Some(errno), _) => entries.call(heard.number, errno),
-            (None, Some(init)) if heard.thread != init && !entries.full => {
-                inside = inside || enter(&proc, heard.thread)?;
-                let valid = || sys::is_valid(listener.as_fd(), heard.id);
+            (_, None) => init = Some(processes::process(notif.thread)?.ok_or(Errno::ESRCH)?.1.parent),
+            (Some(errno), _) => entries.call(notif.number, errno),
+            (None, Some(init)) if notif.thread != init && !entries.full => {
+                inside = inside || enter(&proc, notif.thread)?;
+                let valid = || sys::is_valid(listener.as_fd(), notif.id);
                 match inside {
-                    true => named.iter().for_each(|named| entries.file(&proc, &heard, named, valid)),
+                    true => named.iter().for_each(|named| entries.file(&proc, &notif, named, valid)),
                     false => entries.unread(),
                 }
             }
             (None, Some(_)) => {}
         }
         // Fails if the process was killed meanwhile.
-        let _ = sys::answer(listener.as_fd(), heard.id, errno);
+        let _ = sys::respond(listener.as_fd(), notif.id, errno);
     }
 }
 
@@ -242,31 +242,31 @@ impl Entries {
     }
 
     /// `valid`: whether the call still waits. If not, the path may have been read from another task.
-    fn file(&mut self, proc: &OwnedFd, heard: &SeccompNotification, named: &PathArgument, valid: impl Fn() -> bool) {
+    fn file(&mut self, proc: &OwnedFd, notif: &SeccompNotification, named: &PathArgument, valid: impl Fn() -> bool) {
         let (operation, last) = match named.usage {
-            FileUse::Read => (Operation::Read, LinkHandling::Followed),
-            FileUse::ReadItself => (Operation::Read, LinkHandling::Itself),
-            FileUse::Write => (Operation::Write, LinkHandling::Followed),
-            FileUse::WriteItself => (Operation::Write, LinkHandling::Itself),
-            FileUse::Make => (Operation::Write, LinkHandling::New),
-            FileUse::Run => (Operation::Run, LinkHandling::Followed),
-            FileUse::Flags(argument) => open_operation(heard.args[argument]),
+            FileUse::Read => (Operation::Read, LinkHandling::Follow),
+            FileUse::ReadItself => (Operation::Read, LinkHandling::NoFollow),
+            FileUse::Write => (Operation::Write, LinkHandling::Follow),
+            FileUse::WriteItself => (Operation::Write, LinkHandling::NoFollow),
+            FileUse::Make => (Operation::Write, LinkHandling::CreateNew),
+            FileUse::Run => (Operation::Run, LinkHandling::Follow),
+            FileUse::Flags(argument) => open_operation(notif.args[argument]),
         };
-        let task = Task { proc, thread: heard.thread };
-        let address = heard.args[named.path];
+        let task = Task { proc, thread: notif.thread };
+        let address = notif.args[named.path];
         // Without a path, or with an empty one, the call is about a descriptor.
         let read = if address == 0 { Ok(Vec::new()) } else { task.path_at(address) };
-        let Ok(asked) = &read else {
+        let Ok(requested) = &read else {
             if valid() {
                 self.unread();
             }
             return;
         };
-        if asked.is_empty() {
+        if requested.is_empty() {
             return;
         }
-        let folder = named.folder.map(|argument| heard.args[argument] as i32).filter(|fd| *fd != libc::AT_FDCWD);
-        let refused = task.refusal(folder, asked, operation, last);
+        let folder = named.folder.map(|argument| notif.args[argument] as i32).filter(|fd| *fd != libc::AT_FDCWD);
+        let refused = task.refusal(folder, requested, operation, last);
         let changed = task.path_at(address) != read;
         if !valid() {
             return;
@@ -275,7 +275,7 @@ impl Entries {
             self.unread();
         }
         if let Some((path, rule)) = refused {
-            let target = String::from_utf8_lossy(asked).into_owned();
+            let target = String::from_utf8_lossy(requested).into_owned();
             let path = path.map(|path| path.to_string_lossy().into_owned()).filter(|path| *path != target);
             self.add(Attempt { operation, target, path, rule });
         }
@@ -287,9 +287,9 @@ fn open_operation(flags: u64) -> (Operation, LinkHandling) {
     let any = |bits: i32| flags & bits as u64 != 0;
     let changes = any(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
     let last = match () {
-        () if any(libc::O_CREAT) && any(libc::O_EXCL) => LinkHandling::New,
-        () if any(libc::O_NOFOLLOW) => LinkHandling::Itself,
-        () => LinkHandling::Followed,
+        () if any(libc::O_CREAT) && any(libc::O_EXCL) => LinkHandling::CreateNew,
+        () if any(libc::O_NOFOLLOW) => LinkHandling::NoFollow,
+        () => LinkHandling::Follow,
     };
     (if changes { Operation::Write } else { Operation::Read }, last)
 }
@@ -308,12 +308,10 @@ const PAGE: usize = 4096;
 /// How a system call treats a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkHandling {
-    /// The link is followed.
-    Followed,
-    /// The link is not followed.
-    Itself,
-    /// As `Itself`, and the call fails if the path exists.
-    New,
+    Follow,
+    NoFollow,
+    /// As `NoFollow`, and the call fails if the path exists.
+    CreateNew,
 }
 
 /// A thread of the call, in the /proc of the launcher.
@@ -390,7 +388,7 @@ impl Task<'_> {
             Some(number) => self.open(&format!("fd/{number}"))?,
             None => self.open("cwd")?,
         };
-        let errno = match open(&start, path, last == LinkHandling::Followed) {
+        let errno = match open(&start, path, last == LinkHandling::Follow) {
             Ok(file) => return Ok(ResolvedPath::There(file)),
             Err(errno) => errno,
         };
@@ -425,7 +423,7 @@ fn rule(place: &ResolvedPath, operation: Operation, last: LinkHandling) -> Resul
     Ok(match operation {
         _ if !there && own()? => Some(NOT_SHOWN),
         // The call fails because the file exists, not for lack of a grant.
-        Operation::Write if there && last == LinkHandling::New => None,
+        Operation::Write if there && last == LinkHandling::CreateNew => None,
         Operation::Write if mount.contains(FsFlags::ST_RDONLY) && !special() => Some(READ_ONLY),
         Operation::Run if there && mount.contains(FsFlags::ST_NOEXEC) => Some(WRITABLE),
         _ => None,

@@ -193,9 +193,9 @@ static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 /// Runs before `main`: after that, Rust's runtime has opened /dev/null in place of each closed standard stream.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
+static CHECK_STDOUT: extern "C" fn() = check_stdout;
 
-extern "C" fn look() {
+extern "C" fn check_stdout() {
     // SAFETY: it asks for the flags of a descriptor, open or not.
     let closed = unsafe { libc::fcntl(1, libc::F_GETFD) } < 0;
     OUTPUT_CLOSED.store(closed, Ordering::Relaxed);
@@ -223,22 +223,22 @@ pub struct SeccompNotification {
 }
 
 /// Takes the next notification of a seccomp listener.
-pub fn hear(listener: BorrowedFd) -> Result<SeccompNotification, Errno> {
+pub fn receive_notification(listener: BorrowedFd) -> Result<SeccompNotification, Errno> {
     // SAFETY: plain numbers, for which all zeroes is a value, as the call asks for; its size is part of the request.
-    let heard = unsafe {
-        let mut heard: libc::seccomp_notif = std::mem::zeroed();
-        check(libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut heard).into())?;
-        heard
+    let notif = unsafe {
+        let mut notif: libc::seccomp_notif = std::mem::zeroed();
+        check(libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notif).into())?;
+        notif
     };
-    Ok(SeccompNotification { id: heard.id, thread: heard.pid, number: heard.data.nr as u32, args: heard.data.args })
+    Ok(SeccompNotification { id: notif.id, thread: notif.pid, number: notif.data.nr as u32, args: notif.data.args })
 }
 
 /// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and the other walls.
-pub fn answer(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), Errno> {
+pub fn respond(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), Errno> {
     let flags = if errno.is_none() { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
-    let answer = libc::seccomp_notif_resp { id, val: 0, error: -errno.unwrap_or(0), flags };
+    let response = libc::seccomp_notif_resp { id, val: 0, error: -errno.unwrap_or(0), flags };
     // SAFETY: a live descriptor and a local of the size that is part of the request.
-    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) }.into())
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) }.into())
         .map(drop)
 }
 
@@ -265,7 +265,7 @@ pub fn keep_capabilities(kept: u32) -> Result<(), Errno> {
 
 /// The metadata of a file, without its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lstat {
+pub struct FileStatus {
     pub device: (u32, u32),
     pub inode: u64,
     pub mode: u32,
@@ -277,16 +277,16 @@ pub struct Lstat {
 
 /// statx(2) of `path`, without following a link. Does not read times: that makes the file's next change store new
 /// ones, which is slow for frequent small writes (multigrain timestamps, Linux 6.13).
-pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
+pub fn lstat(path: &CStr) -> Result<FileStatus, Errno> {
     statx(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
 /// As `lstat`, for an open file.
-pub fn fstat(file: BorrowedFd) -> Result<Lstat, Errno> {
+pub fn fstat(file: BorrowedFd) -> Result<FileStatus, Errno> {
     statx(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
 }
 
-fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<Lstat, Errno> {
+fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<FileStatus, Errno> {
     let wanted =
         libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_NLINK;
     // SAFETY: statx is plain numbers, for which all zeroes is a value; the path ends in NUL; the result is a local.
@@ -295,7 +295,7 @@ fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<Lstat, Errno> {
         (libc::statx(folder, path.as_ptr(), flags, wanted, &mut facts), facts)
     };
     check(result.into())?;
-    Ok(Lstat {
+    Ok(FileStatus {
         device: (facts.stx_dev_major, facts.stx_dev_minor),
         inode: facts.stx_ino,
         mode: facts.stx_mode.into(),

@@ -8,7 +8,7 @@ use super::record::CallRecord;
 use super::request::{Answer, Approver, Event, EventStream, Question};
 use super::target::Target;
 use super::{Caller, Service};
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::sha256_hex;
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
@@ -17,7 +17,6 @@ use serde_json::json;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a person may take.
 pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
@@ -28,7 +27,7 @@ pub(super) struct OpenQuestion {
     pub question: Question,
     but: Option<String>,
     answer: oneshot::Sender<Answer>,
-    _kept: Place,
+    _kept: Permit,
 }
 
 impl Service {
@@ -66,14 +65,14 @@ impl Service {
     }
 
     /// Asks a person to approve the call, and waits without a slot. `Ok`: somebody approved it.
-    pub(super) async fn agreed(
+    pub(super) async fn await_approval(
         &self,
         target: &Target,
         approver: Approver,
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
-        let (question, patience) = (self.question(target, record), self.components.settings.patience);
+        let (question, timeout) = (self.question(target, record), self.components.settings.approval_timeout);
         record.step_aside();
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
@@ -90,7 +89,7 @@ impl Service {
         };
         stream.push(Event::Preparing("a person is asked before this tool runs".to_owned()));
         let answer = {
-            let asked = tokio::time::timeout(patience, asked);
+            let asked = tokio::time::timeout(timeout, asked);
             tokio::pin!(asked);
             loop {
                 tokio::select! {
@@ -103,7 +102,7 @@ impl Service {
         self.calls.change(&record.id, |call| call.question = None);
         let not_agreed =
             |rest: &str| Fault::new(Kind::AuthorizationError, format!("A person was asked about this call{rest}"));
-        let late = || not_agreed(&format!(", and did not answer within {} s.", patience.as_secs())).retryable();
+        let late = || not_agreed(&format!(", and did not answer within {} s.", timeout.as_secs())).retryable();
         let (rule, fault) = match answer.unwrap_or_else(|_| Err(late()))? {
             Answer::Approved { by } => {
                 record.approved(&by);
@@ -145,7 +144,7 @@ impl Service {
             touches: policy::audit::touches(decision),
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
-            until: now.checked_add(self.components.settings.patience).unwrap_or(now).to_string(),
+            until: now.checked_add(self.components.settings.approval_timeout).unwrap_or(now).to_string(),
         }
     }
 }

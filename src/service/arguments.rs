@@ -20,10 +20,9 @@ pub enum Arguments {
     /// `name=value` pairs: texts, converted to what the schema says.
     Strings(BTreeMap<String, String>),
     /// The inputs of an ACTION block: an object whose texts, at any depth, are converted as the schema requires.
-    /// `twice`: names that occur more than once.
     Inputs {
         texts: Value,
-        twice: Vec<String>,
+        duplicates: Vec<String>,
     },
 }
 
@@ -42,7 +41,7 @@ impl Default for Arguments {
 
 impl Arguments {
     /// A text by which arguments are compared. Only short JSON text is normalized.
-    pub fn same(&self) -> Cow<'_, str> {
+    pub fn canonical_text(&self) -> Cow<'_, str> {
         match self {
             Arguments::Text(text) if text.len() <= LARGE_TEXT_BYTES => {
                 json::compact(text.as_bytes()).map_or(text.into(), |same| same.as_str().to_owned().into())
@@ -68,7 +67,9 @@ impl Arguments {
                 let texts = pairs.iter().map(|(name, text)| (name.clone(), Value::String(text.clone())));
                 Ok((Value::Object(texts.collect()), ArgumentSyntax::Pairs))
             }
-            Arguments::Inputs { texts, twice } => Ok((texts.clone(), ArgumentSyntax::Inputs { twice: twice.clone() })),
+            Arguments::Inputs { texts, duplicates } => {
+                Ok((texts.clone(), ArgumentSyntax::Inputs { duplicates: duplicates.clone() }))
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //! of the cores.
 
 use super::output;
-use crate::base::places::Places;
+use crate::base::semaphore::FairSemaphore;
 use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
@@ -10,9 +10,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// Half of the cores; the other half is left to quick calls. Principals take turns.
-static PLACES: LazyLock<Arc<Places>> = LazyLock::new(|| {
+static SEMAPHORE: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Places::new((cores / 2).max(1), usize::MAX)
+    FairSemaphore::new((cores / 2).max(1), usize::MAX)
 });
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl CallDeadline {
             return Ok(work());
         }
         let apart = async {
-            let place = PLACES.enter(&self.principal).await;
+            let place = SEMAPHORE.enter(&self.principal).await;
             // The work keeps its slot until it is done, even if its call has stopped waiting.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };

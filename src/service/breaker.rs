@@ -6,7 +6,7 @@
 
 use super::quota::held_back;
 use crate::base::lock;
-use crate::base::places;
+use crate::base::semaphore;
 use crate::base::shares::{Shares, now};
 use crate::fault::{Fault, Kind};
 use crate::policy::Breaker;
@@ -134,7 +134,7 @@ impl Attempt {
         if rows.get(&key).is_none() {
             let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
             // Any row may be removed to make room for another, so there is always room.
-            let claim = places::claim(ROWS, [(self.call.principal.clone(), ROWS / 2)]);
+            let claim = semaphore::claim(ROWS, [(self.call.principal.clone(), ROWS / 2)]);
             rows.put(key.clone(), (claim, 1), now, row);
         }
         rows.keep(&key, now);

@@ -5,7 +5,7 @@ use super::report::{Digests, Report, Verbose};
 use crate::base::text::{cut as cut_to, printable, printable_block};
 use crate::egress::Traffic;
 use crate::fault::{Fault, Kind, Origin};
-use crate::manifest::Site;
+use crate::manifest::ToolPaths;
 use crate::{executor, policy};
 use executor::Denial;
 use serde::Serialize;
@@ -177,7 +177,7 @@ pub(super) fn violations(fault: Option<&Fault>, denials: &[Denial]) -> Vec<Value
 }
 
 /// The file of a manifest; `None`: it is compiled in.
-pub(super) fn manifest(site: &Site) -> Option<String> {
+pub(super) fn manifest(site: &ToolPaths) -> Option<String> {
     (!site.manifest.as_os_str().is_empty()).then(|| cut_to(&site.manifest.to_string_lossy(), CUT))
 }
 

@@ -5,7 +5,7 @@ use super::approval::OpenQuestion;
 use super::request::{CallRequest, Question};
 use super::{Caller, Service, output};
 use crate::base::lock;
-use crate::base::places::{self, Claim};
+use crate::base::semaphore::{self, Claim};
 use crate::base::shares::{IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
@@ -103,7 +103,7 @@ impl OpenCall {
         let Some(call) = calls.get_mut(&self.id).filter(open) else { return };
         (call.state.phase, call.question) = (Phase::Ended, None);
         call.state.outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
-        let claim = places::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
+        let claim = semaphore::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
         calls.keep(&self.id, Duration::ZERO);
         calls.charge(&self.id, (claim, 1));
     }

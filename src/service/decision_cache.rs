@@ -18,9 +18,8 @@ pub struct Rules {
     pub machine: Arc<policy::Machine>,
 }
 
-/// The rules that were read last.
 #[derive(Clone, Debug)]
-pub(super) struct InForce {
+pub(super) struct CurrentRules {
     pub rules: Arc<Rules>,
     /// Why newer rules cannot be read. If set, every call is refused.
     pub unread: Option<Fault>,
@@ -32,11 +31,10 @@ pub(super) struct DecisionCache {
     /// The policies of the rules, with the files of the snapshot protected.
     pub policies: Arc<policy::Policies>,
     /// By the address of the tool, which `snapshot` keeps alive.
-    decided: Mutex<HashMap<usize, (FileStamps, Arc<Decided>)>>,
+    decided: Mutex<HashMap<usize, (FileStamps, Arc<CachedDecision>)>>,
 }
 
-/// A decision, and the digest of the shape it leads to.
-pub(super) struct Decided {
+pub(super) struct CachedDecision {
     pub decision: policy::Decision,
     pub shape_digest: String,
 }
@@ -48,41 +46,45 @@ impl DecisionCache {
     }
 
     /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.
-    pub fn decided(&self, tool: &Arc<Tool>) -> Arc<Decided> {
-        self.kept(tool).unwrap_or_else(|| self.found(tool, seen(tool)))
+    pub fn decided(&self, tool: &Arc<Tool>) -> Arc<CachedDecision> {
+        self.lookup(tool).unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
     }
 
     /// Like `decided`, for a call: long files are read on another thread, so that other calls need not wait.
-    pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: &CallDeadline) -> Result<Arc<Decided>, Fault> {
-        if let Some(decided) = self.kept(tool) {
+    pub async fn decided_for(
+        self: &Arc<Self>,
+        tool: &Arc<Tool>,
+        until: &CallDeadline,
+    ) -> Result<Arc<CachedDecision>, Fault> {
+        if let Some(decided) = self.lookup(tool) {
             return Ok(decided);
         }
-        let (this, tool, seen) = (Arc::clone(self), Arc::clone(tool), seen(tool));
-        until.run(seen.is_long(), move || this.found(&tool, seen)).await
+        let (this, tool, stamps) = (Arc::clone(self), Arc::clone(tool), script_stamps(tool));
+        until.run(stamps.is_long(), move || this.decide_and_insert(&tool, stamps)).await
     }
 
-    fn kept(&self, tool: &Arc<Tool>) -> Option<Arc<Decided>> {
+    fn lookup(&self, tool: &Arc<Tool>) -> Option<Arc<CachedDecision>> {
         let known = lock(&self.decided).get(&(Arc::as_ptr(tool) as usize)).cloned();
-        known.filter(|(seen, _)| seen.is_unchanged()).map(|(_, decided)| decided)
+        known.filter(|(stamps, _)| stamps.is_unchanged()).map(|(_, decided)| decided)
     }
 
-    fn found(&self, tool: &Arc<Tool>, seen: FileStamps) -> Arc<Decided> {
+    fn decide_and_insert(&self, tool: &Arc<Tool>, stamps: FileStamps) -> Arc<CachedDecision> {
         let decided = self.decide(tool);
         // The address of a tool outside the snapshot may be reused.
         if self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool)) {
-            lock(&self.decided).insert(Arc::as_ptr(tool) as usize, (seen, decided.clone()));
+            lock(&self.decided).insert(Arc::as_ptr(tool) as usize, (stamps, decided.clone()));
         }
         decided
     }
 
-    fn decide(&self, tool: &Tool) -> Arc<Decided> {
+    fn decide(&self, tool: &Tool) -> Arc<CachedDecision> {
         let decision = requirements::decide(tool, &self.snapshot, &self.policies, &self.rules.machine);
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
-        Arc::new(Decided { decision, shape_digest })
+        Arc::new(CachedDecision { decision, shape_digest })
     }
 }
 
 /// Stamps of the files beside a script, taken before the files are read.
-fn seen(tool: &Tool) -> FileStamps {
+fn script_stamps(tool: &Tool) -> FileStamps {
     tool.site.script.as_deref().map(FileStamps::read).unwrap_or_default()
 }

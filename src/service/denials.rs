@@ -8,7 +8,7 @@ use crate::egress::Traffic;
 use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
-use crate::manifest::Site;
+use crate::manifest::ToolPaths;
 use crate::manifest::host::{self, HostPattern};
 use crate::policy::base_view::KERNEL;
 use crate::policy::{self, Narrower, Verdict};
@@ -27,7 +27,7 @@ const SOCKET: &str = "socket";
 
 /// What ran, and what was decided about it.
 pub(super) struct DenialContext<'a> {
-    pub site: &'a Site,
+    pub site: &'a ToolPaths,
     pub decision: &'a policy::Decision,
     /// The script's own text and the arguments.
     pub texts: String,
@@ -42,7 +42,7 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
         let Some(refusal) = event.refused.as_ref().filter(|refusal| refusal.is_a_rule()) else { continue };
         let narrower = narrower(event, refusal, about.decision);
         let rule = printable(&refusal.to_string());
-        let ask = (*refusal == RefusalReason::NotGranted).then(|| grant(&event.target, about)).flatten();
+        let ask = (*refusal == RefusalReason::NotGranted).then(|| suggest_host_grant(&event.target, about)).flatten();
         let (operation, target) = (operation(event.what).to_owned(), event.target.clone());
         let denial = Denial { operation, target, rule, narrower, ask, ..Denial::default() };
         if !found.contains(&denial) {
@@ -64,7 +64,7 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
 fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
     let after = text.split("://").skip(1).map(move |rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
-    let mut hosts: Vec<&str> = after.filter(|host| host::pattern(host).is_ok()).collect();
+    let mut hosts: Vec<&str> = after.filter(|host| host::parse_pattern(host).is_ok()).collect();
     let mut seen = std::collections::BTreeSet::new();
     hosts.retain(|host| seen.insert(*host));
     hosts.into_iter().take(MAX_LISTED_EVENTS)
@@ -79,7 +79,7 @@ fn no_network(host: &str, about: &DenialContext) -> Denial {
         target: host.to_owned(),
         rule: "network: no socket without a granted host".to_owned(),
         narrower: narrower.name().to_owned(),
-        ask: grant(host, about),
+        ask: suggest_host_grant(host, about),
         named: true,
         ..Denial::default()
     }
@@ -109,9 +109,9 @@ fn narrower(event: &TrafficEvent, refusal: &RefusalReason, decision: &policy::De
 
 /// The verdict on this target, if the manifest requests it.
 fn verdict_on<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
-    let target = host::pattern(target).ok()?;
+    let target = host::parse_pattern(target).ok()?;
     let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::RequestKind::Host);
-    hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
+    hosts.find(|verdict| host::parse_pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
 }
 
 /// A name that is looked up has no port yet.
@@ -181,7 +181,7 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         target: attempt.target.clone(),
         rule: attempt.rule.clone(),
         narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
-        ask: (!never).then(|| file_grant(path, what, decided, about)).flatten(),
+        ask: (!never).then(|| suggest_file_grant(path, what, decided, about)).flatten(),
         named: path.file_name().is_some_and(|name| about.texts.contains(&*name.to_string_lossy())),
         absent: about.own.is_some() && what == policy::RequestKind::Read && path.symlink_metadata().is_err(),
     }
@@ -256,8 +256,8 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
     let join = |all: String, more: String| all + "\n" + &more;
     let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words, tool)).flatten();
     let anyone = [self::words(traffic), said, package].into_iter().flatten().reduce(join);
-    let asks = asks(if spoken_of.is_empty() { &others } else { &spoken_of });
-    let person = [mend(traffic, denials), asks].into_iter().flatten().reduce(join);
+    let requests = request_lines(if spoken_of.is_empty() { &others } else { &spoken_of });
+    let person = [network_hints(traffic, denials), requests].into_iter().flatten().reduce(join);
     let look = || format!("`toolhost audit {tool}` shows its grants, `toolhost call {tool} --explain` its denials");
     (anyone, person.or_else(|| (fault.kind == Kind::ScriptError).then(look)))
 }
@@ -289,7 +289,7 @@ fn few(denials: &[&Denial]) -> String {
 }
 
 /// For the person: details of network failures, and the lines that would request what was not granted.
-pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
+pub(super) fn network_hints(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     let details = traffic.events.iter().filter_map(|event| {
         let detail = event.refused.as_ref()?.detail()?;
         Some(format!("{}: {}", event.target, printable(detail)))
@@ -305,7 +305,7 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
 }
 
 /// The lines that would request the last few of these.
-fn asks(denials: &[&Denial]) -> Option<String> {
+fn request_lines(denials: &[&Denial]) -> Option<String> {
     let mut last: Vec<&Denial> = denials.iter().rev().copied().collect();
     last.sort_by_key(|denial| !denial.named);
     let lines: Vec<String> = last.into_iter().filter_map(|denial| denial.ask.clone()).take(MAX_LISTED_EVENTS).collect();
@@ -331,9 +331,9 @@ impl DenialContext<'_> {
 }
 
 /// The lines that would request this host.
-fn grant(target: &str, about: &DenialContext) -> Option<String> {
+fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     use crate::base::address;
-    let pattern = host::pattern(target).ok()?;
+    let pattern = host::parse_pattern(target).ok()?;
     let shown = printable(&pattern.to_string());
     let range = match &pattern.host {
         host::Host::Address(address) => address::special(*address).map(|_| ipnet::IpNet::from(*address).to_string()),
@@ -356,7 +356,7 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
 
 /// The lines that would request this file. `None` for files that no policy can open, private files, this host's own
 /// files, and names that would need quotes or match more than one file.
-fn file_grant(
+fn suggest_file_grant(
     file: &Path,
     what: policy::RequestKind,
     decided: Option<&Verdict>,

@@ -3,7 +3,7 @@
 
 use super::quota::Limiter;
 use super::report::Report;
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub(super) struct KeyPlace {
     keys: Arc<Keys>,
     name: Name,
     outcome: watch::Sender<Option<Arc<Report>>>,
-    bytes: Place,
+    bytes: Permit,
 }
 
 /// Tool, version and arguments as one digest, whatever the order of members.
@@ -106,7 +106,7 @@ impl KeyPlace {
         let words = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws)).map(String::len);
         let bytes = OUTCOME + serde_json::to_vec(report).map_or(0, |json| json.len()) + words.sum::<usize>();
         let report = match self.bytes.resize(bytes) {
-            true => Report { slot: None, asks: None, ..report.clone() },
+            true => Report { slot: None, questions: None, ..report.clone() },
             false => {
                 let words = "This call ran under its idempotency key, and its outcome was too large to be kept.";
                 Report::of_fault(report.id.clone(), &report.tool, Fault::new(Kind::ResourceLimitError, words))

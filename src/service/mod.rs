@@ -52,7 +52,7 @@ use crate::base::text::{head, printable};
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
 use call_ended::CallEnded;
-use decision_cache::{DecisionCache, InForce};
+use decision_cache::{CurrentRules, DecisionCache};
 use fault::{Fault, Kind};
 use futures_util::FutureExt;
 use record::CallRecord;
@@ -88,15 +88,14 @@ pub struct Components {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    pub running: usize,
-    pub waiting: usize,
-    /// How long a person may take to agree to a call.
-    pub patience: Duration,
+    pub max_running: usize,
+    pub max_queued: usize,
+    pub approval_timeout: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { running: quota::MAX_RUNNING, waiting: quota::MAX_QUEUED, patience: approval::APPROVAL_TIMEOUT }
+        Settings { max_running: MAX_RUNNING, max_queued: MAX_QUEUED, approval_timeout: approval::APPROVAL_TIMEOUT }
     }
 }
 
@@ -111,7 +110,7 @@ pub struct Service {
     traces: Arc<traces::Traces>,
     scripts: script::DigestCache,
     packages: Arc<packages::Packages>,
-    rules: Mutex<InForce>,
+    rules: Mutex<CurrentRules>,
     /// Why newer rules are not in force.
     stale: Mutex<Option<String>>,
     /// The extensions of `components`, and those registered since.
@@ -135,13 +134,13 @@ impl Service {
             breakers: Arc::default(),
             calls: Arc::default(),
             keys: Arc::default(),
-            limiter: Arc::new(quota::Limiter::new(components.settings.running, components.settings.waiting)),
+            limiter: Arc::new(quota::Limiter::new(components.settings.max_running, components.settings.max_queued)),
             metrics: Arc::default(),
             traces: Arc::default(),
             scripts: script::DigestCache::default(),
             extensions: RwLock::new(components.executors.extensions.clone()),
             stale: Mutex::default(),
-            rules: Mutex::new(InForce { rules: Arc::new(components.rules.clone()), unread: None }),
+            rules: Mutex::new(CurrentRules { rules: Arc::new(components.rules.clone()), unread: None }),
             decisions: Mutex::default(),
             reread: OnceLock::new(),
             changed: tokio::sync::watch::Sender::new(()),
@@ -187,7 +186,7 @@ impl Service {
             }
         };
         let principal = record.principal().to_owned();
-        self.samples(&mut record, result.as_ref().err());
+        self.sample_refusal(&mut record, result.as_ref().err());
         let ended = record.finish(result);
         self.alert(&ended, &principal);
         stream.finish().await;
@@ -210,11 +209,11 @@ impl Service {
 impl Service {
     /// Records the refusal of a request that leads to no call. `asked`: what the request was for. `Err`: it cannot
     /// be recorded.
-    pub fn refuses(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
+    pub fn record_refusal(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(self.open_record(&caller.user)?);
-        if self.samples(&mut record, Some(&fault)) {
+        if self.sample_refusal(&mut record, Some(&fault)) {
             record.finish(Err(fault));
         }
         Ok(())
@@ -222,34 +221,34 @@ impl Service {
 
     /// A permit to write a record. If there is none, the refusal is counted in the principal's next record.
     fn open_record(&self, principal: &str) -> Result<audit::RecordPermit, Fault> {
-        self.components.audit.open().inspect_err(|_| self.counts(principal, 1))
+        self.components.audit.open().inspect_err(|_| self.count_refusals(principal, 1))
     }
 
     /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
     pub fn write_counts(&self) {
         // This also writes the ends of calls that could not be written before.
         let _ = self.components.audit.open();
-        self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
+        self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.record_counted(principal, *count));
     }
 
     /// Whether this call gets a record: some frequent refusals are only counted.
-    fn samples(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
+    fn sample_refusal(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
         let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
-        if record.ran || record.kept.is_some() || has_begun || !many {
+        if record.ran || record.replayed_report.is_some() || has_begun || !many {
             return true;
         }
         let principal = record.principal().to_owned();
         let before = self.limiter.recorded(&principal);
         record.one_of_many(before);
         if before.is_none() {
-            self.counts(&principal, 1);
+            self.count_refusals(&principal, 1);
         }
         before.is_some()
     }
 
     /// Counts refusals without a record. A record with their number follows within a minute.
-    fn counts(&self, principal: &str, count: u64) {
+    fn count_refusals(&self, principal: &str, count: u64) {
         if !self.limiter.unrecorded(principal, count) {
             return;
         }
@@ -261,8 +260,8 @@ impl Service {
     }
 
     /// Records the last of `count` refusals, with the number of those before it.
-    fn records(&self, principal: &str, count: u64) {
-        let Ok(entry) = self.components.audit.open() else { return self.counts(principal, count) };
+    fn record_counted(&self, principal: &str, count: u64) {
+        let Ok(entry) = self.components.audit.open() else { return self.count_refusals(principal, count) };
         let fault = Fault::new(Kind::RateLimitError, "Refused, like others before it that have no record.");
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));

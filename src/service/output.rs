@@ -5,7 +5,7 @@
 use crate::base::json::Text;
 use crate::base::text::{is_printable, printable};
 use crate::executor::Ending;
-use crate::executor::output::NOISY;
+use crate::executor::output::STDERR_FAILURE;
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
 use crate::quantity::Limit;
@@ -57,7 +57,7 @@ pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text
             let details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
             with_logs(Fault { details, ..script(reason) }, logs, &[], "")
         }
-        Ending::Raised { message } if message == NOISY => script(format!("{message}: {}", tail(logs))),
+        Ending::Raised { message } if message == STDERR_FAILURE => script(format!("{message}: {}", tail(logs))),
         Ending::Raised { message } | Ending::Trapped { message } => with_logs(script(message), logs, &[], ""),
         Ending::Cancelled => cancelled(),
         Ending::Envelope { told, output } => return open(&told, output),

@@ -46,8 +46,8 @@ struct PendingCall {
     request: CallRequest,
     arguments: Arc<Arguments>,
     /// This call waited for the first call under its key.
-    followed: bool,
-    agreed: bool,
+    waited_for_first: bool,
+    is_approved: bool,
     environment: Option<EnvironmentLease>,
     /// The tools that have counted this call in their rate.
     counted: Vec<String>,
@@ -91,31 +91,31 @@ impl Service {
         };
         record.report.slot = Some(Arc::new(slot));
         let arguments = Arc::new(std::mem::take(&mut request.arguments));
-        let mut asked = PendingCall {
+        let mut pending = PendingCall {
             request,
             arguments,
-            followed: false,
-            agreed: false,
+            waited_for_first: false,
+            is_approved: false,
             environment: None,
             counted: Vec::new(),
             changes: 0,
             stopped: false,
             changed: None,
         };
-        let mut target = self.decide(&asked, record).await?;
+        let mut target = self.decide(&pending, record).await?;
         loop {
-            let now = match self.waits(&mut asked, &mut target, stream, record).await? {
+            let now = match self.await_next_need(&mut pending, &mut target, stream, record).await? {
                 Wait::Outcome => return Ok(Text::from(&Value::Null)),
-                Wait::Something => self.decide_again(&asked, record).await?,
+                Wait::Something => self.decide_again(&pending, record).await?,
                 Wait::Nothing => {
-                    let answer = self.attempt(&mut asked, &mut target, stream, record).await;
-                    match asked.changed.take() {
+                    let answer = self.attempt(&mut pending, &mut target, stream, record).await;
+                    match pending.changed.take() {
                         None => return Ok(record.hidden(answer?)),
                         Some(now) => now,
                     }
                 }
             };
-            target = asked.next_target(&target, now, record)?;
+            target = pending.next_target(&target, now, record)?;
         }
     }
 
@@ -141,29 +141,29 @@ impl Service {
     }
 
     /// The whole decision about a call, under the tools and rules of this moment.
-    async fn decide(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
+    async fn decide(&self, pending: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
         record.enters(Stage::Decide);
-        let CallRequest { timeout_ms: asked_ms, explain, .. } = asked.request;
-        let (decisions, rights, tool) = self.tool(&asked.request, record)?;
-        let mut until = blocking::CallDeadline::usual(&rights.principal, asked_ms);
-        let decided = decisions.decided_for(&tool, &until).await?;
+        let CallRequest { timeout_ms, explain, .. } = pending.request;
+        let (decisions, rights, tool) = self.tool(&pending.request, record)?;
+        let mut deadline = blocking::CallDeadline::usual(&rights.principal, timeout_ms);
+        let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;
-        until.limit = Duration::from_millis(policy::time_ms(&decided.decision, asked_ms)?);
-        let input = check_arguments(&tool.manifest, &asked.arguments, (asked_ms, &until), record).await?;
+        deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
+        let input = check_arguments(&tool.manifest, &pending.arguments, (timeout_ms, &deadline), record).await?;
         rights.accepts(&tool.manifest.id, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        self.target(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until }, input, record).await
+        self.target(FoundTool { decisions, rights, tool, decided, timeout_ms, explain, deadline }, input, record).await
     }
 
-    async fn decide_again(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
+    async fn decide_again(&self, pending: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
         self.read_again().await;
-        self.decide(asked, record).await
+        self.decide(pending, record).await
     }
 
     /// Waits for the next thing that this decision needs: the first call under its key, a person, its packages.
-    async fn waits(
+    async fn await_next_need(
         &self,
-        asked: &mut PendingCall,
+        pending: &mut PendingCall,
         target: &mut Target,
         stream: &mut EventStream,
         record: &mut CallRecord,
@@ -175,27 +175,27 @@ impl Service {
             self.reacquire_slot(target, record).await?;
             return Ok(Wait::Something);
         }
-        if asked.request.idempotency_key.is_some() && record.place.is_none() {
-            match self.first_of(asked, target, record).await? {
+        if pending.request.idempotency_key.is_some() && record.key_claim.is_none() {
+            match self.claim_idempotency_key(pending, target, record).await? {
                 Wait::Nothing => {}
                 waited => return Ok(waited),
             }
         }
         // A call whose breaker is open is refused before it waits.
         drop(target.attempt(&self.breakers, false)?);
-        if !target.decided.decision.confirm.is_empty() && !asked.agreed {
+        if !target.decided.decision.confirm.is_empty() && !pending.is_approved {
             record.enters(Stage::Confirm);
-            let approver = std::mem::take(&mut asked.request.approver);
-            self.agreed(target, approver, stream, record).await?;
-            asked.agreed = true;
+            let approver = std::mem::take(&mut pending.request.approver);
+            self.await_approval(target, approver, stream, record).await?;
+            pending.is_approved = true;
             return Ok(Wait::Something);
         }
-        if asked.environment.is_none()
+        if pending.environment.is_none()
             && let Some(need) = packages::Need::from_decision(&target.decided.decision)?
         {
             record.enters(Stage::Prepare);
             let ready = self.prepare_packages(need, target, stream).await?;
-            asked.environment = Some(ready.held);
+            pending.environment = Some(ready.lease);
             if ready.built {
                 return Ok(Wait::Something);
             }
@@ -206,40 +206,40 @@ impl Service {
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
     pub(super) async fn reacquire_slot(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
-        self.limiter.reacquire_slot(slot, (&found.rights, &target.tools), found.until.limit).await
+        self.limiter.reacquire_slot(slot, (&found.rights, &target.tools), found.deadline.limit).await
     }
 
     /// Makes this request the first under its idempotency key, or waits for the first.
-    async fn first_of(
+    async fn claim_idempotency_key(
         &self,
-        asked: &mut PendingCall,
+        pending: &mut PendingCall,
         target: &mut Target,
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
-        let FoundTool { rights, tool, asked_ms, until, .. } = &target.found;
-        let (reference, asked_ms, input) = (tool.reference(), *asked_ms, std::mem::take(&mut target.input));
+        let FoundTool { rights, tool, timeout_ms, deadline, .. } = &target.found;
+        let (reference, timeout_ms, input) = (tool.reference(), *timeout_ms, std::mem::take(&mut target.input));
         let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
-        let digest = move || (idempotency::digest(&reference, &input, asked_ms), input);
-        let (digest, input) = until.run(long, digest).await?;
+        let digest = move || (idempotency::digest(&reference, &input, timeout_ms), input);
+        let (digest, input) = deadline.run(long, digest).await?;
         target.input = input;
-        let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
+        let key = pending.request.idempotency_key.as_deref().unwrap_or_default();
         match self.keys.find(&self.limiter, (&rights.caller.user, &rights.principal), key, digest)? {
             idempotency::KeyState::Ended(report) => {
-                record.kept = Some(report);
+                record.replayed_report = Some(report);
                 Ok(Wait::Outcome)
             }
-            _ if asked.followed => {
+            _ if pending.waited_for_first => {
                 let message = "The first call under this idempotency key left no outcome. Make the same call again.";
                 Err(Fault::new(Kind::CancelledError, message).retryable())
             }
-            idempotency::KeyState::First(place) => {
-                record.place = Some(place);
+            idempotency::KeyState::First(claim) => {
+                record.key_claim = Some(claim);
                 Ok(Wait::Nothing)
             }
             idempotency::KeyState::Open(mut ends) => {
                 // A call that waits for the first one needs no slot, but counts among those that wait. To deliver its
                 // answer it needs a slot, as every call.
-                asked.followed = true;
+                pending.waited_for_first = true;
                 target.input = Value::Null;
                 record.step_aside();
                 let _ = ends.changed().await;
@@ -256,7 +256,7 @@ impl Service {
         target: &Target,
         stream: &mut EventStream,
     ) -> Result<packages::Ready, Fault> {
-        let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.asked_ms)?);
+        let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.timeout_ms)?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
         // A line that finds no room is dropped.
         let ready = self.packages.ready(need, within, move |line| _ = tell.try_send(line));
@@ -271,10 +271,10 @@ impl Service {
         }
     }
 
-    /// Runs what was decided. If it sets `asked.changed`, nothing ran, because the decision has changed.
+    /// Runs what was decided. If it sets `pending.changed`, nothing ran, because the decision has changed.
     async fn attempt(
         &self,
-        asked: &mut PendingCall,
+        pending: &mut PendingCall,
         target: &mut Target,
         stream: &mut EventStream,
         record: &mut CallRecord,
@@ -282,17 +282,17 @@ impl Service {
         let attempt = target.attempt(&self.breakers, true)?;
         let may_ask = target.may_ask();
         if let (Value::Object(input), true) = (&mut target.input, may_ask) {
-            input.insert(CLIENT.to_owned(), asked.request.client.to_json());
+            input.insert(CLIENT.to_owned(), pending.request.client.to_json());
         }
-        let answer = match self.run(asked, target, stream, record).await {
-            Ok(outcome) => self.answer(outcome, asked, target, record).await,
+        let answer = match self.run(pending, target, stream, record).await {
+            Ok(outcome) => self.answer(outcome, pending, target, record).await,
             Err(fault) => Err(fault),
         };
-        if record.report.asks.is_some() && answer.is_ok() {
+        if record.report.questions.is_some() && answer.is_ok() {
             // The same request with answers is a new call, not a repetition.
-            record.place = None;
+            record.key_claim = None;
         }
-        if !std::mem::take(&mut asked.stopped) {
+        if !std::mem::take(&mut pending.stopped) {
             attempt.ended(answer.as_ref().err(), record.crashed);
         }
         answer
@@ -301,15 +301,15 @@ impl Service {
     async fn answer(
         &self,
         outcome: Outcome,
-        asked: &PendingCall,
+        pending: &PendingCall,
         target: &Target,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
-        let until = &target.found.until;
+        let deadline = &target.found.deadline;
         // The tool may have used all its time; its answer is checked after that.
-        let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
-        let (began, limit) = (until.began.max(used_all), until.limit + quantity::OVERDUE);
-        let until = &blocking::CallDeadline { began, limit, ..until.clone() };
+        let used_all = Instant::now().checked_sub(deadline.limit).unwrap_or(deadline.began);
+        let (began, limit) = (deadline.began.max(used_all), deadline.limit + quantity::OVERDUE);
+        let deadline = &blocking::CallDeadline { began, limit, ..deadline.clone() };
         let manifest = &target.found.tool.manifest;
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
@@ -321,12 +321,12 @@ impl Service {
         record.published()?;
         let shape = if envelope.is_some() { OutputKind::Plain } else { OutputKind::read(output.as_str())? };
         match shape {
-            OutputKind::Plain => answer_fits(manifest, envelope, output, until).await,
+            OutputKind::Plain => answer_fits(manifest, envelope, output, deadline).await,
             OutputKind::Content(content) => {
                 if manifest.output.is_some() {
                     let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
                     let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
-                    answer_fits(manifest, None, structured, until).await?;
+                    answer_fits(manifest, None, structured, deadline).await?;
                 }
                 Ok(output)
             }
@@ -334,22 +334,22 @@ impl Service {
                 // What leaves this host holds no secret.
                 let shown = record.hidden(output);
                 if let OutputKind::Asks(questions) = OutputKind::read(shown.as_str())? {
-                    target.asks(&questions, &asked.request.client, record)?;
+                    target.asks(&questions, &pending.request.client, record)?;
                 }
                 Ok(Text::from(&Value::Null))
             }
         }
     }
 
-    async fn starts(&self, asked: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
+    async fn recheck(&self, pending: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let notes = std::mem::take(&mut record.notes);
-        asked.stopped = true;
-        let now = self.decide_again(asked, record).await?;
+        pending.stopped = true;
+        let now = self.decide_again(pending, record).await?;
         if now.digest() != target.digest() {
-            asked.changed = Some(now);
+            pending.changed = Some(now);
             return Err(unsettled());
         }
-        asked.stopped = false;
+        pending.stopped = false;
         record.notes = notes;
         record.enters(Stage::Run);
         Ok(())
@@ -367,7 +367,7 @@ impl Service {
         if decision.in_process {
             return Ok(None);
         }
-        let mut confinement = policy::confine(decision, target.asked_ms, target.source.take())?;
+        let mut confinement = policy::confine(decision, target.timeout_ms, target.source.take())?;
         if found.explain && !confinement.shape.observe {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
@@ -376,11 +376,12 @@ impl Service {
         if let Some(environment) = environment {
             packages::use_environment(Arc::make_mut(&mut confinement.shape), environment);
         }
-        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.until.began.elapsed());
+        let left =
+            Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.deadline.began.elapsed());
         let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
         ledger::check_unwritten(sources, self.components.audit.ledger(), written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
-        secrets::give(&mut confinement, left, record).await?;
+        secrets::provide(&mut confinement, left, record).await?;
         // The tool can continue the trace of its call, if its manifest declares these variables.
         if let Some(context) = record.context() {
             for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
@@ -399,18 +400,18 @@ impl Service {
     /// Confines and runs the target, and handles its events. What runs in this process ends at its time limit here.
     async fn run(
         &self,
-        asked: &mut PendingCall,
+        pending: &mut PendingCall,
         target: &mut Target,
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         record.enters(Stage::Prepare);
-        let came = target.found.until.began;
-        asked.count(&self.limiter, target)?;
-        let confinement = self.confine(target, asked.environment.as_ref(), record).await?;
+        let began = target.found.deadline.began;
+        pending.count(&self.limiter, target)?;
+        let confinement = self.confine(target, pending.environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // The executor enforces the time limit of a script. A call without confinement is timed here.
-        let limit = || policy::time_ms(decision, target.asked_ms).map(Duration::from_millis);
+        let limit = || policy::time_ms(decision, target.timeout_ms).map(Duration::from_millis);
         let limit = confinement.is_none().then(limit).transpose()?;
         record.sends(&target.input);
         let call = Call {
@@ -421,19 +422,19 @@ impl Service {
             service: decision.service.clone(),
             output_bytes: output_bytes(decision),
         };
-        let (gate, mut passing) = executor::Gate::new(came + MAX_DECISION_AGE);
-        let context = self.context(came, gate, record);
+        let (gate, mut passing) = executor::Gate::new(began + MAX_DECISION_AGE);
+        let context = self.context(began, gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
-        if limit.is_some() && came.elapsed() > MAX_DECISION_AGE {
-            self.starts(asked, target, record).await?;
+        if limit.is_some() && began.elapsed() > MAX_DECISION_AGE {
+            self.recheck(pending, target, record).await?;
         }
         record.running()?;
         let mut answer = StreamedAnswer::new(output_bytes(decision));
-        let (events, mut heard) = executor::events();
+        let (events, mut received) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
-            let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(came.elapsed())));
+            let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())));
             tokio::pin!(clock);
             loop {
                 tokio::select! {
@@ -445,33 +446,33 @@ impl Service {
                     }
                     Some(passage) = passing.recv() => {
                         // An executor that is gone by now starts nothing.
-                        let _ = passage.send(self.starts(asked, target, record).await);
+                        let _ = passage.send(self.recheck(pending, target, record).await);
                     }
                     // Wait for a slow reader. The tool then waits too.
-                    Some(event) = heard.next(), if !stream.is_behind() => answer.push(event, record, stream)?,
+                    Some(event) = received.next(), if !stream.is_behind() => answer.push(event, record, stream)?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
             }
         };
-        if asked.stopped {
+        if pending.stopped {
             record.runs(false);
             return ended;
         }
-        while let Some(event) = heard.try_next() {
+        while let Some(event) = received.try_next() {
             answer.push(event, record, stream)?;
         }
-        answer.rest(record, stream);
+        answer.flush(record, stream);
         record.enters(Stage::Answer);
-        record.ended(&ended, heard.lost(), context.ran.get());
+        record.ended(&ended, received.lost(), context.ran.get());
         ended
     }
 
-    fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
+    fn context(&self, started_at: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
         let trace = record.context().map(TraceContext::sent).unwrap_or_default();
         let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.components.audit.clone()));
         let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
-        executor::Context { came, gate, trace, ledger, ..context }
+        executor::Context { started_at, gate, trace, ledger, ..context }
     }
 }
 
@@ -490,13 +491,13 @@ impl PendingCall {
             return Ok(now);
         }
         self.changes += 1;
-        if self.agreed {
+        if self.is_approved {
             return Err(changed());
         }
         if self.changes >= CHANGES {
             return Err(unsettled());
         }
-        (self.followed, self.environment, record.place) = (false, None, None);
+        (self.waited_for_first, self.environment, record.key_claim) = (false, None, None);
         Ok(now)
     }
 }
@@ -512,7 +513,7 @@ fn unsettled() -> Fault {
 struct StreamedAnswer {
     allowed: u64,
     left: u64,
-    held: TextStream,
+    buffer: TextStream,
 }
 
 fn output_bytes(decision: &policy::Decision) -> u64 {
@@ -521,7 +522,7 @@ fn output_bytes(decision: &policy::Decision) -> u64 {
 
 impl StreamedAnswer {
     fn new(allowed: u64) -> StreamedAnswer {
-        StreamedAnswer { allowed, left: allowed, held: TextStream::default() }
+        StreamedAnswer { allowed, left: allowed, buffer: TextStream::default() }
     }
 
     /// Hands on an event of the executor as a transport may see it.
@@ -535,7 +536,7 @@ impl StreamedAnswer {
             }
             executor::Event::Chunk(part) => {
                 let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
-                    self.rest(record, stream);
+                    self.flush(record, stream);
                     return Err(output::over_limit(Limit::OutputBytes, self.allowed));
                 };
                 (self.left, record.parts_came) = (left, true);
@@ -543,12 +544,12 @@ impl StreamedAnswer {
                     _ if !stream.is_heard() => return Ok(()),
                     Some(text) => text,
                     None => {
-                        self.rest(record, stream);
+                        self.flush(record, stream);
                         stream.push(Event::Part(record.hidden(part).to_string()));
                         return Ok(());
                     }
                 };
-                let shown = record.piece(&mut self.held, Some(&text));
+                let shown = record.piece(&mut self.buffer, Some(&text));
                 if shown.is_empty() && !text.is_empty() {
                     return Ok(());
                 }
@@ -559,8 +560,8 @@ impl StreamedAnswer {
     }
 
     /// Passes on the text that was held back, once no more text can follow it.
-    fn rest(&mut self, record: &mut CallRecord, stream: &mut EventStream) {
-        let shown = record.piece(&mut self.held, None);
+    fn flush(&mut self, record: &mut CallRecord, stream: &mut EventStream) {
+        let shown = record.piece(&mut self.buffer, None);
         if !shown.is_empty() {
             stream.push(Event::Part(shown));
         }
@@ -571,22 +572,22 @@ impl StreamedAnswer {
 async fn check_arguments(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    (asked_ms, until): (Option<u64>, &blocking::CallDeadline),
+    (timeout_ms, deadline): (Option<u64>, &blocking::CallDeadline),
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (long, arguments) = (arguments.are_long(), arguments.clone());
-    let (given, written) = until.run(long, move || arguments.decode()).await??;
-    let given = arguments::with_timeout(manifest, given, asked_ms);
+    let (given, written) = deadline.run(long, move || arguments.decode()).await??;
+    let given = arguments::with_timeout(manifest, given, timeout_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
     let tool = manifest.clone();
-    let (hidden, given) = until.run(long, move || (redact::of_arguments(&tool, &given), given)).await?;
+    let (hidden, given) = deadline.run(long, move || (redact::of_arguments(&tool, &given), given)).await?;
     record.given(hidden);
     let tool = manifest.clone();
     let check = move || -> Result<(redact::Masked, Value), Fault> {
         let input = crate::manifest::arguments::check_written(&tool, given, &written)?;
         Ok((redact::of_arguments(&tool, &input), input))
     };
-    let (hidden, input) = until.run(long, check).await??;
+    let (hidden, input) = deadline.run(long, check).await??;
     record.given(hidden);
     Ok(input)
 }
@@ -609,14 +610,14 @@ fn judge_outcome(
         });
     let about = denials::DenialContext { site: &target.site, decision, texts, own };
     let reached = denials::limit_of(&outcome.ending);
-    let set = reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.asked_ms));
+    let set = reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.timeout_ms));
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
     let mut observed: Vec<_> = reached.into_iter().collect();
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
     record.sanitize_denials(&mut observed);
     outcome.denials.observed.extend(observed.iter().cloned());
     record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
-    let (logs, printed_lines) = record.took(&mut outcome);
+    let (logs, printed_lines) = record.absorb_outcome(&mut outcome);
     let (printed, parts) = (outcome.usage.output_bytes, outcome.parts);
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
@@ -653,7 +654,7 @@ async fn answer_fits(
     manifest: &Arc<Manifest>,
     envelope: Option<Value>,
     output: Text,
-    until: &blocking::CallDeadline,
+    deadline: &blocking::CallDeadline,
 ) -> Result<Text, Fault> {
     let Some(schema) = &manifest.output else {
         let is_null = envelope.is_none() && output.as_str() == "null";
@@ -674,8 +675,8 @@ async fn answer_fits(
     let (long, checked) = (output.as_str().len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
     if long {
         let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);
-        return until.run(long, work).await?;
+        return deadline.run(long, work).await?;
     }
     let tree = tree(&output)?;
-    until.run(schema.takes_long(&tree), move || checked.check_output(&tree).map(|()| output)).await?
+    deadline.run(schema.takes_long(&tree), move || checked.check_output(&tree).map(|()| output)).await?
 }

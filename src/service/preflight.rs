@@ -19,11 +19,11 @@ pub struct Obstacle {
 }
 
 impl Obstacle {
-    fn needs(kind: Kind, need: Need) -> Obstacle {
+    fn from_need(kind: Kind, need: Need) -> Obstacle {
         Obstacle { need, kind, sentence: false }
     }
 
-    fn says(fault: &Fault, pointer: &str, mistake: bool) -> Obstacle {
+    fn from_fault(fault: &Fault, pointer: &str, mistake: bool) -> Obstacle {
         let mark = if fault.message.ends_with('.') { " " } else { ": " };
         let causes = fault.details.iter().map(|more| mark.to_owned() + &more.lines().collect::<Vec<_>>().join("; "));
         let words = fault.message.clone() + &causes.collect::<String>();
@@ -41,17 +41,17 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
     let lacks = registry::needs_of(tool, decision);
     let below = decision.lacks_below.iter().cloned();
     let mut found: Vec<Obstacle> =
-        lacks.into_iter().chain(below).map(|need| Obstacle::needs(Kind::CapabilityError, need)).collect();
+        lacks.into_iter().chain(below).map(|need| Obstacle::from_need(Kind::CapabilityError, need)).collect();
     let pointer = match tool.manifest.handler {
         Handler::ServiceMethod { .. } => "/handler/serviceName",
         _ => "/handler/type",
     };
     // An `x-…` type needs a host that provides it; an unknown service is more likely misspelt.
     let mistake = pointer == "/handler/serviceName";
-    found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer, mistake)));
-    found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));
+    found.extend(runs.err().map(|fault| Obstacle::from_fault(&fault, pointer, mistake)));
+    found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::from_need(Kind::SecurityError, need)));
     if found.is_empty() {
-        found.extend(decision.refused().map(|fault| Obstacle::says(fault, "", fault.kind == Kind::DependencyError)));
+        found.extend(decision.refused().map(|why| Obstacle::from_fault(why, "", why.kind == Kind::DependencyError)));
     }
     found
 }
@@ -104,7 +104,7 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // `policy::needs_of` reports that `DefinitionOnly` is not supported yet.
-        Handler::ToolService(remote) => remote.found.iter().try_for_each(|service| queues(service)),
+        Handler::ToolService(remote) => remote.descriptor.iter().try_for_each(|service| queues(service)),
         Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
     }
 }

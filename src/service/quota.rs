@@ -5,7 +5,7 @@
 
 use super::callers::Rights;
 use super::{Arguments, CallRequest, blocking};
-use crate::base::places::{self, Claim, Place, Places};
+use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};
 use crate::fault::{Fault, Kind};
@@ -38,26 +38,26 @@ const RATES: usize = 100_000;
 #[derive(Debug)]
 pub struct Limiter {
     /// Slots of calls that run, and of those that run or wait.
-    pub(super) running: Arc<Places>,
-    admitted: Arc<Places>,
+    pub(super) running: Arc<FairSemaphore>,
+    admitted: Arc<FairSemaphore>,
     /// Memory for the arguments of admitted calls, KiB.
-    arguments: Arc<Places>,
+    arguments: Arc<FairSemaphore>,
     /// Bodies that are being read or parsed, KiB.
-    pub bodies: Arc<Places>,
+    pub bodies: Arc<FairSemaphore>,
     /// Threads that read large bodies; the other cores are left to quick calls.
-    pub readers: Arc<Places>,
+    pub readers: Arc<FairSemaphore>,
     /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
-    answers: Arc<Places>,
-    pub resumable: Arc<Places>,
+    answers: Arc<FairSemaphore>,
+    pub resumable: Arc<FairSemaphore>,
     /// Outcomes under idempotency keys, bytes.
-    pub(super) outcomes: Arc<Places>,
+    pub(super) outcomes: Arc<FairSemaphore>,
     /// Calls that wait for a person's answer.
-    pub questions: Arc<Places>,
+    pub questions: Arc<FairSemaphore>,
     /// Sessions and tasks of MCP.
-    pub sessions: Arc<Places>,
-    pub tasks: Arc<Places>,
+    pub sessions: Arc<FairSemaphore>,
+    pub tasks: Arc<FairSemaphore>,
     /// Calls in the background that run, or whose callback is pending.
-    pub background: Arc<Places>,
+    pub background: Arc<FairSemaphore>,
     rates: Mutex<Rates>,
     /// Refusals without a record, by principal, since the last with one.
     unrecorded: Mutex<HashMap<String, u64>>,
@@ -78,9 +78,9 @@ struct Rates {
 #[derive(Debug)]
 pub struct Slot {
     /// `None`: the call waits for a person, or for another call.
-    pub(super) running: Option<Place>,
-    _admitted: Place,
-    _arguments: Place,
+    pub(super) running: Option<Permit>,
+    _admitted: Permit,
+    _arguments: Permit,
 }
 
 fn busy() -> Fault {
@@ -103,31 +103,31 @@ impl Limiter {
         let admitted = running + waiting.min(Semaphore::MAX_PERMITS / 4);
         let readers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
         Limiter {
-            running: Places::new(running, running),
-            admitted: Places::new(admitted, admitted),
-            arguments: Places::new(256 << 10, 192 << 10),
-            bodies: Places::new(64 << 10, 48 << 10),
-            readers: Places::new(readers, readers),
-            answers: Places::new(256 << 20, 64 << 20),
-            resumable: Places::new(64 << 20, 16 << 20),
-            outcomes: Places::new(64 << 20, 16 << 20),
-            questions: Places::new(128, 32),
-            sessions: Places::new(256, 192),
-            tasks: Places::new(32, 24),
-            background: Places::new(512, 128),
+            running: FairSemaphore::new(running, running),
+            admitted: FairSemaphore::new(admitted, admitted),
+            arguments: FairSemaphore::new(256 << 10, 192 << 10),
+            bodies: FairSemaphore::new(64 << 10, 48 << 10),
+            readers: FairSemaphore::new(readers, readers),
+            answers: FairSemaphore::new(256 << 20, 64 << 20),
+            resumable: FairSemaphore::new(64 << 20, 16 << 20),
+            outcomes: FairSemaphore::new(64 << 20, 16 << 20),
+            questions: FairSemaphore::new(128, 32),
+            sessions: FairSemaphore::new(256, 192),
+            tasks: FairSemaphore::new(32, 24),
+            background: FairSemaphore::new(512, 128),
             rates: Mutex::default(),
             unrecorded: Mutex::default(),
         }
     }
 
     /// Waits for room for an answer of so many bytes. Meanwhile no new call of the principal starts.
-    pub async fn answer(&self, principal: &str, bytes: usize) -> Place {
+    pub async fn answer(&self, principal: &str, bytes: usize) -> Permit {
         // An answer larger than a share takes all of the share.
         self.answers.enter_as(self.answers.claim_for(principal), bytes.min(self.answers.each)).await
     }
 
     /// Takes memory for an answer that can be requested again, or refuses it. Never waits.
-    pub fn try_answer(&self, principal: &str, bytes: usize) -> Result<Place, Fault> {
+    pub fn try_answer(&self, principal: &str, bytes: usize) -> Result<Permit, Fault> {
         let place = self.answers.try_enter(principal, bytes.min(self.answers.each));
         place.ok_or_else(|| full(UNREAD_ANSWERS))
     }
@@ -208,7 +208,7 @@ impl Limiter {
     }
 
     /// Takes memory for what is kept of a request until its call ends.
-    pub fn keep_text(&self, principal: &str, bytes: usize) -> Result<Place, Fault> {
+    pub fn keep_text(&self, principal: &str, bytes: usize) -> Result<Permit, Fault> {
         // What is larger than a share takes all of the share.
         let kib = (bytes / 1024).min(self.arguments.each);
         self.arguments.try_enter(principal, kib).ok_or_else(busy)
@@ -279,7 +279,7 @@ impl Rates {
 
 /// The claim of a slot. One principal gets at most seven eighths of the slots, unless it is an operator, and one tool
 /// three quarters: the rest is for others. `limited`: the limits `at_once` of the file of callers apply too.
-fn claim(slots: &Places, rights: &Rights, tools: &[String], limited: bool) -> Claim {
+fn claim(slots: &FairSemaphore, rights: &Rights, tools: &[String], limited: bool) -> Claim {
     let all = slots.all;
     let most = |limit: Option<u32>| limit.filter(|_| limited).map_or(all, |limit| limit as usize);
     let own = if rights.caller.operator { all } else { all - all / 8 };
@@ -290,7 +290,7 @@ fn claim(slots: &Places, rights: &Rights, tools: &[String], limited: bool) -> Cl
         (format!("tool {tool}"), limit.min(all - all / 4))
     });
     let principal = (format!("principal {}", rights.principal), own);
-    places::claim(all, [principal].into_iter().chain(entries).chain(tools))
+    semaphore::claim(all, [principal].into_iter().chain(entries).chain(tools))
 }
 
 /// About how many bytes arguments take in memory as a tree. Texts that are read as JSON later count as what they hold.

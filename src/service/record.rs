@@ -48,11 +48,11 @@ pub(super) struct CallRecord {
     span: CallSpan,
     pub meter: Option<Meter>,
     pub listed: Option<OpenCall>,
-    pub place: Option<idempotency::KeyPlace>,
+    pub key_claim: Option<idempotency::KeyPlace>,
     /// Something of the call may have run, so its idempotency key keeps the outcome.
     uses_key: bool,
     /// The outcome of an earlier call, which this one gets.
-    pub kept: Option<Arc<Report>>,
+    pub replayed_report: Option<Arc<Report>>,
     /// The permit to write its line of the audit log, until that is written.
     pub entry: Option<audit::RecordPermit>,
     /// Its transport could not read it as a call.
@@ -118,9 +118,9 @@ impl CallRecord {
             span,
             meter: None,
             listed: None,
-            place: None,
+            key_claim: None,
             uses_key: false,
-            kept: None,
+            replayed_report: None,
             entry: None,
             unread: request.refused.is_some(),
             denied_by: None,
@@ -325,7 +325,7 @@ impl CallRecord {
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
-    pub fn took(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
+    pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         let script = self.confined.as_mut().and_then(|confined| confined.script.take());
         if script.is_some_and(|script| !script.is_unchanged()) {
             // What was hashed need not be what ran.
@@ -404,9 +404,9 @@ impl CallRecord {
     }
 
     /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns the rest.
-    pub fn piece(&mut self, held: &mut TextStream, text: Option<&str>) -> String {
-        let shown = self.arguments.mask.piece(held, text);
-        if held.hid {
+    pub fn piece(&mut self, buffer: &mut TextStream, text: Option<&str>) -> String {
+        let shown = self.arguments.mask.piece(buffer, text);
+        if buffer.hid {
             self.notes_hidden();
         }
         shown
@@ -453,15 +453,15 @@ impl CallRecord {
 
     /// Ends the call with this result, or with the outcome that was kept under its key.
     pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
-        let Some(kept) = self.kept.clone() else {
+        let Some(replayed) = self.replayed_report.clone() else {
             let result = result.map_err(|fault| self.sanitize(fault));
             return self.end(result);
         };
-        let mut ended = self.end(match &kept.error {
+        let mut ended = self.end(match &replayed.error {
             Some(fault) => Err(fault.clone()),
-            None => Ok(kept.output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
+            None => Ok(replayed.output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
         });
-        ended.report = Report { slot: ended.report.slot.take(), ..Report::clone(&kept) };
+        ended.report = Report { slot: ended.report.slot.take(), ..Report::clone(&replayed) };
         ended
     }
 
@@ -507,7 +507,7 @@ impl CallRecord {
         ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
         // Before the outcome is released under its key, so that the record of a repeated call comes after this one.
         self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
-        self.place.take().filter(|_| self.uses_key).into_iter().for_each(|place| place.keep(&ended.report));
+        self.key_claim.take().filter(|_| self.uses_key).into_iter().for_each(|claim| claim.keep(&ended.report));
         runlog::call(&ended);
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
@@ -520,7 +520,7 @@ impl CallRecord {
 
     fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> AuditRecord {
         let part = |text: &str| cut_to(text, PART);
-        let replayed = self.kept.as_ref().map(|kept| part(&format!("idempotency key of call {}", kept.id)));
+        let replayed = self.replayed_report.as_ref().map(|r| part(&format!("idempotency key of call {}", r.id)));
         let decision = match &replayed {
             Some(_) => Decision::Replayed,
             None if self.ran => Decision::Allowed,

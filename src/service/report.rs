@@ -47,7 +47,7 @@ pub struct Report {
     pub verbose: Option<Box<Verbose>>,
     /// Questions of the tool to its client, which makes the call again with the answers.
     #[serde(skip)]
-    pub asks: Option<Questions>,
+    pub questions: Option<Questions>,
     /// The tool's own definition, for transports that show more of it.
     #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,

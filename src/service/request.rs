@@ -4,7 +4,7 @@
 use super::Arguments;
 use super::output::AskableClient;
 use super::traces::TraceContext;
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::text::printable;
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
@@ -66,7 +66,7 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Arguments,
     /// The quota of the body that brought the arguments, until they are charged themselves.
-    pub body_quota: Option<Arc<Place>>,
+    pub body_quota: Option<Arc<Permit>>,
     pub timeout_ms: Option<u64>,
     /// The same request under the same key of this caller runs once.
     pub idempotency_key: Option<String>,

@@ -1,7 +1,7 @@
 //! Adds the packages that the files beside a script request to policy's decision about it. A file counts for its own
 //! script only.
 
-use crate::manifest::{Handler, Language, Site};
+use crate::manifest::{Handler, Language, ToolPaths};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{Decision, FileProblem, Machine, Policies};
@@ -39,7 +39,7 @@ pub(super) fn of_source(
     policies: &Policies,
     machine: &Machine,
 ) -> Decision {
-    let site = Site { manifest: "".into(), base: "".into(), script: None, folder: "/tmp".into() };
+    let site = ToolPaths { manifest: "".into(), base: "".into(), script: None, folder: "/tmp".into() };
     let target = crate::policy::RunTarget { site: site.clone(), language };
     let mut decision = crate::policy::decide_run(&target, &tool.manifest, &[], policies, machine);
     add(&mut decision, &site, (language, true), false, snapshot, machine);
@@ -50,7 +50,7 @@ pub(super) fn of_source(
 /// script lies in a folder of other tools than those that name it.
 pub(super) fn add(
     decision: &mut Decision,
-    site: &Site,
+    site: &ToolPaths,
     (language, is_run): (Language, bool),
     guest: bool,
     snapshot: &Snapshot,
@@ -88,7 +88,7 @@ fn of_policy(
 
 /// What the files beside a script ask for. `ignore_lock`: without the lock that toolhost writes.
 fn find_beside(
-    site: &Site,
+    site: &ToolPaths,
     language: Language,
     version: Option<&str>,
     guest: bool,
@@ -109,7 +109,7 @@ fn find_beside(
 }
 
 /// Says where packages were installed by hand: for the interpreter that the policy names, or beside the script.
-fn by_hand(decision: &Decision, site: &Site, language: Language) -> Option<&'static str> {
+fn by_hand(decision: &Decision, site: &ToolPaths, language: Language) -> Option<&'static str> {
     let named = decision.runtime.as_ref().is_some_and(|runtime| runtime.found != "PATH");
     match language {
         Language::Python if named => Some("toolhost assumes that the interpreter of its policy has them"),

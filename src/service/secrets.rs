@@ -30,12 +30,12 @@ const OUTPUT_GRACE: Duration = Duration::from_millis(200);
 const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
 
 /// Reads these secrets for this caller, in the same order. `left`: the rest of the call's time.
-pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
+pub(super) async fn read_all(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
     let mut reading = JoinSet::new();
     for (index, secret) in secrets.iter().cloned().enumerate() {
         let caller = caller.to_owned();
         reading.spawn(async move {
-            let value = tokio::time::timeout(left.min(READ_TIMEOUT), value(&secret, &caller)).await;
+            let value = tokio::time::timeout(left.min(READ_TIMEOUT), read(&secret, &caller)).await;
             let late = || Err(format!("it could not be read within {:.1} s", left.min(READ_TIMEOUT).as_secs_f64()));
             let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
                 ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
@@ -54,8 +54,8 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
 }
 
 /// Gives a call its secrets: to the relay, or as variables. Its record masks them.
-pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
-    let values = values(&call.shape.secrets, &record.caller.user, left).await?;
+pub(super) async fn provide(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
+    let values = read_all(&call.shape.secrets, &record.caller.user, left).await?;
     for (grant, value) in call.shape.secrets.iter().zip(values) {
         record.hide(&value);
         let to = if grant.header.is_some() { &mut call.per_call.secrets } else { &mut call.per_call.env };
@@ -68,7 +68,7 @@ pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut Ca
 pub async fn credential(from: SecretSource) -> Result<String, String> {
     let words = String::new;
     let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
-    let read = tokio::time::timeout(READ_TIMEOUT, value(&secret, "")).await;
+    let read = tokio::time::timeout(READ_TIMEOUT, read(&secret, "")).await;
     let read = read.unwrap_or_else(|_| Err(format!("it could not be read within {} s", READ_TIMEOUT.as_secs())));
     read.map_err(|why| format!("{}: {}", describe(&secret.from), text::printable(&why)))
 }
@@ -89,14 +89,14 @@ fn describe(source: &SecretSource) -> String {
     }
 }
 
-async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
+async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     let bytes = match &secret.from {
         SecretSource::Env(name) => std::env::var(name).map_err(|_| NOT_SET.to_owned())?.into_bytes(),
         SecretSource::File(_) | SecretSource::CallerFile(_) => {
             let (from, caller) = (secret.from.clone(), caller.to_owned());
-            tokio::task::spawn_blocking(move || file(&from, &caller)).await.map_err(|e| e.to_string())??
+            tokio::task::spawn_blocking(move || read_file(&from, &caller)).await.map_err(|e| e.to_string())??
         }
-        SecretSource::Command(words) => command(words).await?,
+        SecretSource::Command(words) => run_command(words).await?,
     };
     let value = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let value = value.strip_suffix('\n').map_or(value.as_str(), |value| value.strip_suffix('\r').unwrap_or(value));
@@ -119,7 +119,7 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
 }
 
 /// Reads a regular file that only this user or root may read. A caller's file is opened in its folder only.
-fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
+fn read_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
         let path = from.file().ok_or("it is not a file")?;
         return files::checked(files::open(path, OFlag::O_NOFOLLOW), MAX_SECRET_BYTES, files::not_private);
@@ -131,7 +131,7 @@ fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Runs a program and returns its output. Refuses a program or argument file that other users can change.
-async fn command(words: &[String]) -> Result<Vec<u8>, String> {
+async fn run_command(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, rest) = words.split_first().ok_or("it names no program")?;
     for path in words.iter().filter(|word| word.starts_with('/')) {
         let facts = std::fs::metadata(path).map(|facts| (facts.mode(), facts.uid()));

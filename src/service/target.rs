@@ -6,7 +6,7 @@
 
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
-use super::decision_cache::{Decided, DecisionCache};
+use super::decision_cache::{CachedDecision, DecisionCache};
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::script::{Script, ScriptArguments, language_of, language_of_source};
@@ -15,7 +15,7 @@ use crate::base::files::Stamp;
 use crate::base::text::printable;
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
-use crate::manifest::{Handler, Manifest, Site, arguments, environment};
+use crate::manifest::{Handler, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
 use crate::{base, fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
@@ -31,12 +31,12 @@ pub(super) struct FoundTool {
     pub decisions: Arc<DecisionCache>,
     pub rights: Rights,
     pub tool: Arc<registry::Tool>,
-    pub decided: Arc<Decided>,
-    pub asked_ms: Option<u64>,
+    pub decided: Arc<CachedDecision>,
+    pub timeout_ms: Option<u64>,
     /// Whether to record what the tool is refused.
     pub explain: bool,
     /// When the decision was begun, which is when the clock of the call starts, and the call's time limit.
-    pub until: blocking::CallDeadline,
+    pub deadline: blocking::CallDeadline,
 }
 
 /// What a call runs, and everything that decided that.
@@ -45,13 +45,13 @@ pub(super) struct Target {
     /// The tool, and all other tools that own the script: their limits apply, as their rights do.
     pub tools: Vec<String>,
     /// The manifests that a named script belongs to: their digests, and where they lie.
-    owners: Vec<(String, Site)>,
+    owners: Vec<(String, ToolPaths)>,
     /// What policy decided about what runs.
-    pub decided: Arc<Decided>,
+    pub decided: Arc<CachedDecision>,
     pub executor: Arc<dyn Executor>,
-    pub site: Site,
+    pub site: ToolPaths,
     pub input: Value,
-    pub asked_ms: Option<u64>,
+    pub timeout_ms: Option<u64>,
     /// For the record. The decision depends on `stamp` instead: the file's times and its inode.
     pub script: Option<Script>,
     stamp: Option<Stamp>,
@@ -65,10 +65,10 @@ impl Target {
     /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script, what it may touch.
     /// Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
-        let FoundTool { decisions: _, rights, tool, decided, asked_ms, explain, until: _ } = &self.found;
+        let FoundTool { decisions: _, rights, tool, decided, timeout_ms, explain, deadline: _ } = &self.found;
         let tool = (tool.reference(), &tool.manifest.digest, &tool.site, &tool.source);
-        let runs = (&self.owners, &self.decided.decision, &self.site, &self.stamp, self.asked_ms);
-        let whole = format!("{:?}", (rights, tool, &decided.decision, asked_ms, explain, runs));
+        let runs = (&self.owners, &self.decided.decision, &self.site, &self.stamp, self.timeout_ms);
+        let whole = format!("{:?}", (rights, tool, &decided.decision, timeout_ms, explain, runs));
         base::sha256_hex(whole.as_bytes())
     }
 
@@ -87,7 +87,7 @@ impl Target {
             let person = format!("its manifest must require the capability `{word}`, and a policy grant it");
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
-        record.report.asks = Some(questions.clone());
+        record.report.questions = Some(questions.clone());
         match asks.iter().find(|ask| !client.can.contains(ask)) {
             None => Ok(()),
             Some(ask) => {
@@ -117,7 +117,7 @@ impl Target {
     }
 }
 
-type Owner = (Arc<Manifest>, Site);
+type Owner = (Arc<Manifest>, ToolPaths);
 
 impl Service {
     /// Finds the target of one call, and adds policy's decision about it to the record.
@@ -127,8 +127,8 @@ impl Service {
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let FoundTool { tool, decided, asked_ms, .. } = &found;
-        let (decided, asked_ms) = (decided.clone(), *asked_ms);
+        let FoundTool { tool, decided, timeout_ms, .. } = &found;
+        let (decided, timeout_ms) = (decided.clone(), *timeout_ms);
         let handler = &tool.manifest.handler;
         let method = match handler {
             Handler::ServiceMethod { .. } => Some(self.components.executors.methods.find(handler)),
@@ -142,7 +142,7 @@ impl Service {
         let notes = match script {
             // The script is decided about below; these notes are the tool's.
             Some(_) => policy::Notes::default(),
-            None => policy::call_notes(&decided.decision, asked_ms),
+            None => policy::call_notes(&decided.decision, timeout_ms),
         };
         record.decided(&decided.decision, notes);
         // What policy refuses is refused before this host looks at how to run it.
@@ -162,7 +162,7 @@ impl Service {
             decided,
             site: tool.site.clone(),
             input,
-            asked_ms,
+            timeout_ms,
             source: None,
             env: BTreeMap::new(),
             enveloped: false,
@@ -179,7 +179,7 @@ impl Service {
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let FoundTool { decisions, rights, tool, asked_ms, until, .. } = &found;
+        let FoundTool { decisions, rights, tool, timeout_ms, deadline, .. } = &found;
         let handler = &tool.manifest.handler;
         let fixed = match handler {
             Handler::ServiceMethod { language, .. } => *language,
@@ -195,7 +195,7 @@ impl Service {
             ScriptMethod::RunCode => {
                 // Source text has no file of its own: it is placed in scratch.
                 let empty = PathBuf::new();
-                let site = Site { manifest: empty.clone(), base: empty, script: None, folder: PathBuf::from("/tmp") };
+                let site = ToolPaths { manifest: empty.clone(), base: empty, script: None, folder: "/tmp".into() };
                 ((site, Vec::new()), language_of_source(fixed, given.language)?, Some(given.script.clone()))
             }
         };
@@ -203,18 +203,18 @@ impl Service {
         let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
-        let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
-        let until =
-            blocking::CallDeadline { began: until.began, ..blocking::CallDeadline::usual(&until.principal, asked_ms) };
-        let input = fits_owners(&owners, given.input, &until).await?;
+        let timeout_ms = given.timeout_ms.into_iter().chain(*timeout_ms).min();
+        let usual = blocking::CallDeadline::usual(&deadline.principal, timeout_ms);
+        let deadline = blocking::CallDeadline { began: deadline.began, ..usual };
+        let input = fits_owners(&owners, given.input, &deadline).await?;
         let accepted = owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
         let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
-        let mut decision = with_packages(decision, target, guest, decisions.clone(), &until).await?;
+        let mut decision = with_packages(decision, target, guest, decisions.clone(), &deadline).await?;
         leave_out_folders(&mut decision);
-        let mut notes = policy::call_notes(&decision, asked_ms);
+        let mut notes = policy::call_notes(&decision, timeout_ms);
         if !given.env.is_empty() {
             let names: Vec<String> = given.env.keys().map(|name| name.escape_debug().to_string()).collect();
             notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
@@ -229,10 +229,10 @@ impl Service {
             owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
             script: self.scripts.find(&decision),
             stamp: stamp(&decision),
-            decided: Arc::new(Decided { decision, shape_digest }),
+            decided: Arc::new(CachedDecision { decision, shape_digest }),
             site,
             input,
-            asked_ms,
+            timeout_ms,
             source,
             env: given.env,
             enveloped: true,
@@ -246,7 +246,7 @@ impl Service {
         script_path: &str,
         FoundTool { rights, decisions, .. }: &FoundTool,
         record: &mut CallRecord,
-    ) -> Result<(Site, Vec<Owner>), Fault> {
+    ) -> Result<(ToolPaths, Vec<Owner>), Fault> {
         let snapshot = &decisions.snapshot;
         let site = registry::scripts::resolve(&self.components.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok((site, Vec::new())) };
@@ -330,12 +330,12 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 }
 
 /// The input, checked against the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::CallDeadline) -> Result<Value, Fault> {
+async fn fits_owners(owners: &[Owner], given: Value, deadline: &blocking::CallDeadline) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
         let (own, input) = (manifest.clone(), given.clone());
-        let checked = until.run(long, move || arguments::check(&own, input, false)).await?;
+        let checked = deadline.run(long, move || arguments::check(&own, input, false)).await?;
         filled.push(checked.map_err(|fault| {
             let whose = format!("inputData must fit the parameters of {}, to which this script belongs.", manifest.id);
             let details = fault.details.iter().fold(whose, |whose, details| format!("{whose}\n{details}"));
@@ -351,7 +351,7 @@ async fn with_packages(
     policy::RunTarget { site, language }: policy::RunTarget,
     guest: bool,
     decisions: Arc<DecisionCache>,
-    until: &blocking::CallDeadline,
+    deadline: &blocking::CallDeadline,
 ) -> Result<policy::Decision, Fault> {
     let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
     let long = decision.package_rules.values().any(named)
@@ -360,7 +360,7 @@ async fn with_packages(
         requirements::add(&mut decision, &site, (language, true), guest, &decisions.snapshot, &decisions.rules.machine);
         decision
     };
-    until.run(long, added).await
+    deadline.run(long, added).await
 }
 
 fn stamp(decision: &policy::Decision) -> Option<Stamp> {
@@ -378,7 +378,7 @@ fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fau
             "the script's own manifest does not declare it: add it to execution.env, with a default".to_owned()
         } else if bytes > quantity::MAX_ENV_BYTES {
             format!("all together may have {} bytes: put large data into inputData", quantity::MAX_ENV_BYTES)
-        } else if let Some(why) = environment::refused(name, value) {
+        } else if let Some(why) = environment::refusal_reason(name, value) {
             why
         } else {
             continue;

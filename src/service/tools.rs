@@ -1,7 +1,7 @@
 //! Which tools can be called here, and what runs them. Tools and rules can change while calls run; a running call keeps
 //! those of its start.
 
-use super::decision_cache::{DecisionCache, InForce, Rules};
+use super::decision_cache::{CurrentRules, DecisionCache, Rules};
 use super::{Caller, Service, packages, preflight};
 use crate::base::lock;
 use crate::executor::document::Documents;
@@ -72,7 +72,7 @@ impl Service {
         };
         match read.unwrap_or_else(failed) {
             Ok((rules, registry)) => {
-                *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
+                *lock(&self.rules) = CurrentRules { rules: Arc::new(rules), unread: None };
                 self.components.registry.adopt(&registry);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
@@ -92,7 +92,7 @@ impl Service {
         match rules {
             Ok(rules) => {
                 let (policies, machine) = (rules.policies.clone(), rules.machine.clone());
-                *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
+                *lock(&self.rules) = CurrentRules { rules: Arc::new(rules), unread: None };
                 self.components.registry.set_policies(policies, machine);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
@@ -104,7 +104,7 @@ impl Service {
 
     /// Accepts rules that are to replace the present ones. If there was a file of callers, its absence is refused: it
     /// would allow everybody to call everything.
-    pub fn may_follow(&self, rules: Rules) -> Result<Rules, String> {
+    pub fn check_replacement(&self, rules: Rules) -> Result<Rules, String> {
         match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
             Some(gone) => Err(format!(
                 "{} is gone, and without it everybody whom this host serves could call everything: put it back, or \
@@ -135,7 +135,7 @@ impl Service {
 
     /// The decisions under the present tools and rules. No tool may write a manifest or script of these tools.
     pub(super) fn decisions(&self) -> Result<Arc<DecisionCache>, Fault> {
-        let InForce { rules, unread } = lock(&self.rules).clone();
+        let CurrentRules { rules, unread } = lock(&self.rules).clone();
         if let Some(why) = unread {
             return Err(why);
         }
@@ -245,7 +245,7 @@ impl Service {
                 .ok_or_else(|| preflight::no_extension(kind)),
             Handler::Document(_) => Ok(Arc::new(Documents)),
             Handler::ToolService(remote) => {
-                remote.found.iter().try_for_each(|service| queues(service))?;
+                remote.descriptor.iter().try_for_each(|service| queues(service))?;
                 executors.remote.clone().ok_or_else(|| lacking("tools of services elsewhere"))
             }
             Handler::DefinitionOnly => Err(lacking("tools of this type")),

@@ -6,7 +6,7 @@ use super::broker;
 pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret, Subscription, Terms, Topic};
+use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Secret, Subscription, Terms, Topic};
 use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
@@ -160,18 +160,18 @@ impl Listener {
     }
 
     async fn receive(&self, body: &[u8]) -> Result<(), String> {
-        let sealed = Sealed::read(body)?;
-        let name = printable(&head(&sealed.announcer, 80));
-        let known = self.from.get(&sealed.announcer);
-        if known.is_none() && self.own.contains(&sealed.announcer) {
+        let signed = crate::broker::SignedAnnouncement::read(body)?;
+        let name = printable(&head(&signed.announcer, 80));
+        let known = self.from.get(&signed.announcer);
+        if known.is_none() && self.own.contains(&signed.announcer) {
             return Ok(());
         }
         let known = known.ok_or_else(|| format!("'{name}' is not an announcer of the configuration"))?;
-        self.believed(known, sealed).await.map_err(|why| format!("'{name}': {why}"))
+        self.believed(known, signed).await.map_err(|why| format!("'{name}': {why}"))
     }
 
-    async fn believed(&self, known: &AnnouncerState, sealed: Sealed) -> Result<(), String> {
-        let Announcement { time, ttl, descriptors } = sealed.opened(&known.key)?;
+    async fn believed(&self, known: &AnnouncerState, signed: crate::broker::SignedAnnouncement) -> Result<(), String> {
+        let Announcement { time, ttl, descriptors } = signed.verify(&known.key)?;
         if !(1..=MAX_TTL).contains(&ttl) {
             return Err(format!("its ttl is not from 1 to {MAX_TTL} seconds"));
         }
@@ -300,7 +300,7 @@ impl AnnouncementSender {
         self.last = Timestamp::now().as_millisecond().max(self.last + 1);
         let descriptors = if leaves { Map::new() } else { self.descriptors() };
         let announcement = Announcement { time: self.last, ttl: self.announcing.ttl, descriptors };
-        let sent = match announcement.signed(&self.announcing.name, &self.key) {
+        let sent = match announcement.sign(&self.announcing.name, &self.key) {
             Ok(body) => self.link.publish(b"", &body).await.map_err(|why| format!("{why:?}")),
             Err(why) => Err(why),
         };

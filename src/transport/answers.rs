@@ -1,7 +1,7 @@
 //! Answers that wait to be read. Each is charged to its principal at its real size before it is built, and until it is
 //! sent. If memory is short it waits, and no new call of that principal starts meanwhile.
 
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::text::VisibleJson;
 use crate::fault::{Fault, Kind};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_RESPONSE_BYTES};
@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 /// An answer's text, and the reservation of its memory.
-pub type Built = (Vec<u8>, Place);
+pub type Built = (Vec<u8>, Permit);
 
 /// Who pays for answers.
 #[derive(Clone)]
@@ -26,13 +26,13 @@ impl Payer {
         Payer { limiter: limiter.clone(), principal: principal.to_owned() }
     }
 
-    /// Waits for memory for an answer of this size. Dropping the `Place` frees it.
-    pub async fn reserve(&self, bytes: usize) -> Place {
+    /// Waits for memory for an answer of this size. Dropping the `Permit` frees it.
+    pub async fn reserve(&self, bytes: usize) -> Permit {
         self.limiter.answer(&self.principal, bytes).await
     }
 
     /// Takes the memory of an answer that its client can request again. Never waits.
-    pub fn try_reserve(&self, bytes: usize) -> Result<Place, Fault> {
+    pub fn try_reserve(&self, bytes: usize) -> Result<Permit, Fault> {
         self.limiter.try_answer(&self.principal, bytes)
     }
 
@@ -48,18 +48,18 @@ impl Payer {
             let mut size = Size(0);
             counts(&mut size).ok().map(|()| size.0)
         };
-        let size = apart(text, count).await?;
+        let size = run_blocking(text, count).await?;
         let room = self.reserve(size).await;
         let build = move || {
             let mut bytes = Vec::with_capacity(size);
             write(&mut bytes).ok().map(|()| bytes)
         };
-        Some((apart(text, build).await?, room))
+        Some((run_blocking(text, build).await?, room))
     }
 }
 
 /// Does work on a text, on another thread if the text is long.
-async fn apart<T: Send + 'static>(text: usize, work: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
+async fn run_blocking<T: Send + 'static>(text: usize, work: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
     match text > LARGE_TEXT_BYTES {
         true => tokio::task::spawn_blocking(work).await.ok().flatten(),
         false => work(),

@@ -146,7 +146,7 @@ impl Ask for Yes {
 }
 
 fn settings() -> Settings {
-    Settings { running: 1, patience: Duration::from_millis(400), ..Settings::default() }
+    Settings { max_running: 1, approval_timeout: Duration::from_millis(400), ..Settings::default() }
 }
 
 fn asks(root: &Path) {

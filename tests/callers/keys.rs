@@ -90,7 +90,7 @@ async fn who_comes_while_the_first_runs_waits_for_it() {
 
 #[tokio::test]
 async fn who_waits_for_the_first_counts_among_those_that_wait() {
-    let world = world_of(Settings { running: 2, waiting: 3, ..Settings::default() }, |_, _| {});
+    let world = world_of(Settings { max_running: 2, max_queued: 3, ..Settings::default() }, |_, _| {});
     // A report has a place until it is dropped.
     let asked = || {
         let call = begin(&world, CallRequest { idempotency_key: Some("k".into()), ..slow() });
@@ -116,7 +116,7 @@ async fn who_waits_for_the_first_counts_among_those_that_wait() {
 
 #[tokio::test]
 async fn an_outcome_that_is_told_again_has_a_place_until_it_is_taken() {
-    let world = world_of(Settings { running: 2, ..Settings::default() }, |_, _| {});
+    let world = world_of(Settings { max_running: 2, ..Settings::default() }, |_, _| {});
     let echo = || call(&world, keyed("e", "fake:echo", json!({"message": 1})));
     let within = Duration::from_millis(500);
     drop(echo().await);
@@ -143,7 +143,7 @@ async fn an_outcome_that_is_told_again_has_a_place_until_it_is_taken() {
 
 #[tokio::test]
 async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
-    let world = world_of(Settings { running: 1, ..Settings::default() }, |_, _| {});
+    let world = world_of(Settings { max_running: 1, ..Settings::default() }, |_, _| {});
     let asked = |id: &str| begin(&world, CallRequest { id: Some(id.into()), ..slow() });
     let running = asked("c1");
     until("it runs", || world.runs() == 1).await;

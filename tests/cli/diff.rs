@@ -1,7 +1,7 @@
 //! `diff`: every field of both languages that changes is spoken of, and what lies in the granted folders counts.
 
 use crate::prelude::*;
-use toolhost::manifest::{Manifest, Site};
+use toolhost::manifest::{Manifest, ToolPaths};
 use toolhost::policy::diff::{Powers, between, of_policies};
 use toolhost::policy::{self, Machine, Policies, Policy};
 
@@ -54,7 +54,7 @@ fn every_field_of_a_manifest_that_changes_is_reported() {
     let raw: Value = serde_json::from_str(include_str!("every_field.tool.json")).unwrap();
     let place = |name: &str| PathBuf::from("/t").join(name);
     let (path, folder) = (Some(place("one/main.py")), place("one"));
-    let site = Site { manifest: place("x.tool.json"), base: place(""), script: path, folder };
+    let site = ToolPaths { manifest: place("x.tool.json"), base: place(""), script: path, folder };
     let powers = |raw: &Value| {
         let tool = Manifest { raw: raw.clone(), ..tool.clone() };
         let decision = policy::decide(&tool, &site, &Policies::built_in(), &Machine::default());

@@ -1,6 +1,6 @@
 //! The approved list is all that an installer gets: nothing runs while it is made, and nothing else is in the tree.
 
-use super::{FLAT, PLAIN, Shop, set_mode};
+use super::{FLAT, IndexedHost, PLAIN, set_mode};
 use crate::prelude::*;
 
 const ONE: &str = "print(1)\n";
@@ -10,7 +10,7 @@ const DENIES: &str = "deny = [{ name = \"plain\", why = \"a hole\" }, { name = \
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn nothing_of_a_package_runs_while_requirements_are_resolved() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("default", "relaxed", false, "");
     for (package, wanted) in [
         ("points", "DependencyError: can be resolved only by running its code"),
@@ -42,7 +42,7 @@ fn nothing_of_a_package_runs_while_requirements_are_resolved() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn the_deny_list_holds_for_whatever_is_installed() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let folder = shop.python("marked", &["plain==1.0"], PLAIN);
     shop.expect("marked", "ok \"1.0\""); // The control.
     let line = shop.locked("plain==1.0");
@@ -73,7 +73,7 @@ fn the_deny_list_holds_for_whatever_is_installed() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_lies_in_the_tree_stands_in_the_lock() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.python("doubles", &["doubles==1.0"], ONE);
     shop.expect("doubles", "DependencyError: `plain 6.6` was installed, and is not in the lock");
     shop.python("good", &["plain==1.0"], ONE);
@@ -123,7 +123,7 @@ fn what_lies_in_the_tree_stands_in_the_lock() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let folder = shop.playground.tool("uv", "python", PLAIN, json!({}));
     let project = "[project]\nname = \"demo\"\nversion = \"1\"\ndependencies = [\"plain\"]\n";
     fs::write(folder.join("pyproject.toml"), project).unwrap();
@@ -189,7 +189,7 @@ fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn an_index_gives_what_the_lock_says_or_nothing_and_a_failure_is_remembered() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.python("one", &["plain==1.0"], ONE);
     shop.policy("shut", "required", false, "");
     let began = Instant::now();
@@ -225,7 +225,7 @@ fn an_index_gives_what_the_lock_says_or_nothing_and_a_failure_is_remembered() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let input = json!({"language": "python", "code": PLAIN, "inputData": {}}).to_string();
     let call = || shop.cli(&["call", "core:run-code", "--json", "--input", &input]);
     let lock = shop.playground.path("sandbox-policies/run-code.pylock.toml");
@@ -255,7 +255,7 @@ fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn builds_that_take_long_keep_no_caller_waiting() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("default", "required", true, "");
     for (tool, package) in [("slow", "sleeps==1.0"), ("slower", "dozes==1.0"), ("quick", "builds==1.0")] {
         let folder = shop.playground.tool(tool, "python", ONE, json!({"execution": {"timeoutMs": 3000}}));
@@ -284,7 +284,7 @@ fn an_index_of_an_authority_of_its_own_is_trusted_where_the_configuration_says_s
     let certificate = tempfile::NamedTempFile::new().unwrap();
     fs::write(certificate.path(), host + &key).unwrap();
     set_mode(certificate.path(), 0o644);
-    let shop = Shop::open(Who::ours(), &json!({"certificate": certificate.path()}));
+    let shop = IndexedHost::open(Who::ours(), &json!({"certificate": certificate.path()}));
     shop.python("one", &["plain==1.0"], PLAIN);
     shop.node("flat", "nodejs", &["flat@1.0.0"], FLAT);
     let tools = [("one", "ok \"1.0\""), ("flat", "ok \"1.0.0\"")];
@@ -309,7 +309,7 @@ fn an_index_of_an_authority_of_its_own_is_trusted_where_the_configuration_says_s
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_was_resolved_is_counted_bounded_and_removed_and_a_bad_entry_stops_no_call() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("default", "relaxed", false, "");
     shop.requiring("loose", "plain<2\n", ONE);
     shop.expect("loose", "ok 1");

@@ -1,6 +1,6 @@
 //! What a call has of its packages: the versions of its own lock, found where interpreters look.
 
-use super::{FLAT, PLAIN, Shop};
+use super::{FLAT, IndexedHost, PLAIN};
 use crate::prelude::*;
 use std::net::ToSocketAddrs;
 
@@ -8,7 +8,7 @@ use std::net::ToSocketAddrs;
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn two_tools_have_their_own_versions_and_an_edited_lock_builds_again() {
     as_everyone("packages", |who| {
-        let shop = Shop::new(who);
+        let shop = IndexedHost::new(who);
         // The control: without requirements there is no such package.
         shop.playground.tool("none", "python", PLAIN, json!({}));
         shop.expect("none", "ScriptError: No module named 'plain'");
@@ -50,7 +50,7 @@ fn node_and_bun_find_packages_last_so_that_what_lies_beside_a_script_wins() {
     if !has("nodejs", 1) {
         return;
     }
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.node("common", "nodejs", &["flat@1.0.0"], FLAT);
     shop.expect("common", "ok \"1.0.0\"");
     let module = "import flat from 'flat';\nconsole.log(JSON.stringify(flat));\n";
@@ -71,7 +71,7 @@ fn node_and_bun_find_packages_last_so_that_what_lies_beside_a_script_wins() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_lock_is_asked_for_made_and_kept() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let folder = shop.requiring("loose", "plain<2\n", PLAIN);
     shop.expect("loose", "DependencyError: `toolhost deps lock esc:loose` writes the lock");
     assert!(shop.log().is_empty(), "nothing is asked of an index before");
@@ -122,7 +122,7 @@ fn a_lock_is_asked_for_made_and_kept() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn scripts_of_one_folder_have_locks_of_their_own() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let block = |asks: &str| format!("# /// script\n# dependencies = [\"{asks}\"]\n# ///\n{PLAIN}");
     let folder = shop.playground.path("user_scripts/pair");
     for (name, path, asks) in
@@ -163,7 +163,7 @@ fn scripts_of_one_folder_have_locks_of_their_own() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn many_callers_wait_for_one_build() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("slow", "required", false, "");
     let folder = shop.python("one", &["plain==1.0"], PLAIN);
     let calls = std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn many_callers_wait_for_one_build() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("slow", "required", false, "");
     shop.python("one", &["plain==1.0"], PLAIN);
     let mut server = Server::of(shop.host(&[]));
@@ -214,7 +214,7 @@ fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_is_for_other_machines_stands_in_the_lock_and_is_not_fetched() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let folder = shop.python("one", &["plain==1.0", "elsewhere==1.0"], PLAIN);
     // The control: without a marker it is required here, too, and there is no file for this machine.
     shop.expect("one", "DependencyError: No matching distribution found for elsewhere");
@@ -238,7 +238,7 @@ fn what_is_for_other_machines_stands_in_the_lock_and_is_not_fetched() {
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn small_packages_of_the_public_indexes_work() {
     // Their addresses are public where the tests reach them, or the machine says otherwise.
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let python = "import idna, json\nprint(json.dumps(idna.encode('bücher.example').decode()))\n";
     shop.requiring("idna", "idna==3.10\n", python);
     let node = "console.log(JSON.stringify(require('is-number')(3)))";

@@ -1,13 +1,13 @@
 //! Packages and indexes that mean harm. Each has its control: the same code where nothing holds it.
 
-use super::Shop;
+use super::IndexedHost;
 use crate::prelude::*;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothing() {
     as_everyone("packages that start early", |who| {
-        let shop = Shop::new(who);
+        let shop = IndexedHost::new(who);
         let script = "import json, os\nprint(json.dumps([os.environ.get('STARTED'), os.environ.get('CUSTOMISED')]))\n";
         shop.python("early", &["starts==1.0"], script);
         shop.expect("early", "ok [\"nothing\", \"yes\"]");
@@ -49,7 +49,7 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_package_reaches_no_place_outside_its_tree() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     let script = |module: &str| {
         format!("import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n")
     };
@@ -94,7 +94,7 @@ fn a_package_reaches_no_place_outside_its_tree() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_a_build_leaves_beside_its_package_is_refused() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("default", "required", true, "");
     for (package, wanted) in [
         ("pipes", "Operation not permitted|Permission denied"),

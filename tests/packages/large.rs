@@ -1,12 +1,12 @@
 //! Packages that are larger than an environment may be: refused, and nothing of them stays.
 
-use super::Shop;
+use super::IndexedHost;
 use crate::prelude::*;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_unpacks_to_too_much_or_too_many_files_is_refused() {
-    let shop = Shop::open(Who::ours(), &json!({"stock": ["bomb", "crowd"]}));
+    let shop = IndexedHost::open(Who::ours(), &json!({"stock": ["bomb", "crowd"]}));
     for (package, words) in [
         ("bomb", ["File too large", "could not be installed"]),
         ("crowd", ["crowd/", "more than 100000 files and folders: require fewer"]),

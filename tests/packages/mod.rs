@@ -82,23 +82,23 @@ impl Index {
 }
 
 /// A host, and an index that it knows.
-struct Shop {
+struct IndexedHost {
     playground: Playground,
     index: Index,
     scheme: &'static str,
 }
 
-impl Shop {
-    fn new(who: Who) -> Shop {
-        Shop::open(who, &json!({}))
+impl IndexedHost {
+    fn new(who: Who) -> IndexedHost {
+        IndexedHost::open(who, &json!({}))
     }
 
     /// `options`: of `index.py`.
-    fn open(who: Who, options: &Value) -> Shop {
+    fn open(who: Who, options: &Value) -> IndexedHost {
         let playground = Playground::new(who, "/var/tmp");
         let index = Index::start(&playground, playground.outside("/usr/bin/python3"), options);
         let scheme = if options["certificate"].is_null() { "http" } else { "https" };
-        let shop = Shop { playground, index, scheme };
+        let shop = IndexedHost { playground, index, scheme };
         shop.configure("");
         shop.policy("default", "required", false, "");
         shop

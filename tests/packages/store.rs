@@ -1,6 +1,6 @@
 //! The store: what is in it is as it was built, or is built again; nothing of a killed build stays.
 
-use super::{PLAIN, Shop, set_mode};
+use super::{IndexedHost, PLAIN, set_mode};
 use crate::prelude::*;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_somebody_changed_is_built_again() {
     as_everyone("a changed entry", |who| {
-        let shop = Shop::new(who);
+        let shop = IndexedHost::new(who);
         shop.python("one", &["plain==1.0"], PLAIN);
         shop.expect("one", "ok \"1.0\"");
         let verified = || shop.deps(&["verify"]).text();
@@ -46,7 +46,7 @@ fn what_somebody_changed_is_built_again() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_tree_stays_as_long_as_a_call_uses_it() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     // Imports late: what a call uses must be there to its end.
     let late = "import json, os, time\nopen('out/began', 'w').close()\n\
                 while not os.path.exists('go'): time.sleep(0.01)\n\
@@ -84,7 +84,7 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_killed_build_leaves_nothing_and_no_tool_writes_the_store() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     shop.policy("hang", "required", false, "");
     shop.python("one", &["plain==1.0"], PLAIN);
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
@@ -118,7 +118,7 @@ fn a_killed_build_leaves_nothing_and_no_tool_writes_the_store() {
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_full_disk_is_said_and_nothing_is_left() {
-    let shop = Shop::new(Who::ours());
+    let shop = IndexedHost::new(Who::ours());
     if !is_root() {
         return skipped(1, "a small file system needs root");
     }

@@ -136,7 +136,7 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
 
     // A builtin that was granted the variable does not lend it to a script whose own tool was not.
     let mut core = execute();
-    core.asks.capabilities = asks.asks.capabilities;
+    core.requested.capabilities = asks.requested.capabilities;
     let policies = under(vec![granting("core:execute-python-script", "env:TOKEN")], None);
     assert!(shape(&run_by(&core, vec![], &policies, &offering("hunter2"))).env.contains_key("TOKEN"));
     let met = run_by(&core, vec![tool("demo:one")], &policies, &offering("hunter2"));
@@ -148,8 +148,8 @@ fn a_script_run_by_core_asks_a_client_only_if_its_own_tool_may() {
     let policies = ["core:execute-python-script", "demo:two"].map(|id| granting(id, "ask:sampling"));
     let policies = under(policies.into(), None);
     let (mut core, mut may) = (execute(), tool("demo:two"));
-    core.asks.capabilities = vec!["ask:sampling".into()];
-    may.asks.capabilities = core.asks.capabilities.clone();
+    core.requested.capabilities = vec!["ask:sampling".into()];
+    may.requested.capabilities = core.requested.capabilities.clone();
     let run = |namers| run_by(&core, namers, &policies, &machine()).asks();
     assert_eq!(run(vec![]), [policy::Ask::Sampling]);
     assert_eq!(run(vec![may.clone()]), [policy::Ask::Sampling]);

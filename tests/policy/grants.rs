@@ -117,7 +117,7 @@ fn what_is_run_or_obeyed_is_never_written() {
 
 #[test]
 fn a_script_directly_in_a_base_folder_reads_itself_and_does_not_open_the_base() {
-    let lies = Site { folder: site().base.clone(), script: Some(site().base.join("one.py")), ..site() };
+    let lies = ToolPaths { folder: site().base.clone(), script: Some(site().base.join("one.py")), ..site() };
     let decided = |asked: &Manifest, policies: &Policies| policy::decide(asked, &lies, policies, &machine());
     let alone = decided(&tool("demo:one"), &Policies::built_in());
     let only = Opening::Snapshot { folder: "/t/user_scripts".into(), names: "one.py".into() };
@@ -179,7 +179,7 @@ fn a_home_is_fenced_also_where_scripts_lie_in_it() {
         ("/h", "/h/u/.config/** /h/u/**", "/h/other/out/**"),
     ] {
         let folder = Path::new(base).join("a");
-        let lies = Site { base: base.into(), script: Some(folder.join("run.py")), folder, ..site() };
+        let lies = ToolPaths { base: base.into(), script: Some(folder.join("run.py")), folder, ..site() };
         let fenced = fenced.split_whitespace().map(|ask| (ask, "names start with a dot"));
         for (ask, why) in fenced.chain([(good, "")]) {
             let policies = ruled(&policy_text(&[], &[ask], ""));

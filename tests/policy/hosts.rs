@@ -27,7 +27,7 @@ fn capping(hosts: &[impl AsRef<str>]) -> Policy {
 
 fn asks(hosts: &[impl AsRef<str>]) -> Manifest {
     let mut tool = tool("demo:one");
-    tool.asks.hosts = hosts.iter().map(|h| host::pattern(h.as_ref()).expect("a pattern")).collect();
+    tool.requested.hosts = hosts.iter().map(|h| host::parse_pattern(h.as_ref()).expect("a pattern")).collect();
     tool
 }
 
@@ -229,7 +229,7 @@ fn a_diff_reads_hosts_ports_and_ranges() {
 #[test]
 fn what_a_script_run_by_core_does_not_reach_is_said_and_source_text_reaches_nothing() {
     let mut core = execute();
-    core.asks.hosts = asks(&["*.x.com", "y.com"]).asks.hosts;
+    core.requested.hosts = asks(&["*.x.com", "y.com"]).requested.hosts;
     let ours = parsed(&format!("{CORE}{}", network(&["*.x.com in 10.0.0.0/8", "y.com"])));
     let policies = under(vec![ours, allowing(&["*.x.com in 10.1.0.0/16 192.168.0.0/16", "z.com"], "reject")], None);
     let alone = run_by(&core, vec![], &policies, &machine());
@@ -272,7 +272,7 @@ fn entries() -> impl Strategy<Value = Vec<String>> {
 type Point = (Host, u16, IpAddr);
 
 fn world() -> Vec<Point> {
-    let host = |text: &str| host::pattern(text).unwrap().host;
+    let host = |text: &str| host::parse_pattern(text).unwrap().host;
     let addresses = ["1.1.1.1", "10.1.2.3", "10.9.9.9", "127.0.0.1", "fd00::1"].map(|a| a.parse().unwrap());
     let names = ["x.com", "a.x.com", "b.x.com", "a.b.x.com", "y.com", "x.org", "ax.com"].map(host);
     let named = names.into_iter().flat_map(|name| addresses.iter().map(move |address| (name.clone(), *address)));
@@ -293,7 +293,7 @@ fn private(address: &IpAddr) -> bool {
 fn allows(entries: &[String], (name, port, address): &Point, ranges_count: bool) -> bool {
     entries.iter().any(|entry| {
         let (host, ranges) = entry.split_once(" in ").unwrap_or((entry, ""));
-        let pattern: HostPattern = host::pattern(host).unwrap();
+        let pattern: HostPattern = host::parse_pattern(host).unwrap();
         let listed = ranges.split_whitespace().any(|r| r.parse::<ipnet::IpNet>().unwrap().contains(address));
         pattern.host.covers(name) && pattern.ports().contains(port) && (!ranges_count || !private(address) || listed)
     })
@@ -324,7 +324,7 @@ proptest! {
                 && (!capped || allows(&most, &point, true));
             prop_assert_eq!(reached.contains(&format!("{point:?}")), within, "{:?}", point);
         }
-        let asked: BTreeSet<u16> = asks(&asked).asks.hosts.iter().flat_map(HostPattern::ports).collect();
+        let asked: BTreeSet<u16> = asks(&asked).requested.hosts.iter().flat_map(HostPattern::ports).collect();
         prop_assert!(decision.network().ports().iter().all(|port| asked.contains(port)));
     }
 
@@ -333,7 +333,7 @@ proptest! {
         ours in entries(), asked in prop::collection::vec(ask(), 1..4), theirs in entries(),
     ) {
         let mut core = execute();
-        core.asks.hosts = asks(&["*", "*:5432", "8.8.8.8", "10.1.2.3"]).asks.hosts;
+        core.requested.hosts = asks(&["*", "*:5432", "8.8.8.8", "10.1.2.3"]).requested.hosts;
         let policies = under(vec![parsed(&format!("{CORE}{}", network(&ours))), allowing(&theirs, "narrow")], None);
         let tool = asks(&asked);
         let (own, alone) = (decide(&tool, &policies), run_by(&core, vec![], &policies, &machine()));

@@ -12,7 +12,7 @@ mod secret_reports;
 mod secrets;
 
 use toolhost::fault::Kind;
-use toolhost::manifest::{Handler, Language, Manifest, Pattern, PatternShape, Site, StderrRule};
+use toolhost::manifest::{Handler, Language, Manifest, Pattern, PatternShape, StderrRule, ToolPaths};
 use toolhost::policy::diff::Powers;
 use toolhost::policy::{
     self, Access, Area, Decision, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
@@ -35,12 +35,12 @@ fn tool(id: &str) -> Manifest {
 /// A tool that requires these capabilities.
 fn requiring(words: &[&str]) -> Manifest {
     let mut tool = tool("demo:one");
-    tool.asks.capabilities = words.iter().map(|word| (*word).into()).collect();
+    tool.requested.capabilities = words.iter().map(|word| (*word).into()).collect();
     tool
 }
 
-fn site() -> Site {
-    Site {
+fn site() -> ToolPaths {
+    ToolPaths {
         manifest: "/t/tool-defs/demo/demo.tool.json".into(),
         base: "/t/user_scripts".into(),
         script: Some("/t/user_scripts/demo/run.py".into()),
@@ -87,8 +87,8 @@ fn pattern(text: &str) -> Pattern {
 
 fn asking(read: Option<&[&str]>, write: &[&str]) -> Manifest {
     let mut tool = tool("demo:one");
-    tool.asks.read = read.map(|r| r.iter().map(|p| pattern(p)).collect());
-    tool.asks.write = write.iter().map(|p| pattern(p)).collect();
+    tool.requested.read = read.map(|r| r.iter().map(|p| pattern(p)).collect());
+    tool.requested.write = write.iter().map(|p| pattern(p)).collect();
     tool
 }
 
@@ -179,10 +179,10 @@ fn run_by(core: &Manifest, namers: Vec<Manifest>, policies: &Policies, machine: 
 
 /// A run of source text.
 fn run_code(core: Manifest, policies: &Policies) -> Decision {
-    let target = RunTarget { site: Site { script: None, ..target().site }, ..target() };
+    let target = RunTarget { site: ToolPaths { script: None, ..target().site }, ..target() };
     policy::decide_run(&target, &Manifest { id: policy::RUN_CODE.into(), ..core }, &[], policies, &machine())
 }
 
 fn target() -> RunTarget {
-    RunTarget { site: Site { manifest: PathBuf::new(), ..site() }, language: Language::Python }
+    RunTarget { site: ToolPaths { manifest: PathBuf::new(), ..site() }, language: Language::Python }
 }

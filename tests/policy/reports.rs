@@ -8,7 +8,7 @@ use toolhost::cli::diff::text;
 fn a_suggested_policy_loads_as_it_is_and_grants_all() {
     let mut tool = asking(None, &["out/*.csv", "/data/**"]);
     tool.limits.insert(Limit::MemoryBytes, 8 << 30);
-    tool.asks.capabilities = vec!["env:TOKEN".into()];
+    tool.requested.capabilities = vec!["env:TOKEN".into()];
     let decision = decide(&tool, &Policies::built_in());
     let text = policy::suggest::policy(&tool, &site(), &decision, Path::new("/t"));
     let decision = policy::decide(&tool, &site(), &ruled(&text), &offering("x"));

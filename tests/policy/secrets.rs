@@ -33,8 +33,8 @@ pub fn capping(names: &[impl AsRef<str>]) -> Policy {
 pub fn asks(names: &[impl AsRef<str>], hosts: &[&str]) -> Manifest {
     let mut tool = tool("demo:one");
     let words = names.iter().map(|name| format!("secret:{}", name.as_ref().trim_end_matches('+')));
-    tool.asks.capabilities = words.collect();
-    tool.asks.hosts = hosts.iter().map(|host| host::pattern(host).expect("a pattern")).collect();
+    tool.requested.capabilities = words.collect();
+    tool.requested.hosts = hosts.iter().map(|host| host::parse_pattern(host).expect("a pattern")).collect();
     tool
 }
 
@@ -130,8 +130,8 @@ fn a_secret_is_used_in_one_way_only() {
 fn a_tool_neither_reads_nor_writes_the_file_of_a_secret() {
     let decided = |files: &str, names: &[&str], read: &[&str]| {
         let mut tool = asking(Some(read), &[]);
-        let asks = asks(&["A"], &["api.x.com"]).asks;
-        (tool.asks.capabilities, tool.asks.hosts) = (asks.capabilities, asks.hosts);
+        let asks = asks(&["A"], &["api.x.com"]).requested;
+        (tool.requested.capabilities, tool.requested.hosts) = (asks.capabilities, asks.hosts);
         decide(&tool, &ruled(&format!("{HEAD}[files]\n{files}\n{HOST}{}", listing(names))))
     };
     let reads = "read = [{ path = \"/t/p/**\", why = \"w\" }]";
@@ -243,8 +243,8 @@ fn each_file_lists_secrets_in_its_own_way() {
 #[test]
 fn a_script_run_by_core_uses_what_all_who_name_it_may() {
     let mut core = execute();
-    let wide = asks(&["A", "B", "C"], &["*"]).asks;
-    (core.asks.hosts, core.asks.capabilities) = (wide.hosts, wide.capabilities);
+    let wide = asks(&["A", "B", "C"], &["*"]).requested;
+    (core.requested.hosts, core.requested.capabilities) = (wide.hosts, wide.capabilities);
     let ours = |names: &[&str]| {
         parsed(&format!("{CORE}[network]\nhosts = [{{ host = \"*\", why = \"w\" }}]\n{}", listing(names)))
     };

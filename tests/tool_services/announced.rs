@@ -128,7 +128,7 @@ impl Voice {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let time = i64::try_from(now.as_millis()).unwrap() - ago * 1000;
         let descriptors: Map<String, Value> = serde_json::from_value(descriptors).unwrap();
-        Announcement { time, ttl, descriptors }.signed(name, &key).unwrap()
+        Announcement { time, ttl, descriptors }.sign(name, &key).unwrap()
     }
 }
 

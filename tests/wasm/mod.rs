@@ -77,7 +77,7 @@ impl Tool {
 
     fn order(&self, input: Value, timeout_ms: u64) -> Call {
         let per_call = PerCall { timeout_ms, ..PerCall::default() };
-        let site = manifest::Site {
+        let site = manifest::ToolPaths {
             manifest: self.shape.folder.join("x.tool.json"),
             base: self.shape.folder.clone(),
             script: self.shape.script.clone(),

@@ -218,7 +218,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
         RequestKind::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         RequestKind::Runtime => return "/handler/language".to_owned(),
         RequestKind::Package => return String::new(),
-        RequestKind::Service => return manifest.remote().map(|remote| remote.at.0.clone()).unwrap_or_default(),
+        RequestKind::Service => return manifest.remote().map(|remote| remote.pointers.0.clone()).unwrap_or_default(),
     };
     item(manifest, list, &verdict.asked)
 }
@@ -227,7 +227,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
 fn item(manifest: &Manifest, list: &str, text: &str) -> String {
     let items = manifest.raw.pointer(list).and_then(Value::as_array);
     // A host is shown in its canonical form.
-    let canonical = |item: &str| host::pattern(item).is_ok_and(|pattern| list == HOSTS && pattern.to_string() == text);
+    let canonical = |item: &str| host::parse_pattern(item).is_ok_and(|host| list == HOSTS && host.to_string() == text);
     let is = |item: &Value| item.as_str().is_some_and(|item| item == text || canonical(item));
     let index = items.and_then(|items| items.iter().position(is));
     index.map_or_else(String::new, |index| format!("{list}/{index}"))

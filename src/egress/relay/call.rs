@@ -6,7 +6,7 @@ use crate::base::{lock, mask, messages};
 use crate::egress::protocol::{
     EVENTS, FromRelay, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent, TrafficKind,
 };
-use crate::egress::tls::Trust;
+use crate::egress::tls::TlsConfig;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -35,12 +35,12 @@ pub struct Control {
 }
 
 impl Control {
-    pub async fn say(&self, message: &FromRelay) -> io::Result<()> {
+    pub async fn send(&self, message: &FromRelay) -> io::Result<()> {
         self.socket.async_io(Interest::WRITABLE, || messages::send(self.socket.as_fd(), message, &[])).await
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
-    pub async fn hear(&self) -> io::Result<Option<(ToRelay, Vec<OwnedFd>)>> {
+    pub async fn receive(&self) -> io::Result<Option<(ToRelay, Vec<OwnedFd>)>> {
         self.socket.async_io(Interest::READABLE, || messages::receive(self.socket.as_fd())).await
     }
 }
@@ -52,7 +52,7 @@ pub struct Call {
     pub lease: Arc<Served>,
     pub secrets: Secrets,
     /// The certificates that are trusted for each host that gets a secret.
-    pub trust: BTreeMap<String, Trust>,
+    pub trust: BTreeMap<String, TlsConfig>,
     control: Arc<Control>,
     state: Mutex<State>,
     /// A task for each connection of the call.
@@ -77,7 +77,7 @@ impl Call {
         lease: Arc<Served>,
         control: Arc<Control>,
         secrets: Secrets,
-        trust: BTreeMap<String, Trust>,
+        trust: BTreeMap<String, TlsConfig>,
     ) -> Arc<Call> {
         let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.built_in_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
@@ -110,7 +110,7 @@ impl Call {
 
     /// Takes a slot for one more connection, or returns the limit that is reached.
     pub fn slot(&self) -> Result<Slot, Limit> {
-        match self.meter.passed() {
+        match self.meter.exceeded() {
             Some(limit) => Err(limit),
             None => Arc::clone(&self.slots).try_acquire_owned().map(Arc::new).map_err(|_| Limit::Connections),
         }
@@ -124,7 +124,7 @@ impl Call {
     }
 
     /// Counts an event, and reports it if it is one of the first. The same lookup or header is reported once.
-    pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
+    pub async fn report(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
         let bounded = |text: &str| mask::head(text, TEXT);
         let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = TrafficEvent { what, target: bounded(target), refused };
@@ -141,7 +141,7 @@ impl Call {
             state.reported.push(event.clone());
         }
         // An error means that the host is gone, and then the relay ends anyway.
-        let _ = self.control.say(&FromRelay::Saw(event)).await;
+        let _ = self.control.send(&FromRelay::Saw(event)).await;
     }
 
     /// Asks the host to connect. `None`: the host did not connect, and reports the reason itself.
@@ -149,7 +149,7 @@ impl Call {
         let (answer, answered) = oneshot::channel();
         let id = self.control.next.fetch_add(1, Relaxed);
         self.state().dials.insert(id, (answer, Arc::clone(slot)));
-        let _ = self.control.say(&FromRelay::Dial { id, host: host.clone(), port }).await;
+        let _ = self.control.send(&FromRelay::Dial { id, host: host.clone(), port }).await;
         MeteredStream::new(answered.await.ok()?, Some(Arc::clone(&self.meter))).ok()
     }
 
@@ -163,17 +163,17 @@ impl Call {
     }
 
     /// Compares the CPU time of this process with what the call may use.
-    pub fn look_at_cpu(&self) {
+    pub fn check_cpu(&self) {
         if cpu_ms().saturating_sub(self.cpu_before) > self.cpu_limit {
-            self.meter.pass(Limit::CpuMs);
+            self.meter.exceed(Limit::CpuMs);
         }
     }
 
     /// Resets all connections, and reports which limit was exceeded.
     pub async fn over(&self) -> io::Result<()> {
         self.stop().await;
-        match self.meter.passed() {
-            Some(limit) => self.control.say(&FromRelay::Over { limit }).await,
+        match self.meter.exceeded() {
+            Some(limit) => self.control.send(&FromRelay::Over { limit }).await,
             None => Ok(()),
         }
     }
@@ -215,13 +215,13 @@ impl Connection {
 
     pub async fn dial(&self) -> Option<MeteredStream> {
         let stream = self.call.dial(self.host(), self.port, &self.slot).await?;
-        self.call.saw(TrafficKind::Connection, &target(self.host(), self.port), None).await;
+        self.call.report(TrafficKind::Connection, &target(self.host(), self.port), None).await;
         Some(stream)
     }
 
     /// Reports refused traffic with one of the hosts.
     pub async fn refuse(&self, what: TrafficKind, host: &Host, refusal: RefusalReason) {
-        self.call.saw(what, &target(host, self.port), Some(refusal)).await;
+        self.call.report(what, &target(host, self.port), Some(refusal)).await;
     }
 }
 

@@ -32,7 +32,7 @@ async fn serve_connection(call: &Arc<Call>, socket: TcpStream, port: u16) {
         Ok(connection) => call.spawn(serve(connection, tool)),
         Err((target, refusal)) => {
             drop(tool);
-            call.saw(TrafficKind::Connection, &target, Some(refusal)).await;
+            call.report(TrafficKind::Connection, &target, Some(refusal)).await;
         }
     }
 }

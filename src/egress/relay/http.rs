@@ -153,14 +153,14 @@ impl Exchange {
             Err(rejection) => return Ok(self.refuse(host, rejection).await),
         };
         for header in replaced {
-            call.saw(TrafficKind::Replaced, &format!("{} {header}", target(host, *port)), None).await;
+            call.report(TrafficKind::Replaced, &format!("{} {header}", target(host, *port)), None).await;
         }
         let stream = match self.open_tls(&guard.name, host, tls_port).await? {
             Ok(stream) => stream,
             Err(why) => {
                 let why = format!("no TLS with {}: {why}", guard.name);
                 let body = format!("toolhost: {why}\n");
-                call.saw(TrafficKind::Connection, &target(host, tls_port), Some(RefusalReason::Tls { why })).await;
+                call.report(TrafficKind::Connection, &target(host, tls_port), Some(RefusalReason::Tls { why })).await;
                 return Ok(plain(StatusCode::BAD_GATEWAY, body));
             }
         };
@@ -200,7 +200,7 @@ impl Exchange {
         let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
         match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {
             Ok(Ok(stream)) => {
-                call.saw(TrafficKind::Connection, &target(host, port), None).await;
+                call.report(TrafficKind::Connection, &target(host, port), None).await;
                 Ok(Ok(stream))
             }
             Ok(Err(error)) => Ok(Err(text::printable(&error.to_string()))),
@@ -231,7 +231,7 @@ impl Exchange {
         let Connection { call, port, .. } = &self.connection;
         match rejection.other {
             Some(other) if !call.granted(&other, Some(*port)) => {
-                call.saw(TrafficKind::Request, &target(&other, *port), Some(RefusalReason::NotGranted)).await;
+                call.report(TrafficKind::Request, &target(&other, *port), Some(RefusalReason::NotGranted)).await;
             }
             _ => self.connection.refuse(TrafficKind::Request, host, rejection.refusal).await,
         }

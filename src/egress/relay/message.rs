@@ -86,7 +86,7 @@ fn host_of(authority: &str) -> Option<Host> {
         Some(inside) => Some(IpAddr::V6(inside.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?).to_canonical()),
         None => bare.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
     };
-    address.map(Host::Address).or_else(|| host::name(bare).map(Host::Name))
+    address.map(Host::Address).or_else(|| host::canonical_name(bare).map(Host::Name))
 }
 
 pub fn is_websocket(headers: &HeaderMap) -> bool {

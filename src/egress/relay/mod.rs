@@ -60,7 +60,7 @@ struct Relay {
     tcp: Arc<TcpListener>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
     /// The trusted roots, if not the machine's.
-    trust: Option<tls::Trust>,
+    trust: Option<tls::TlsConfig>,
 }
 
 /// A call, the loops that accept for it, and what reports to the host that it passed a limit.
@@ -71,18 +71,18 @@ struct Running {
 }
 
 /// Serves until the host closes its end. `trust`: instead of the machine's roots.
-async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()> {
+async fn serve(socket: UnixDatagram, trust: Option<tls::TlsConfig>) -> io::Result<()> {
     let control = Arc::new(Control { socket, next: Default::default() });
-    let relay = match control.hear().await? {
+    let relay = match control.receive().await? {
         None => return Ok(()),
         Some((ToRelay::Serve, descriptors)) => Relay::new(Arc::clone(&control), descriptors, trust)?,
         Some(_) => return Err(io::Error::other("the first order was not serve")),
     };
-    control.say(&FromRelay::Ready).await?;
+    control.send(&FromRelay::Ready).await?;
     let mut running = None;
     loop {
         tokio::select! {
-            heard = control.hear() => match heard? {
+            heard = control.receive() => match heard? {
                 Some((order, descriptors)) => relay.handle_order(&mut running, order, descriptors).await?,
                 None => return Ok(()),
             },
@@ -99,18 +99,18 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
 async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
     let Some(Running { call, loops, .. }) = running else { return std::future::pending().await };
     // Frequent orders must not starve the timer below.
-    call.look_at_cpu();
+    call.check_cpu();
     loop {
         tokio::select! {
-            () = call.meter.limit_passed() => return Ok(Arc::clone(call)),
+            () = call.meter.limit_exceeded() => return Ok(Arc::clone(call)),
             _ = loops.join_next() => return Err(io::Error::other("a loop that accepts ended")),
-            () = tokio::time::sleep(CPU_LOOK) => call.look_at_cpu(),
+            () = tokio::time::sleep(CPU_LOOK) => call.check_cpu(),
         }
     }
 }
 
 impl Relay {
-    fn new(control: Arc<Control>, descriptors: Vec<OwnedFd>, trust: Option<tls::Trust>) -> io::Result<Relay> {
+    fn new(control: Arc<Control>, descriptors: Vec<OwnedFd>, trust: Option<tls::TlsConfig>) -> io::Result<Relay> {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(|| io::Error::other("the lease lacks a descriptor"));
         let lease = messages::read_memory_file(next()?, LEASE)?;
@@ -153,7 +153,7 @@ impl Relay {
                     None => Default::default(),
                 };
                 self.drain();
-                self.control.say(&FromRelay::Ended(totals)).await?;
+                self.control.send(&FromRelay::Ended(totals)).await?;
             }
             _ => return Err(io::Error::other("an order that was not expected")),
         }
@@ -171,8 +171,8 @@ impl Relay {
         let trust = hosts.into_iter().map(|host| (host.clone(), of_host(host))).collect();
         let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control), secrets, trust);
         let mut loops = JoinSet::new();
-        loops.spawn(stub::over_udp(Arc::clone(&call), Arc::clone(&self.udp)));
-        loops.spawn(stub::over_tcp(Arc::clone(&call), Arc::clone(&self.tcp)));
+        loops.spawn(stub::serve_udp(Arc::clone(&call), Arc::clone(&self.udp)));
+        loops.spawn(stub::serve_tcp(Arc::clone(&call), Arc::clone(&self.tcp)));
         for (port, listener) in &self.listeners {
             loops.spawn(connections::accept(Arc::clone(&call), Arc::clone(listener), *port));
         }

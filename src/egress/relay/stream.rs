@@ -39,29 +39,29 @@ pub struct TrafficMeter {
     pub received: AtomicU64,
     sent_limit: u64,
     received_limit: u64,
-    passed: OnceLock<Limit>,
-    passing: Notify,
+    exceeded: OnceLock<Limit>,
+    changed: Notify,
 }
 
 impl TrafficMeter {
     pub fn new(sent_limit: u64, received_limit: u64) -> TrafficMeter {
-        let (sent, received, passed, passing) = Default::default();
-        TrafficMeter { sent, received, sent_limit, received_limit, passed, passing }
+        let (sent, received, exceeded, changed) = Default::default();
+        TrafficMeter { sent, received, sent_limit, received_limit, exceeded, changed }
     }
 
-    pub fn pass(&self, limit: Limit) {
-        if self.passed.set(limit).is_ok() {
-            self.passing.notify_one();
+    pub fn exceed(&self, limit: Limit) {
+        if self.exceeded.set(limit).is_ok() {
+            self.changed.notify_one();
         }
     }
 
-    pub fn passed(&self) -> Option<Limit> {
-        self.passed.get().copied()
+    pub fn exceeded(&self) -> Option<Limit> {
+        self.exceeded.get().copied()
     }
 
-    /// Returns once, when a limit is passed.
-    pub async fn limit_passed(&self) {
-        self.passing.notified().await;
+    /// Returns once, when a limit is exceeded.
+    pub async fn limit_exceeded(&self) {
+        self.changed.notified().await;
     }
 }
 
@@ -95,7 +95,7 @@ impl MeteredStream {
     }
 }
 
-fn limit_passed() -> io::Error {
+fn limit_exceeded() -> io::Error {
     io::ErrorKind::QuotaExceeded.into()
 }
 
@@ -107,9 +107,9 @@ impl AsyncRead for MeteredStream {
         if let Some(meter) = &self.meter
             && meter.received.fetch_add(bytes, Relaxed) + bytes > meter.received_limit
         {
-            meter.pass(Limit::ReceivedBytes);
+            meter.exceed(Limit::ReceivedBytes);
             buffer.set_filled(before);
-            return Poll::Ready(Err(limit_passed()));
+            return Poll::Ready(Err(limit_exceeded()));
         }
         Poll::Ready(Ok(()))
     }
@@ -121,8 +121,8 @@ impl AsyncWrite for MeteredStream {
             self.meter.as_ref().map_or(u64::MAX, |meter| meter.sent_limit.saturating_sub(meter.sent.load(Relaxed)));
         let most = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         if most == 0 && !bytes.is_empty() {
-            self.meter.iter().for_each(|meter| meter.pass(Limit::SentBytes));
-            return Poll::Ready(Err(limit_passed()));
+            self.meter.iter().for_each(|meter| meter.exceed(Limit::SentBytes));
+            return Poll::Ready(Err(limit_exceeded()));
         }
         let sent = ready!(Pin::new(&mut self.socket).poll_write(cx, &bytes[..most]))?;
         self.meter.iter().for_each(|meter| _ = meter.sent.fetch_add(sent as u64, Relaxed));

@@ -24,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Time to live of an answer, seconds.
 const TTL: u32 = 30;
 
-pub async fn over_udp(call: Arc<Call>, socket: Arc<UdpSocket>) {
+pub async fn serve_udp(call: Arc<Call>, socket: Arc<UdpSocket>) {
     let mut buffer = [0; QUERY + 1];
     loop {
         match socket.recv_from(&mut buffer).await {
@@ -39,7 +39,7 @@ pub async fn over_udp(call: Arc<Call>, socket: Arc<UdpSocket>) {
     }
 }
 
-pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
+pub async fn serve_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok((socket, _)) = listener.accept().await else {
@@ -134,7 +134,7 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     match lookups.cmp(&(LOOKUPS + 1)) {
         // Report only the first lookup over the limit.
         std::cmp::Ordering::Greater => call.state().totals.lookups_refused += 1,
-        _ => call.saw(TrafficKind::Lookup, &shown(name), refused).await,
+        _ => call.report(TrafficKind::Lookup, &to_text(name), refused).await,
     }
     (code, address)
 }
@@ -142,10 +142,10 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
 /// The name as policies write it. Each label is checked: a label with a dot inside is not a host name.
 fn canonical(name: &Name) -> Option<String> {
     let good = |label: &[u8]| label.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
-    name.iter().all(good).then(|| host::name(&shown(name))).flatten()
+    name.iter().all(good).then(|| host::canonical_name(&to_text(name))).flatten()
 }
 
 /// The name as it was queried, not escaped.
-fn shown(name: &Name) -> String {
+fn to_text(name: &Name) -> String {
     name.iter().map(String::from_utf8_lossy).collect::<Vec<_>>().join(".")
 }

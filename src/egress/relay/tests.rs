@@ -7,7 +7,7 @@ use super::serve;
 use crate::base::{lock, messages};
 use crate::egress::protocol::{FromRelay, RefusalReason, Served, ToRelay, Totals, TrafficEvent, TrafficKind};
 use crate::egress::tls;
-use crate::manifest::host::pattern;
+use crate::manifest::host::parse_pattern;
 use crate::policy::{HeaderRule, HostGrant};
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, RecordType};
@@ -48,12 +48,12 @@ struct Rig {
 }
 
 fn grant(asked: &str) -> HostGrant {
-    let pattern = pattern(asked).expect("a pattern");
+    let pattern = parse_pattern(asked).expect("a pattern");
     HostGrant { pattern, ranges: Vec::new(), asked: asked.to_owned(), rule: String::new(), why: String::new() }
 }
 
 /// `headers`: what the relay adds; the call has not begun if there are any.
-fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::Trust>) -> Rig {
+fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::TlsConfig>) -> Rig {
     let grants: Vec<HostGrant> = grants.iter().map(|asked| grant(asked)).collect();
     let mut ports: Vec<u16> = grants.iter().flat_map(|grant| grant.pattern.ports()).collect();
     ports.sort_unstable();
@@ -337,7 +337,7 @@ fn server_hello(random: [u8; 32]) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
-    let host = pattern("a.test").expect("a pattern").host;
+    let host = parse_pattern("a.test").expect("a pattern").host;
     let good = client_hello(&["a.test"], &[(43, &[2, 3, 4])]);
     let mut followed = record(&good);
     followed.extend_from_slice(b"\x01\0\0\0");
@@ -400,7 +400,7 @@ proptest! {
         changes in prop::collection::vec((0..90usize, any::<u8>()), 0..4),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let host = pattern("a.test").expect("a pattern").host;
+        let host = parse_pattern("a.test").expect("a pattern").host;
         let mut mutated = record(&client_hello(&["a.test"], &[(43, &[2, 3, 4])]));
         changes.into_iter().for_each(|(at, byte)| mutated[at] = byte);
         for bytes in [bytes, mutated] {

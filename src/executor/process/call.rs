@@ -126,7 +126,7 @@ impl Ready {
         tokio::pin!(over);
         loop {
             tokio::select! {
-                ended = self.launcher.ended() => return match ended {
+                ended = self.launcher.wait() => return match ended {
                     // The unread message may be `Kill`, not `Start`, so the tool may have run.
                     Err(LauncherError::Gone) if killed => Err(lost("while it ended a call").into()),
                     ended => ended,
@@ -134,7 +134,7 @@ impl Ready {
                 () = &mut over, if !killed => killed = true,
             }
             // If the launcher is gone by now, it has reported how the call ended, or its closed socket shows the loss.
-            let _ = self.launcher.say(&ToLauncher::Kill, &[]);
+            let _ = self.launcher.send(&ToLauncher::Kill, &[]);
         }
     }
 }

@@ -223,7 +223,7 @@ fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
 /// A place that is made for every call, so that what is found there is not the host's. (Paths that the host has below
 /// the scratch folders are not of this kind: scratch begins empty.)
 fn of_each_call(path: &Path) -> bool {
-    let whole = [base_view::PROC, "/dev", base_view::OURS];
+    let whole = [base_view::PROC, "/dev", base_view::OWN_FOLDER];
     let system = base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).chain(&base_view::MADE_ETC);
     let mut made = system.chain(&base_view::SCRATCH).chain(&base_view::EMPTY_FOLDERS).chain(&whole);
     let scratch = base_view::SCRATCH.iter().any(|scratch| path.starts_with(scratch));

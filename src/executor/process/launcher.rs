@@ -34,8 +34,8 @@ const START: Duration = Duration::from_secs(10);
 pub struct RoleNeeds {
     pub memory: u64,
     pub processes: u64,
-    pub lasting: bool,
-    pub keeps_third: bool,
+    pub outlives_calls: bool,
+    pub keeps_fd3: bool,
     /// The script comes with the call.
     pub own_source: bool,
     /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
@@ -43,7 +43,7 @@ pub struct RoleNeeds {
 }
 
 /// The identity in the key of an idle launcher: any launcher of the shape will do, whatever its id.
-pub const ANY: Identity = Identity { id: u32::MAX, pooled: false };
+pub const ANY_IDENTITY: Identity = Identity { id: u32::MAX, pooled: false };
 
 /// The name under which a call's own source lies in its scratch.
 pub fn source_name(language: Language, source: &str) -> &'static str {
@@ -58,7 +58,7 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
     }
 }
 
-/// The set-up of a launcher for this shape, with `ANY` for its identity.
+/// The set-up of a launcher for this shape, with `ANY_IDENTITY` for its identity.
 pub fn set_up(
     shape: &Shape,
     resolved: grants::ResolvedGrants,
@@ -84,7 +84,7 @@ pub fn set_up(
         files.push((name.to_owned(), text.to_owned()));
     }
     Setup {
-        identity: ANY,
+        identity: ANY_IDENTITY,
         roots: shape.runtime.roots.clone(),
         mounts: resolved.mounts,
         stages: resolved.stages,
@@ -95,11 +95,11 @@ pub fn set_up(
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,
-        environment: Hidden(environment::build(shape)),
+        environment: Hidden(environment::shape_lines(shape)),
         limits,
         cgroup,
-        keeps_third: extra.keeps_third,
-        lasting: extra.lasting,
+        keeps_third: extra.keeps_fd3,
+        lasting: extra.outlives_calls,
         recorded: shape.observe && extra.role.is_none(),
         ports: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
     }
@@ -155,7 +155,7 @@ pub struct CallInput<'a> {
     /// Variables that the call sets.
     pub environment: Option<&'a BTreeMap<String, String>>,
     /// Descriptor 3 of the tool.
-    pub third: Option<&'a OwnedFd>,
+    pub fd3: Option<&'a OwnedFd>,
 }
 
 /// The host's ends of a call's pipes.
@@ -280,7 +280,7 @@ impl Process {
 
     /// The other end is held by a test.
     #[cfg(test)]
-    pub fn held(control: UnixDatagram) -> Process {
+    pub fn for_test(control: UnixDatagram) -> Process {
         Process { control: Some(control), keeper: None, group: None, counted: None }
     }
 }
@@ -305,7 +305,7 @@ impl Launcher {
         let mut files = vec![text.as_fd(), own.as_fd()];
         files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
         // An error is kept until the first answer is read: that may be an earlier refusal, which explains it.
-        let said = launcher.say(&ToLauncher::Setup, &files);
+        let sent = launcher.send(&ToLauncher::Setup, &files);
         let answer = tokio::time::timeout(START, launcher.first_answer()).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((FromLauncher::Ready { walls }, sockets)) => {
@@ -320,15 +320,15 @@ impl Launcher {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 Err(broken("it was not ready in time", &e).retryable().into())
             }
-            Err(e) => Err(said.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
+            Err(e) => Err(sent.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
         }
     }
 
     async fn first_answer(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
-        match self.hear().await {
+        match self.receive().await {
             // The launcher ended with the set-up unread (unix(7)); a message that it sent before comes next.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.hear().await,
-            heard => heard,
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.receive().await,
+            message => message,
         }
     }
 
@@ -384,7 +384,7 @@ impl Launcher {
         let environment = input.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
         let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;
         let files: Vec<_> =
-            theirs.iter().chain(&source).chain(&environment).chain(input.third).map(AsFd::as_fd).collect();
+            theirs.iter().chain(&source).chain(&environment).chain(input.fd3).map(AsFd::as_fd).collect();
         let start = ToLauncher::Start {
             timeout_ms,
             source: input.source.map(|(name, _)| name.to_owned()),
@@ -392,14 +392,14 @@ impl Launcher {
             before: self.before,
             last: self.last,
         };
-        self.say(&start, &files).map_err(|_| LauncherError::Gone)?;
+        self.send(&start, &files).map_err(|_| LauncherError::Gone)?;
         Ok(pipes)
     }
 
     /// Waits for the end of the call. Also returns its staged folders and the recorder's output. Cancel-safe.
-    pub async fn ended(&self) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
+    pub async fn wait(&self) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
         loop {
-            match self.hear().await {
+            match self.receive().await {
                 Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
                 Ok((FromLauncher::Ready { .. }, _)) => {}
@@ -410,7 +410,7 @@ impl Launcher {
         }
     }
 
-    pub fn say(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {
+    pub fn send(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {
         let Some(control) = &self.process.control else {
             return Err(broken("it was ended", &io::ErrorKind::NotConnected.into()));
         };
@@ -419,7 +419,7 @@ impl Launcher {
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
-    async fn hear(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
+    async fn receive(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
         let Some(control) = &self.process.control else { return Err(io::ErrorKind::NotConnected.into()) };
         let message = control.async_io(Interest::READABLE, || messages::receive(control.as_fd())).await?;
         message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())

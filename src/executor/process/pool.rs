@@ -4,7 +4,7 @@ use super::call::Ready;
 use super::launcher::{self, CallInput, Launcher, LauncherError, Process, RoleNeeds, set_up};
 use super::relay::{self, Relay};
 use crate::base::lock;
-use crate::base::places::Places;
+use crate::base::semaphore::FairSemaphore;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
@@ -149,7 +149,7 @@ impl Launchers {
         let setup = set_up(&bare, grants::ResolvedGrants::default(), &extra, version);
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
-        let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
+        let brings = CallInput { fd3: Some(&theirs), ..CallInput::default() };
         // The relay uses no standard stream.
         drop(process.start(bare.limits.get(Limit::TimeoutMs), &brings)?);
         Ok((process, control))
@@ -183,7 +183,7 @@ impl Launchers {
         if ready.launcher.last {
             return;
         }
-        let setup = Setup { identity: launcher::ANY, ..ready.launcher.setup.clone() };
+        let setup = Setup { identity: launcher::ANY_IDENTITY, ..ready.launcher.setup.clone() };
         let served = ready.relay.as_ref().map(|relay| relay.served.clone());
         self.idle.put((setup, served), ready);
     }
@@ -211,7 +211,7 @@ impl Launchers {
 /// How many threads resolve the grants of one tool and folder at a time: a file system that does not answer blocks that
 /// many threads, and no more.
 const MAX_RESOLVERS: usize = 4;
-static LOOKING: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(usize::MAX, MAX_RESOLVERS));
+static LOOKING: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(usize::MAX, MAX_RESOLVERS));
 
 /// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie outside the tool's
 /// folder and so perhaps on a file system that does not answer, are resolved on a blocking thread. For others a few

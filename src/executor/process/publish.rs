@@ -174,7 +174,7 @@ fn file(
     let refused = match () {
         () if !regular => Some("it is not a regular file".to_owned()),
         () if globs.is_empty() => Some(format!("its name matches none of {}", stage.names.join(", "))),
-        () if policy::writable::definition(text) => Some("a tool may not make tools or policies".to_owned()),
+        () if policy::writable::is_definition(text) => Some("a tool may not make tools or policies".to_owned()),
         () if stat.st_nlink != 1 => Some("it has more than one hard link".to_owned()),
         () if size > most => Some(format!("it is larger than fileBytes ({most} bytes)")),
         () => None,
@@ -186,10 +186,10 @@ fn file(
     if files::as_owner(owner, || Ok(same(to, name, &source, size))).is_ok_and(|same| same) {
         return Ok(None);
     }
-    if policy::writable::obeyed(text) {
+    if policy::writable::is_obeyed(text) {
         return Err("other programs run or obey a file of that name".into());
     }
-    if policy::writable::loaded(text) && !globs.iter().any(|glob| policy::writable::loaded(glob)) {
+    if policy::writable::is_loadable(text) && !globs.iter().any(|glob| policy::writable::is_loadable(glob)) {
         return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
     }
     // Never writable by others, whatever the tool set.

@@ -49,7 +49,7 @@ pub fn confinement(shape: &Shape) -> (Shape, RoleNeeds) {
         bare.limits.set(limit, value);
     }
     let role = Some(protocol::ROLE);
-    (bare, RoleNeeds { lasting: true, keeps_third: true, role, ..RoleNeeds::default() })
+    (bare, RoleNeeds { outlives_calls: true, keeps_fd3: true, role, ..RoleNeeds::default() })
 }
 
 /// The two ends of the socket between host and relay.

@@ -112,10 +112,10 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
         });
-        let clock = Clock::new(context.map_or(started, |context| context.came), per_call.timeout_ms);
+        let clock = Clock::new(context.map_or(started, |context| context.started_at), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let extra = RoleNeeds { own_source: source.is_some(), ..RoleNeeds::default() };
-        let brings = CallInput { source, environment: Some(&per_call.env), third: None };
+        let brings = CallInput { source, environment: Some(&per_call.env), fd3: None };
         let mut again = true;
         let (ready, finished) = loop {
             let ready = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
@@ -156,7 +156,7 @@ impl Scripts {
                 outcome.published(ready.publish(&staged, &shape).await, &shape.limits);
             }
             // Published files stay published, even if the launcher is gone by now; then it is just not kept.
-            if (staged.is_empty() || ready.launcher.say(&ToLauncher::Done, &[]).is_ok()) && relay_is_fit {
+            if (staged.is_empty() || ready.launcher.send(&ToLauncher::Done, &[]).is_ok()) && relay_is_fit {
                 self.launchers.put(ready);
             }
         }
@@ -358,7 +358,7 @@ mod tests {
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
         let setup = launcher::set_up(&shape(), grants::ResolvedGrants::default(), &RoleNeeds::default(), None);
-        (Ready { launcher: Launcher::new(Process::held(control), setup), relay: None }, theirs)
+        (Ready { launcher: Launcher::new(Process::for_test(control), setup), relay: None }, theirs)
     }
 
     async fn lost(ready: &Ready, meanwhile: impl Future<Output = ()>) -> LauncherError {

@@ -33,26 +33,26 @@ const IMAGE_BYTES: u64 = 64 << 20;
 /// Most seconds of processor time for one module.
 const MAX_CPU_SECONDS: u64 = 300;
 /// A compiler may last so many times its CPU time, on a busy machine.
-const BUSY: u32 = 4;
+const WALL_TIME_FACTOR: u32 = 4;
 /// Longest time of a compilation.
-pub const MAX_TIME: Duration = Duration::from_secs(MAX_CPU_SECONDS * BUSY as u64 + 30);
+pub const MAX_TIME: Duration = Duration::from_secs(MAX_CPU_SECONDS * WALL_TIME_FACTOR as u64 + 30);
 
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
 /// that takes far more is an attack.
-struct Allowed {
+struct CompileLimits {
     cpu_time: Duration,
     memory: u64,
     /// The tool's `memoryBytes` keeps `memory` below what this module could need.
     capped: bool,
 }
 
-impl Allowed {
+impl CompileLimits {
     /// For a module of `bytes`, of a tool that may use `memory_bytes` when it runs.
-    fn new(bytes: u64, memory_bytes: u64) -> Allowed {
+    fn new(bytes: u64, memory_bytes: u64) -> CompileLimits {
         let mib = bytes.div_ceil(MIB);
         let cpu_time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(MAX_CPU_SECONDS));
         let (wanted, most) = ((256 * MIB).saturating_add(bytes.saturating_mul(24)), memory_bytes.max(GIB));
-        Allowed { cpu_time, memory: wanted.min(most), capped: wanted > most }
+        CompileLimits { cpu_time, memory: wanted.min(most), capped: wanted > most }
     }
 }
 
@@ -134,9 +134,9 @@ pub struct ModuleRefusal {
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
-pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, into: Writer) -> Result<Writer, Failure> {
+pub async fn run(launchers: &Launchers, tool: &policy::Shape, module: Module, into: Writer) -> Result<Writer, Failure> {
     let Module { file, bytes, digest } = module;
-    let allowed = Allowed::new(bytes, tool.limits.get(Limit::MemoryBytes));
+    let allowed = CompileLimits::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
     let child = Child::start(launchers, (&shape, ResolvedGrants::default()), Role::Compile, file.into(), (0, 0));
     let mut child = child.await.map_err(Failure::Failed)?;
@@ -144,14 +144,14 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };
     let most = bytes.saturating_mul(MAX_CODE_BYTES_PER_BYTE).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
     let talk = async {
-        child.say(&order, &[]).await?;
+        child.send(&order, &[]).await?;
         receive(&mut child.from, into, most).await
     };
     let over = |most: u64, unit: &str, more: &str| {
         let why = format!("compiling the module takes more than {most} {unit}, the limit for its size{more}");
         Failure::Refused(ModuleRefusal { why, too_much: true })
     };
-    let failed = match tokio::time::timeout(allowed.cpu_time * BUSY, talk).await {
+    let failed = match tokio::time::timeout(allowed.cpu_time * WALL_TIME_FACTOR, talk).await {
         Ok(Ok(done)) => return done,
         Ok(Err(failed)) => failed,
         Err(_) => {
@@ -207,10 +207,10 @@ async fn receive(
 }
 
 /// What a compiler may touch: two pipes, time and memory.
-fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
+fn confinement(tool: &policy::Shape, allowed: &CompileLimits) -> policy::Shape {
     let mut limits = policy::Limits::house();
     // The host ends the child earlier; this limit holds if the host is gone.
-    limits.set(Limit::TimeoutMs, crate::base::millis(allowed.cpu_time * (BUSY + 1)));
+    limits.set(Limit::TimeoutMs, crate::base::millis(allowed.cpu_time * (WALL_TIME_FACTOR + 1)));
     limits.set(Limit::CpuMs, crate::base::millis(allowed.cpu_time));
     limits.set(Limit::MemoryBytes, allowed.memory);
     limits.set(Limit::Processes, 1024);

@@ -4,7 +4,7 @@
 
 use super::denials::Watch;
 use super::frame::DenialKind;
-use crate::egress::tls::{self, Trust};
+use crate::egress::tls::{self, TlsConfig};
 use http::uri::Scheme;
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt;
@@ -26,7 +26,7 @@ pub struct Hooks {
     networked: bool,
     watch: Watch,
     /// The machine's roots, read when the call first needs them.
-    trust: Arc<OnceLock<Trust>>,
+    trust: Arc<OnceLock<TlsConfig>>,
 }
 
 impl Hooks {
@@ -60,7 +60,7 @@ impl WasiHttpHooks for Hooks {
 async fn send(
     mut request: Request<WasiBody>,
     options: RequestOptions,
-    trust: Arc<OnceLock<Trust>>,
+    trust: Arc<OnceLock<TlsConfig>>,
 ) -> Result<(Response<WasiBody>, Later<()>)> {
     let https = request.uri().scheme() == Some(&Scheme::HTTPS);
     let authority = request.uri().authority().ok_or(Error::HttpRequestUriInvalid)?;

@@ -11,8 +11,8 @@ use super::session::wasmtime_fault;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
 use crate::base::messages::memory_file;
-use crate::base::places::Places;
-use crate::base::shared::{NoResult, Shared};
+use crate::base::semaphore::FairSemaphore;
+use crate::base::single_flight::{NoResult, SingleFlight};
 use crate::base::store::{self, Content, ContentStore, Limits, RecordKind as Record, Writer};
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
@@ -125,12 +125,12 @@ pub struct Library {
     opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (ModuleRefusal, Instant)>>,
-    compiling: Shared<Result<Prepared, Fault>>,
-    reading: Shared<Result<SourceModule, Fault>>,
+    compiling: SingleFlight<Result<Prepared, Fault>>,
+    reading: SingleFlight<Result<SourceModule, Fault>>,
     /// Each tool has one module compiled at a time.
-    compilers: Arc<Places>,
-    slow_compilers: Arc<Places>,
-    readers: Arc<Places>,
+    compilers: Arc<FairSemaphore>,
+    slow_compilers: Arc<FairSemaphore>,
+    readers: Arc<FairSemaphore>,
 }
 
 /// A module to be compiled, and its text if that came with the call.
@@ -155,7 +155,7 @@ impl ModuleRefusal {
         }
     }
 
-    fn holds(&self, since: Duration) -> bool {
+    fn is_valid(&self, since: Duration) -> bool {
         !self.too_much || since < REFUSAL_TTL
     }
 }
@@ -168,11 +168,11 @@ impl Library {
             files: Mutex::default(),
             opened: Mutex::default(),
             refused: Mutex::default(),
-            compiling: Shared::new(UNDER_WAY),
-            reading: Shared::new(UNDER_WAY),
-            compilers: Places::new(COMPILERS, 1),
-            slow_compilers: Places::new(SLOW_COMPILERS, 1),
-            readers: Places::new(READERS, 1),
+            compiling: SingleFlight::new(UNDER_WAY),
+            reading: SingleFlight::new(UNDER_WAY),
+            compilers: FairSemaphore::new(COMPILERS, 1),
+            slow_compilers: FairSemaphore::new(SLOW_COMPILERS, 1),
+            readers: FairSemaphore::new(READERS, 1),
         }
     }
 
@@ -189,7 +189,7 @@ impl Library {
         }
         // A refusal may be due to entry point or memory, so it has a key of its own.
         let name = refusal_key(&found.key, shape);
-        if let Some((refusal, _)) = lock(&self.refused).get(&name).filter(|(known, since)| known.holds(since.elapsed()))
+        if let Some((refusal, _)) = lock(&self.refused).get(&name).filter(|(why, since)| why.is_valid(since.elapsed()))
         {
             return Err(refusal.fault());
         }
@@ -208,8 +208,8 @@ impl Library {
         found: SourceModule,
         name: &str,
     ) -> Result<Prepared, Fault> {
-        if let Some(kept) = self.kept(&found.key, name).await {
-            return kept;
+        if let Some(cached) = self.cached(&found.key, name).await {
+            return cached;
         }
         let until = Instant::now() + compile::MAX_TIME;
         let _lock = loop {
@@ -221,8 +221,8 @@ impl Library {
             }
         };
         // Another process may have compiled it meanwhile.
-        if let Some(kept) = self.kept(&found.key, name).await {
-            return kept;
+        if let Some(cached) = self.cached(&found.key, name).await {
+            return cached;
         }
         let place = self.compilers.enter(&shape.tool).await;
         let key = found.key.clone();
@@ -260,7 +260,7 @@ impl Library {
     }
 
     /// What the cache has of a module: its code, or why it was refused.
-    async fn kept(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, Fault>> {
+    async fn cached(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, Fault>> {
         let (this, key, name) = (Arc::clone(self), key.to_owned(), name.to_owned());
         // An entry may be large, and is read whole to be verified.
         let look = move || {
@@ -270,7 +270,7 @@ impl Library {
             }
             let (text, since) = this.cache.refused(&name)?;
             let refusal: ModuleRefusal = serde_json::from_slice(&text).ok()?;
-            refusal.holds(since).then(|| Err(refusal.fault()))
+            refusal.is_valid(since).then(|| Err(refusal.fault()))
         };
         tokio::task::spawn_blocking(look).await.ok().flatten()
     }
@@ -289,7 +289,7 @@ impl Library {
         };
         let module = file.and_then(|file| Ok(Module { bytes: Stamp::from_file(&file)?.size, file, digest }));
         let into = self.cache.store.write(&key, &CODE).map_err(|e| not_stored(&e))?;
-        let new = compile::ask(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
+        let new = compile::run(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
         let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;
         let code = finished.map_err(io::Error::other).flatten().map_err(|e| not_stored(&e))?;
@@ -344,7 +344,7 @@ fn missing(missed: NoResult, what: &str) -> Fault {
             let message = format!("too many modules wait to be {what} in this host; try again");
             Fault::new(Kind::RateLimitError, message).retryable()
         }
-        NoResult::Broken => {
+        NoResult::Panicked => {
             let message = format!("the tool could not be {what}");
             Fault::new(Kind::InternalError, message).retryable()
         }

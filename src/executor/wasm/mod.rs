@@ -25,7 +25,7 @@ use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
 use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
-use crate::base::places::Places;
+use crate::base::semaphore::FairSemaphore;
 use crate::quantity::Limit;
 use crate::sandbox::grants::ResolvedGrants;
 use crate::{fault, policy};
@@ -74,7 +74,7 @@ pub struct Wasm {
     launchers: Arc<Launchers>,
     library: Arc<library::Library>,
     idle: Arc<IdlePool<WorkerKey, Session>>,
-    places: Arc<Places>,
+    places: Arc<FairSemaphore>,
     /// Set where a call waits for its compiler however long that takes; called to announce the wait.
     waits: Option<fn(&str)>,
 }
@@ -87,7 +87,7 @@ impl Wasm {
             library: Arc::new(library::Library::new(cache)),
             idle: Arc::new(IdlePool::new(most)),
             // The service limits how many calls run in all.
-            places: Places::new(usize::MAX, most),
+            places: FairSemaphore::new(usize::MAX, most),
             waits: None,
         }
     }
@@ -117,7 +117,7 @@ impl Wasm {
             Ok(input) => input,
             Err(ending) => return Ok(outcome(ending)),
         };
-        let mut clock = Clock::new(context.came, per_call.timeout_ms);
+        let mut clock = Clock::new(context.started_at, per_call.timeout_ms);
         let finding = self.library.find(shape, per_call.source.as_deref());
         let found = clock.prepare("the tool's module is still being read", finding).await?;
         if shape.script.is_some() {
@@ -145,7 +145,7 @@ impl Wasm {
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
-        let mut heard = CallSinks { log, out, seen: WorkerDenials::default(), traffic, folder };
+        let mut sinks = CallSinks { log, out, denials: WorkerDenials::default(), traffic, folder };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -159,21 +159,21 @@ impl Wasm {
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
             let left = clock.left();
-            let calling = session.call(&input, per_call, left, &mut heard);
+            let calling = session.call(&input, per_call, left, &mut sinks);
             match session::count_writes(live, (&shape.limits, left), calling).await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
-                Err(SessionError::Before) if from_pool => {}
+                Err(SessionError::NotStarted) if from_pool => {}
                 end => break (session, end, started),
             }
         };
-        let fit = session.fit && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        let is_reusable = session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
-        let mut outcome = conclude(answered, (heard.out.finish(), heard.log.finish()), shape, per_call.timeout_ms)?;
-        outcome.attempts = heard.seen.attempts;
-        outcome.denials = Denials { observed: heard.seen.denials, not_observed: denials::not_observed(more) };
+        let mut outcome = conclude(answered, (sinks.out.finish(), sinks.log.finish()), shape, per_call.timeout_ms)?;
+        outcome.attempts = sinks.denials.attempts;
+        outcome.denials = Denials { observed: sinks.denials.denials, not_observed: denials::not_observed(more) };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
         outcome.walls = session.walls.clone();
-        if !staged && fit {
+        if !staged && is_reusable {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
             outcome.published(session.child.publish(shape).await?, &shape.limits);
@@ -219,11 +219,11 @@ fn conclude(
     }
     let (answer, returned) = match answered {
         Ok(answered) => answered,
-        Err(SessionError::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
+        Err(SessionError::TimedOut) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
         Err(SessionError::Died(Some(limit))) => return Ok(Outcome { logs, ..outcome(over(limit)) }),
         Err(SessionError::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
-        Err(SessionError::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
-        Err(SessionError::Garbage(e)) => {
+        Err(SessionError::NotStarted) => return Err(fault("the wasm worker was gone before the call").retryable()),
+        Err(SessionError::InvalidMessage(e)) => {
             return Err(fault("the wasm worker sent an invalid answer").person(format!("wasm worker: {e}")));
         }
     };

@@ -88,28 +88,28 @@ impl Child {
             memory: own.0,
             processes: own.1,
             own_source: false,
-            lasting: role == Role::Worker,
-            keeps_third: true,
+            outlives_calls: role == Role::Worker,
+            keeps_fd3: true,
             role: Some(role.name()),
         };
         let ready = launchers.ready_for(shape, grants, &extra).await?;
-        let brings = CallInput { third: Some(&handed), ..CallInput::default() };
+        let brings = CallInput { fd3: Some(&handed), ..CallInput::default() };
         let pipes = ready.launcher.start(shape.limits.get(Limit::TimeoutMs), &brings)?;
         Ok(Child { ready, to: Some(pipes.input), from: BufReader::new(pipes.output) })
     }
 
-    pub async fn say(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
+    pub async fn send(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
         let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         to.write_all(&frame::encode(order, payload)?).await
     }
 
-    pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
+    pub async fn receive(&mut self, most: FrameLimits) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
         frame::read_async(&mut self.from, most).await
     }
 
     /// After its pipes closed: the limit that the child exceeded, as the launcher reports it.
     pub async fn limit(&self) -> Option<Limit> {
-        let (exited, _) = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.ended()).await.ok()?.ok()?;
+        let (exited, _) = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait()).await.ok()?.ok()?;
         match exited.killed? {
             Killed::Memory => Some(Limit::MemoryBytes),
             Killed::Cpu => Some(Limit::CpuMs),
@@ -122,7 +122,7 @@ impl Child {
         // A worker that may serve another call waits for its next order.
         drop(self.to.take());
         let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
-        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.ended()).await.map_err(|_| failed())?;
+        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait()).await.map_err(|_| failed())?;
         let (_, staged) = ended.map_err(|_| failed())?;
         Ok(self.ready.publish(&staged, shape).await)
     }
@@ -136,27 +136,27 @@ pub struct Session {
     cpu_limit: u64,
     pub walls: Walls,
     /// False once its network can no longer be used: this worker then serves no further call.
-    pub fit: bool,
+    pub is_reusable: bool,
 }
 
 /// Why a call has no answer.
 #[derive(Debug)]
 pub enum SessionError {
     /// The order could not be sent: the worker was gone before the call began.
-    Before,
+    NotStarted,
     /// The time limit passed without a report from the worker.
-    Late,
+    TimedOut,
     /// The worker ended or was killed: the exceeded limit, if known.
     Died(Option<Limit>),
     /// The worker sent something other than an answer.
-    Garbage(io::Error),
+    InvalidMessage(io::Error),
 }
 
 /// Where the reports of a running call go.
 pub struct CallSinks<'a, 'events> {
     pub log: Log<'events>,
     pub out: OutputReader<'events>,
-    pub seen: WorkerDenials,
+    pub denials: WorkerDenials,
     pub traffic: &'a Mutex<Traffic>,
     /// Where the guest's relative paths start.
     pub folder: &'a Path,
@@ -185,11 +185,11 @@ impl Session {
         let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
         let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload };
         let cpu_limit = shape.limits.get(Limit::CpuMs);
-        let mut session = Session { child, calls: 0, most, cpu_limit, walls: walls.into(), fit: true };
+        let mut session = Session { child, calls: 0, most, cpu_limit, walls: walls.into(), is_reusable: true };
         let code = FilePart { offset: code.offset, bytes: code.bytes };
         let ready = async {
-            session.child.say(&Order::Init(init(shape, code)), &[]).await?;
-            session.child.hear(FrameLimits { payload: 0, ..most }).await
+            session.child.send(&Order::Init(init(shape, code)), &[]).await?;
+            session.child.receive(FrameLimits { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
             Ok(Ok(Some((WorkerMessage::Ready, _)))) => Ok(session),
@@ -208,46 +208,46 @@ impl Session {
         }
     }
 
-    /// Runs one call. Returns the answer and the returned text; other reports go to `heard`. After `Err`,
+    /// Runs one call. Returns the answer and the returned text; other reports go to `sinks`. After `Err`,
     /// and whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,
         input: &[u8],
         per_call: &policy::PerCall,
         limit: Duration,
-        heard: &mut CallSinks<'_, '_>,
+        sinks: &mut CallSinks<'_, '_>,
     ) -> Result<(CallSummary, Vec<u8>), SessionError> {
-        let traffic = heard.traffic;
+        let traffic = sinks.traffic;
         self.calls += 1;
         if self.child.ready.begin(&per_call.secrets).is_err() {
-            return Err(SessionError::Before);
+            return Err(SessionError::NotStarted);
         }
         let timeout_ms = crate::base::millis(limit);
         let order = Order::Call { id: self.calls, timeout_ms, env: per_call.env.clone() };
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
-        match timeout_at(deadline, self.child.say(&order, input)).await {
+        match timeout_at(deadline, self.child.send(&order, input)).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(SessionError::Before),
-            Err(_) => return Err(SessionError::Late),
+            Ok(Err(_)) => return Err(SessionError::NotStarted),
+            Err(_) => return Err(SessionError::TimedOut),
         }
         let Child { ready, from, .. } = &mut self.child;
         let answered = async {
             tokio::select! {
-                answered = answer(from, self.calls, self.most, heard) => answered,
+                answered = answer(from, self.calls, self.most, sinks) => answered,
                 () = ready.attend(traffic, self.cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
             }
         };
         let answered = timeout_at(deadline, answered).await;
-        self.fit &= self.child.ready.end(traffic).await;
+        self.is_reusable &= self.child.ready.end(traffic).await;
         if let Some(limit) = lock(traffic).over {
             return Err(SessionError::Died(Some(limit)));
         }
         match answered {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Err(SessionError::Died(self.child.limit().await)),
-            Ok(Err(e)) => Err(SessionError::Garbage(e)),
-            Err(_) => Err(SessionError::Late),
+            Ok(Err(e)) => Err(SessionError::InvalidMessage(e)),
+            Err(_) => Err(SessionError::TimedOut),
         }
     }
 }
@@ -256,21 +256,21 @@ async fn answer(
     from: &mut (impl tokio::io::AsyncBufRead + Unpin),
     id: u64,
     most: FrameLimits,
-    heard: &mut CallSinks<'_, '_>,
+    sinks: &mut CallSinks<'_, '_>,
 ) -> io::Result<(CallSummary, Vec<u8>)> {
     loop {
         match frame::read_async::<WorkerMessage>(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some((WorkerMessage::Log, piece)) => heard.log.push(&piece),
-            Some((WorkerMessage::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
+            Some((WorkerMessage::Log, piece)) => sinks.log.push(&piece),
+            Some((WorkerMessage::Denied(refused), _)) => sinks.denials.take(refused, sinks.folder, sinks.traffic)?,
             Some((WorkerMessage::Output, piece)) => {
-                if heard.out.push(&piece).await {
+                if sinks.out.push(&piece).await {
                     return Err(invalid("output after the limit or after a bad line"));
                 }
             }
             Some((WorkerMessage::Answer(answer), returned)) if answer.id == id => {
                 if matches!(answer.end, End::Exit { .. }) {
-                    heard.out.close().await;
+                    sinks.out.close().await;
                 }
                 return Ok((answer, returned));
             }
@@ -397,11 +397,11 @@ mod tests {
     async fn answered(frames: &str) -> io::Result<(usize, CallSummary)> {
         let (events, traffic) = (events().0, Mutex::default());
         let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
-        let mut heard =
-            CallSinks { log, out, seen: WorkerDenials::default(), traffic: &traffic, folder: Path::new("/t") };
+        let mut sinks =
+            CallSinks { log, out, denials: WorkerDenials::default(), traffic: &traffic, folder: Path::new("/t") };
         let most = FrameLimits { head: 1000, payload: 1000 };
-        let (answer, _) = answer(&mut frames.as_bytes(), 1, most, &mut heard).await?;
-        Ok((heard.seen.attempts.len(), answer))
+        let (answer, _) = answer(&mut frames.as_bytes(), 1, most, &mut sinks).await?;
+        Ok((sinks.denials.attempts.len(), answer))
     }
 
     #[tokio::test]
@@ -413,8 +413,8 @@ mod tests {
             let rest = r#""end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0"#;
             format!(r#"{{"message":{{"answer":{{"id":{id},{rest}}}}},"bytes":5}}"#) + "\nnull\n"
         };
-        let told = denied("readWithin", "x");
-        let control = answered(&(told.repeat(50) + &answer(1))).await.expect("an answer");
+        let denial = denied("readWithin", "x");
+        let control = answered(&(denial.repeat(50) + &answer(1))).await.expect("an answer");
         assert_eq!((control.0, control.1.end), (50, End::Returned));
         for (frames, kind) in [
             // Lengths of 4 GiB; garbage; what is cut short; an answer to another call; nothing; another report.
@@ -426,7 +426,7 @@ mod tests {
             (String::new(), io::ErrorKind::UnexpectedEof),
             ("{\"message\":\"ready\",\"bytes\":0}\n".to_owned(), io::ErrorKind::InvalidData),
             // More refusals than allowed, a path that is too long, an unknown kind.
-            (told.repeat(51) + &answer(1), io::ErrorKind::InvalidData),
+            (denial.repeat(51) + &answer(1), io::ErrorKind::InvalidData),
             (denied("read", &"x".repeat(513)) + &answer(1), io::ErrorKind::InvalidData),
             (denied("because", "x") + &answer(1), io::ErrorKind::InvalidData),
         ] {

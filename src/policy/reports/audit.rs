@@ -82,7 +82,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "system": base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).collect::<Vec<_>>(),
         "everywhere": {
             "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC,
-            "scratch": base_view::SCRATCH, "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
+            "scratch": base_view::SCRATCH, "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OWN_FOLDER,
         },
         "network": decision.network(),
         "callers": decision.callers,

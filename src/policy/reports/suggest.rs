@@ -4,7 +4,7 @@
 use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
-use crate::manifest::{Manifest, Site};
+use crate::manifest::{Manifest, ToolPaths};
 use crate::policy::area::Area;
 use crate::policy::capability::{self, CapabilityKind};
 use crate::policy::decision::Decision;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The text of a policy, or why none is suggested. `root`: where relative `folders` start.
-pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> String {
+pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path) -> String {
     let id = printable(&manifest.id);
     let mut out = refusals(&id, decision);
     let lacks = decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
@@ -49,7 +49,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path
     out
 }
 
-fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> String {
+fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path) -> String {
     let id = printable(&manifest.id);
     let mut name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let file = printable(&decision.policy_file.to_string_lossy());
@@ -126,7 +126,7 @@ fn files(decision: &Decision, why: &str) -> String {
 
 fn hosts(manifest: &Manifest, why: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for request in &manifest.asks.hosts {
+    for request in &manifest.requested.hosts {
         let range = match request.host {
             Host::Address(address) => special(address).map(|_| IpNet::from(address)),
             _ => None,
@@ -152,7 +152,7 @@ fn limits(manifest: &Manifest) -> String {
 
 fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     let never: BTreeSet<&str> = decision.denied().filter(|v| v.never()).map(|v| v.asked.as_str()).collect();
-    let words: BTreeSet<&str> = manifest.asks.capabilities.iter().map(String::as_str).collect();
+    let words: BTreeSet<&str> = manifest.requested.capabilities.iter().map(String::as_str).collect();
     let (mut granted, mut secrets) = (Vec::new(), Vec::new());
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
@@ -177,7 +177,7 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
 }
 
 fn service(manifest: &Manifest, why: &str) -> String {
-    let Some(service) = manifest.remote().and_then(|remote| remote.found.as_ref()) else { return String::new() };
+    let Some(service) = manifest.remote().and_then(|remote| remote.descriptor.as_ref()) else { return String::new() };
     let queues: Vec<String> = service.requests.iter().map(|queue| quote(queue)).collect();
     let (id, queues, response) = (quote(&service.id), queues.join(", "), quote(&service.response));
     let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's \

@@ -56,7 +56,7 @@ pub fn question(text: &str) -> Result<Question, String> {
     Ok(match verb {
         "read" => Question::Read(path()?),
         "write" => Question::Write(path()?),
-        "reach" => Question::Reach(host::pattern(target)?),
+        "reach" => Question::Reach(host::parse_pattern(target)?),
         "secret" => match capability::unknown(text) {
             None => Question::Secret(target.to_owned()),
             Some(why) => return Err(why),

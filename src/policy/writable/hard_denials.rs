@@ -1,8 +1,8 @@
 //! Requests that no policy can grant, on any machine or on this one. Nothing here reads the file system.
 
-use crate::manifest::{Language, Manifest, Site};
+use crate::manifest::{Language, Manifest, ToolPaths};
 use crate::policy::area::{Area, escape, name_matches, plain_tail};
-use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SYSTEM_FOLDERS};
+use crate::policy::base_view::{KERNEL, MADE_ETC, OWN_FOLDER, SYSTEM_FOLDERS};
 use crate::policy::confinement::{Access, Program, Runtime};
 use crate::policy::machine::Machine;
 use std::collections::BTreeSet;
@@ -14,9 +14,9 @@ const SYSTEM: [&str; 3] = ["/usr", "/etc", "/boot"];
 
 /// What the denials of one tool's requests depend on.
 pub struct HardDenials<'a> {
-    pub site: &'a Site,
+    pub site: &'a ToolPaths,
     /// The other manifests that name the tool's script.
-    pub namers: &'a [(Arc<Manifest>, Site)],
+    pub owners: &'a [(Arc<Manifest>, ToolPaths)],
     pub protected: &'a Protected,
     pub machine: &'a Machine,
 }
@@ -32,7 +32,7 @@ impl HardDenials<'_> {
         }
         if access == Access::Read {
             // Each call's view has files of its own at these paths, so it could not show the host's.
-            let made = MADE_ETC.iter().chain([&OURS]).find(|made| request.touches(Path::new(made)))?;
+            let made = MADE_ETC.iter().chain([&OWN_FOLDER]).find(|made| request.touches(Path::new(made)))?;
             return Some(format!("every call has its own {made}: name the files that are needed beside it"));
         }
         let rules = [Self::system, Self::run_on_the_host, Self::settings_of_homes, Self::files_in_use, Self::run_later];
@@ -93,10 +93,10 @@ impl HardDenials<'_> {
     /// No write tree may hold files registered with this host, files of the host, or what tools read by `base:`.
     fn files_in_use(&self, request: &Area) -> Option<String> {
         // A staged pattern counts as the tree of its folder, unless it matches nothing but data.
-        let tree = names_of(request).is_none_or(|names| may_be_loaded(&names)).then(|| request.folder());
+        let tree = names_of(request).is_none_or(|names| may_match_loadable(&names)).then(|| request.folder());
         let is_written = |path: &&Path| request.touches(path) || tree.is_some_and(|tree| path.starts_with(tree));
-        let namers = self.namers.iter().map(|(_, namer)| &namer.manifest);
-        let own = namers.chain([&self.site.manifest]).chain(&self.site.script).map(PathBuf::as_path);
+        let owners = self.owners.iter().map(|(_, other)| &other.manifest);
+        let own = owners.chain([&self.site.manifest]).chain(&self.site.script).map(PathBuf::as_path);
         let own = own.filter(|path| !path.as_os_str().is_empty()).filter(is_written).min();
         let records = self.protected.records.as_deref();
         let records = records.filter(|folder| !matches!(request, Area::Tree(_)) && request.folder() == *folder);
@@ -112,16 +112,16 @@ impl HardDenials<'_> {
     /// A tool cannot make tools, packages or files that others obey.
     fn run_later(&self, request: &Area) -> Option<String> {
         let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
-        let is_run = |name: &&str| obeyed(name) || is_listed(PACKAGES, name);
+        let is_run = |name: &&str| is_obeyed(name) || is_listed(PACKAGES, name);
         if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(is_run) {
             return Some(format!("other programs run or obey `{name}`"));
         }
         let pattern = names_of(request)?;
-        if definition(&pattern) {
+        if is_definition(&pattern) {
             return Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"));
         }
         let has_script = |folder: &&Path| *folder == self.site.folder || self.protected.scripts.contains(*folder);
-        let beside = request.folder().ancestors().find(has_script).filter(|_| loaded(&pattern))?.display();
+        let beside = request.folder().ancestors().find(has_script).filter(|_| is_loadable(&pattern))?.display();
         Some(format!("`{pattern}` could be written below {beside}, where a script lies, and would be run later"))
     }
 }
@@ -208,15 +208,15 @@ fn is_listed(table: &str, name: &str) -> bool {
 
 /// Whether an interpreter could load a file or folder of this name; of a pattern, whether it spells such a name itself
 /// (`*.py` does, `*` does not).
-pub fn loaded(name: &str) -> bool {
+pub fn is_loadable(name: &str) -> bool {
     is_listed(LOADED, name)
 }
 
 /// Whether the pattern can match a name that an interpreter loads: it has no fixed ending, an ending in `LOADED`, or
 /// matches a whole name in `LOADED`.
-pub(super) fn may_be_loaded(names: &str) -> bool {
+pub(super) fn may_match_loadable(names: &str) -> bool {
     let (ending, names) = (ending(names), names.to_lowercase());
-    ending.len() < 2 || loaded(&ending) || LOADED.split(' ').any(|name| name_matches(&names, name))
+    ending.len() < 2 || is_loadable(&ending) || LOADED.split(' ').any(|name| name_matches(&names, name))
 }
 
 /// The ending, with its dot, of every name that the pattern matches; empty if it is not fixed.
@@ -226,11 +226,11 @@ fn ending(names: &str) -> String {
 }
 
 /// Whether a name or pattern is that of a manifest or policy, which no tool may publish.
-pub fn definition(names: &str) -> bool {
+pub fn is_definition(names: &str) -> bool {
     is_listed(DEFINITIONS, names)
 }
 
 /// Whether other programs obey files of this name. Case is ignored, as by some file systems (`.GIT`).
-pub fn obeyed(name: &str) -> bool {
+pub fn is_obeyed(name: &str) -> bool {
     is_listed(OBEYED, name)
 }

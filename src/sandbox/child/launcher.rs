@@ -75,7 +75,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     let Some((ToLauncher::Enter { identity, owner }, lock)) = receive(control).map_err(io("the first message"))? else {
         return Ok(());
     };
-    identity::leave_groups(identity)?;
+    identity::drop_groups(identity)?;
     namespaces::enter(identity.pooled)?;
     network::raise().map_err(Problem::from_wall("network", "unshare(CLONE_NEWNET)"))?;
     let Some(launcher) = sys::fork().map_err(Problem::from_wall("namespaces", "fork(2)"))? else {
@@ -263,7 +263,7 @@ impl Launcher<'_> {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
             }
         }
-        Ok(CallSetup { stdio, source, environment: environment::with(&self.setup.environment, &own), third })
+        Ok(CallSetup { stdio, source, environment: environment::call_lines(&self.setup.environment, &own), third })
     }
 
     /// Raises the walls of one call and starts its tool.
@@ -312,7 +312,7 @@ impl Launcher<'_> {
             init: &self.init,
             status: told.as_raw_fd(),
         });
-        let spawned = identity::lend(self.setup.identity, || spawn::spawn(&plan))?;
+        let spawned = identity::with_pool_id(self.setup.identity, || spawn::spawn(&plan))?;
         let (pid, pidfd) = spawned?;
         // `given` is dropped here: now only the tool holds its ends of the pipes, so the host sees them close.
         Ok(Spawned { pid, pidfd, status, written, recorder })

@@ -165,7 +165,7 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
             return Ok(());
         }
         let name = place.file_name().unwrap_or_default().to_string_lossy();
-        if writable::obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
+        if writable::is_obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
             let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
             if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
                 let person =
@@ -231,7 +231,7 @@ pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
     walk(&folder, tree, message, false, |place, entry, meta| {
         let name = entry.file_name().to_string_lossy();
         // A folder whose name has an ending is not a module.
-        if !writable::loaded(&name) || meta.is_dir() && name.contains('.') {
+        if !writable::is_loadable(&name) || meta.is_dir() && name.contains('.') {
             return Ok(());
         }
         let (place, writer) = (place.display(), &written.writer);

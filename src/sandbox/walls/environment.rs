@@ -17,7 +17,7 @@ const THREAD_COUNTS: [&str; 6] = [
 ];
 
 /// `NAME=value` lines of every call: what all tools get, then literals of the shape and granted host variables.
-pub fn build(shape: &Shape) -> Vec<String> {
+pub fn shape_lines(shape: &Shape) -> Vec<String> {
     let mut path = "/usr/bin:/bin".to_owned();
     if let Program::Path(program) = &shape.runtime.program
         && let Some(folder) = program.parent().and_then(|f| f.to_str())
@@ -38,7 +38,7 @@ pub fn build(shape: &Shape) -> Vec<String> {
 }
 
 /// The lines of one call: its own variables replace those with the same names.
-pub fn with(lines: &[String], own: &BTreeMap<String, String>) -> Hidden<Vec<String>> {
+pub fn call_lines(lines: &[String], own: &BTreeMap<String, String>) -> Hidden<Vec<String>> {
     let kept = lines.iter().filter(|line| line.split_once('=').is_none_or(|(name, _)| !own.contains_key(name)));
     Hidden(kept.cloned().chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect())
 }
@@ -53,7 +53,7 @@ mod tests {
     fn our_own_programs_obey_no_variable_of_a_manifest() {
         let mut shape = examine::bare(examine::ourselves());
         shape.env.insert("RUST_MIN_STACK".into(), Variable::Literal("1".into()));
-        let set = |shape: &Shape| build(shape).contains(&"RUST_MIN_STACK=1".to_owned());
+        let set = |shape: &Shape| shape_lines(shape).contains(&"RUST_MIN_STACK=1".to_owned());
         assert!(!set(&shape));
         shape.runtime.program = Program::Path("/usr/bin/python3".into());
         assert!(set(&shape), "the control");

@@ -49,7 +49,7 @@ pub struct Lease {
 }
 
 /// Why a tool may not run as this id: it is uid 0 of the machine, or may be.
-fn is_kernel_root(id: u32) -> Option<&'static str> {
+fn kernel_root_refusal(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
     const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start \
                         toolhost as root outside of it, or as an ordinary user";
@@ -71,7 +71,7 @@ fn is_kernel_root(id: u32) -> Option<&'static str> {
 pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     if !real_root() {
         let id = nix::unistd::geteuid().as_raw();
-        if let Some(why) = is_kernel_root(id) {
+        if let Some(why) = kernel_root_refusal(id) {
             return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
         }
         return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
@@ -106,7 +106,7 @@ pub fn raise(plan: &mut Plan, id: u32) {
 }
 
 /// Real root leaves its supplementary groups; other users may not (their groups stay, as docs/SECURITY.md says).
-pub fn leave_groups(identity: Identity) -> Result<(), Problem> {
+pub fn drop_groups(identity: Identity) -> Result<(), Problem> {
     if !identity.pooled {
         return Ok(());
     }
@@ -114,7 +114,7 @@ pub fn leave_groups(identity: Identity) -> Result<(), Problem> {
 }
 
 /// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong to that id.
-pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
+pub fn with_pool_id<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
     let failed = |what| Problem::from_wall("identity", what);
     let id = identity.id;
     if !identity.pooled {

@@ -79,7 +79,7 @@ impl Scratch {
         }
         for place in &setup.masks {
             let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
-            scratch.cover(place, if folder { view::EMPTY_FOLDER_PATH } else { view::EMPTY })?;
+            scratch.cover(place, if folder { view::EMPTY_FOLDER_PATH } else { view::EMPTY_FILE_PATH })?;
         }
         // Last: from here on only we reach the whole scratch, by its descriptor.
         scratch.cover(Path::new(view::KEPT_MOUNTS), view::EMPTY_FOLDER_PATH)?;

@@ -32,9 +32,9 @@ pub const NODEV: u64 = 4;
 pub const NOEXEC: u64 = 8;
 
 /// Our own folder in the view: shims, and the launcher's mounts.
-pub use crate::policy::base_view::OURS;
+pub use crate::policy::base_view::OWN_FOLDER;
 /// Empty file that covers masked files.
-pub const EMPTY: &str = "/.toolhost/empty";
+pub const EMPTY_FILE_PATH: &str = "/.toolhost/empty";
 /// Empty folder that covers masked folders and `KEPT_MOUNTS`.
 pub const EMPTY_FOLDER_PATH: &str = "/.toolhost/nothing";
 /// The launcher's own folder: mounts to be bound below /tmp, and the whole scratch. Covered before each call,
@@ -44,7 +44,7 @@ const WAITING_MOUNTS: &str = "/.toolhost/kept/aside";
 /// Where the whole tmpfs of a call's scratch is mounted, for the launcher alone.
 pub const KEPT_SCRATCH: &str = "/.toolhost/kept/scratch";
 /// Where the view is assembled. /tmp exists everywhere, and the view mounted there hides its content.
-const SITE: &str = "/tmp";
+const ASSEMBLY_ROOT: &str = "/tmp";
 
 /// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
 pub fn is_system(path: &Path) -> bool {
@@ -165,11 +165,11 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     planned.sort_by(|a, b| a.at.cmp(&b.at));
     let root = sys::tmpfs(&[("size", "1M".into()), ("mode", "0755".into())], NOSUID | NODEV)
         .map_err(problem("the view's own tmpfs"))?;
-    sys::move_mount(root.as_fd(), &text(Path::new(SITE))).map_err(problem("attaching the view"))?;
+    sys::move_mount(root.as_fd(), &text(Path::new(ASSEMBLY_ROOT))).map_err(problem("attaching the view"))?;
     let view = assemble(setup, planned)?;
     sys::mount_setattr(root.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None)
         .map_err(problem("making the view read-only"))?;
-    nix::unistd::chdir(SITE).map_err(problem("entering the view"))?;
+    nix::unistd::chdir(ASSEMBLY_ROOT).map_err(problem("entering the view"))?;
     nix::unistd::pivot_root(".", ".").map_err(problem("pivot_root(2)"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(problem("leaving the host's root behind"))?;
     nix::unistd::chdir("/").map_err(problem("entering the view"))?;
@@ -239,13 +239,13 @@ pub fn is_late(at: &Path) -> bool {
     at.starts_with("/tmp") || at.starts_with("/dev/shm")
 }
 
-/// Puts everything planned in its place below `SITE`.
+/// Puts everything planned in its place below `ASSEMBLY_ROOT`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
-    let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
+    let inside = |at: &Path| Path::new(ASSEMBLY_ROOT).join(at.strip_prefix("/").unwrap_or(at));
     let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([
         PROC,
         "/etc",
-        OURS,
+        OWN_FOLDER,
         EMPTY_FOLDER_PATH,
         WAITING_MOUNTS,
         KEPT_SCRATCH,
@@ -286,7 +286,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     mount(Some("proc"), &inside(Path::new("/proc")), Some("proc"), proc_flags, None::<&str>)
         .map_err(problem("the launcher's /proc (is something mounted over /proc on this machine?)"))?;
     // Landlock also needs what lies directly in the tree: its root, /etc, our shims.
-    for (path, right) in [("/", Right::List), ("/etc", Right::Read), (OURS, Right::Read)] {
+    for (path, right) in [("/", Right::List), ("/etc", Right::Read), (OWN_FOLDER, Right::Read)] {
         let place = inside(Path::new(path));
         view.allowed.push((files::handle(&place).map_err(problem(path))?, true, right));
     }
@@ -307,9 +307,9 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
     for (path, text) in MADE_ETC.into_iter().zip(&texts) {
         fs::write(inside(Path::new(path)), text).map_err(problem(path))?;
     }
-    fs::write(inside(Path::new(EMPTY)), "").map_err(problem(EMPTY))?;
+    fs::write(inside(Path::new(EMPTY_FILE_PATH)), "").map_err(problem(EMPTY_FILE_PATH))?;
     for (name, text) in &setup.files {
-        let path = Path::new(OURS).join(name);
+        let path = Path::new(OWN_FOLDER).join(name);
         fs::write(inside(&path), text).map_err(problem(path.display()))?;
     }
     for (path, target) in DEVICE_LINKS {

@@ -51,7 +51,7 @@ impl Log {
     /// the log cannot be read.
     pub fn last_denials(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<LastDenials, String> {
         let failed = |e: io::Error| format!("{}: {e}", self.path.display());
-        let (files, passed_over) = match segments::all(&self.path) {
+        let (files, passed_over) = match segments::open_all(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(LastDenials::default()),
             found => found.map_err(failed)?,
         };

@@ -17,7 +17,7 @@ use begun::Begun;
 use fault::{Fault, Kind};
 use nix::fcntl::OFlag;
 use segments::Segment;
-pub use segments::{Keeping, ascii};
+pub use segments::{Retention, ascii};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -43,7 +43,7 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(8 * 24 * 3600);
 #[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
-    keeping: Keeping,
+    retention: Retention,
     state: Arc<Mutex<LogState>>,
     ledger: Arc<Ledger>,
 }
@@ -86,12 +86,12 @@ pub struct PastCall {
 
 impl Log {
     pub fn new(path: impl Into<PathBuf>) -> Log {
-        Log::keeping(path, Keeping::USUAL)
+        Log::with_retention(path, Retention::DEFAULT)
     }
 
-    pub fn keeping(path: impl Into<PathBuf>, keeping: Keeping) -> Log {
+    pub fn with_retention(path: impl Into<PathBuf>, retention: Retention) -> Log {
         let path = path.into();
-        Log { ledger: Arc::new(Ledger::open_beside(&path)), path, keeping, state: Arc::default() }
+        Log { ledger: Arc::new(Ledger::open_beside(&path)), path, retention, state: Arc::default() }
     }
 
     /// Where tools could write in earlier calls.
@@ -115,13 +115,13 @@ impl Log {
         if let Some(open) = &state.open {
             // Checked for every call: the log may have been moved away, or made writable for others.
             match open.segment.size_if_current(&self.path)? {
-                Some(size) if size < self.keeping.segment_bytes => return Ok(open.clone()),
+                Some(size) if size < self.retention.segment_bytes => return Ok(open.clone()),
                 Some(_) => self.close(&open.segment),
                 None => {}
             }
         }
         let mut new = self.open_file()?;
-        if new.segment.size_if_current(&self.path)?.is_some_and(|size| size >= self.keeping.segment_bytes) {
+        if new.segment.size_if_current(&self.path)?.is_some_and(|size| size >= self.retention.segment_bytes) {
             self.close(&new.segment);
             new = self.open_file()?;
         }
@@ -148,7 +148,7 @@ impl Log {
 
     /// Closes a full file. A failure costs disk space, but no record.
     fn close(&self, full: &Segment) {
-        let closed = full.close(self.keeping).and_then(|removed| match removed {
+        let closed = full.close(self.retention).and_then(|removed| match removed {
             Some(last) => self.forget(&full.folder, last),
             None => Ok(()),
         });
@@ -209,7 +209,7 @@ impl Log {
     /// Passes each record to `last`, newest file first, until that returns true. Returns the number of files, and those
     /// that were skipped. The id of a call is near the start of its line.
     fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<(usize, Vec<String>)> {
-        let (files, strange) = segments::all(&self.path)?;
+        let (files, skipped) = segments::open_all(&self.path)?;
         let count = files.len();
         for file in files {
             let mut lines = BufReader::with_capacity(1 << 20, file);
@@ -222,11 +222,11 @@ impl Log {
                 let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
                 let id = head.split_once("\"call\":\"").and_then(|(_, rest)| rest.split_once('"'));
                 if id.is_some_and(|(id, _)| last(id, &line)) {
-                    return Ok((count, strange));
+                    return Ok((count, skipped));
                 }
             }
         }
-        Ok((count, strange))
+        Ok((count, skipped))
     }
 
     /// Stores the text of a confinement's shape, once per digest.
@@ -253,7 +253,7 @@ impl Log {
             found = (id == call).then(|| serde_json::from_slice::<Value>(line).ok()).flatten();
             found.is_some()
         });
-        let (files, strange) = files.map_err(|e| format!("{shown}: {e}"))?;
+        let (files, skipped) = files.map_err(|e| format!("{shown}: {e}"))?;
         let record = match found {
             Some(record) => record,
             None => self.begin_of(call)?.ok_or_else(|| {
@@ -261,8 +261,8 @@ impl Log {
                     0 => String::new(),
                     closed => format!(" there or in its {closed} closed files (older ones are removed)"),
                 };
-                if !strange.is_empty() {
-                    older += &format!("; not looked at: {}", strange.join(", "));
+                if !skipped.is_empty() {
+                    older += &format!("; not looked at: {}", skipped.join(", "));
                 }
                 format!("{shown}: no call '{}' is recorded{older}", call.escape_default())
             })?,

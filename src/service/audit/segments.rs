@@ -22,29 +22,28 @@ use std::time::{Duration, Instant, SystemTime};
 /// then added without the lock: one append, which the kernel keeps whole on local file systems (write(2)).
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How much of a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keeping {
+pub struct Retention {
     /// A file of this size is closed, bytes. The records of calls that ran at that time can make it longer.
     pub segment_bytes: u64,
     /// Closed files beside the log; older ones are removed.
     pub segments: usize,
 }
 
-impl Keeping {
-    pub const USUAL: Keeping = Keeping { segment_bytes: 64 * MIB, segments: 8 };
+impl Retention {
+    pub const DEFAULT: Retention = Retention { segment_bytes: 64 * MIB, segments: 8 };
     /// Less would close a file after a few records.
     const MIN_SEGMENT_BYTES: u64 = MIB;
 
     /// From the settings `audit_segment_bytes` and `audit_segments`.
-    pub fn new(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Keeping, String> {
-        let usual = Keeping::USUAL;
-        match (segment_bytes.unwrap_or(usual.segment_bytes), segments.unwrap_or(usual.segments)) {
-            (..Keeping::MIN_SEGMENT_BYTES, _) => {
-                Err(format!("audit_segment_bytes must be at least {}", Keeping::MIN_SEGMENT_BYTES))
+    pub fn new(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Retention, String> {
+        let default = Retention::DEFAULT;
+        match (segment_bytes.unwrap_or(default.segment_bytes), segments.unwrap_or(default.segments)) {
+            (..Retention::MIN_SEGMENT_BYTES, _) => {
+                Err(format!("audit_segment_bytes must be at least {}", Retention::MIN_SEGMENT_BYTES))
             }
             (_, 0) => Err("audit_segments must be at least 1".to_owned()),
-            (segment_bytes, segments) => Ok(Keeping { segment_bytes, segments }),
+            (segment_bytes, segments) => Ok(Retention { segment_bytes, segments }),
         }
     }
 }
@@ -135,29 +134,29 @@ impl Segment {
 
     /// Renames this file to the next number, unless another process did, and removes the oldest ones. Returns the
     /// time at which the newest removed file was last changed. The next call retries what fails here.
-    pub fn close(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
+    pub fn close(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
         let _writer = lock(&self.writer);
         if self.file.try_lock().is_err() {
             return Ok(None);
         }
-        let closed = self.close_here(keeping);
+        let closed = self.close_here(retention);
         self.file.unlock()?;
         closed
     }
 
-    fn close_here(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
+    fn close_here(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
         let mine = self.file.metadata()?;
         let same = |stat: &FileStat| (stat.st_dev, stat.st_ino) == (mine.dev(), mine.ino());
-        if !self.folder.stat(&self.name).as_ref().is_some_and(same) || mine.len() < keeping.segment_bytes {
+        if !self.folder.stat(&self.name).as_ref().is_some_and(same) || mine.len() < retention.segment_bytes {
             return Ok(None);
         }
-        let (mut closed, _) = closed_and_strange(&self.folder, &self.name)?;
+        let (mut closed, _) = list_closed(&self.folder, &self.name)?;
         let next = closed.last().map_or(1, |(number, _)| number.saturating_add(1));
         let name = format!("{}.{next:06}", self.name);
         self.folder.rename_new(&self.name, &name)?;
         closed.push((next, name));
         let mut removed = None;
-        for (_, name) in closed.iter().take(closed.len().saturating_sub(keeping.segments)) {
+        for (_, name) in closed.iter().take(closed.len().saturating_sub(retention.segments)) {
             let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else { continue };
             // A file that is being written is removed later. (Ours is locked too, but it is the newest.)
             if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
@@ -172,8 +171,8 @@ impl Segment {
 type Closed = Vec<(u64, String)>;
 
 /// The closed files of a log, oldest first; and those that are skipped because others may write them.
-fn closed_and_strange(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
-    let (mut found, mut strange) = (Vec::new(), Vec::new());
+fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
+    let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for name in folder.names()? {
         let digits = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.')).unwrap_or_default();
         let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
@@ -181,16 +180,16 @@ fn closed_and_strange(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<Str
         let Some(file) = folder.stat(&name) else { continue };
         match crate::base::files::trustworthy(file.st_mode, file.st_uid) {
             Ok(()) => found.push((number, name)),
-            Err(why) => strange.push(format!("{name}: {why}")),
+            Err(why) => skipped.push(format!("{name}: {why}")),
         }
     }
     found.sort();
-    Ok((found, strange))
+    Ok((found, skipped))
 }
 
 /// Every file of a log for reading, newest first, and those that were skipped. The current one is opened before others
 /// are listed, so that one that is closed meanwhile is not missed.
-pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
+pub(super) fn open_all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
     let (folder, name) = (Folder::open(self::folder(log))?, name_of(log)?);
     let there = |name: &str| match folder.trusted(name, OFlag::O_RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -199,7 +198,7 @@ pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
     let mut files: Vec<File> = there(&name)?.into_iter().collect();
     let same = |file: &File| file.metadata().map(|facts| (facts.dev(), facts.ino()));
     let current = files.first().map(same).transpose()?;
-    let (closed, strange) = closed_and_strange(&folder, &name)?;
+    let (closed, skipped) = list_closed(&folder, &name)?;
     for (_, name) in closed.iter().rev() {
         if let Some(file) = there(name)?
             && Some(same(&file)?) != current
@@ -207,7 +206,7 @@ pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
             files.push(file);
         }
     }
-    Ok((files, strange))
+    Ok((files, skipped))
 }
 
 /// JSON on one line of plain ASCII: nothing in a record can break a line or drive a terminal.
@@ -236,7 +235,7 @@ pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
 mod tests {
     use super::*;
 
-    const KEEPING: Keeping = Keeping { segment_bytes: 100, segments: 2 };
+    const RETENTION: Retention = Retention { segment_bytes: 100, segments: 2 };
 
     fn text(folder: &Path, name: &str) -> String {
         std::fs::read_to_string(folder.join(name)).unwrap_or_default()
@@ -251,9 +250,9 @@ mod tests {
         for n in 1..=5 {
             let (one, other) = (Segment::current(&log).expect("open"), Segment::current(&log).expect("open"));
             assert!(one.add(&line(n)).expect("written"));
-            one.close(KEEPING).expect("closed");
+            one.close(RETENTION).expect("closed");
             // Another process that had it open finds that out, and loses nothing.
-            other.close(KEEPING).expect("not twice");
+            other.close(RETENTION).expect("not twice");
             assert_eq!(other.size_if_current(&log), Ok(None));
             assert!(other.add("late").expect("a closed file takes the record of a call that ran"));
         }

@@ -6,7 +6,7 @@
 use super::calls::Background;
 use super::jobs::{Callback, CallbackState, Delivery, Job};
 use super::store::Change;
-use crate::base::places::Places;
+use crate::base::semaphore::FairSemaphore;
 use crate::base::{lock, text};
 use crate::egress::{self, Dialler, PostError};
 use crate::fault::{Fault, Kind};
@@ -40,7 +40,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Sends the callbacks that are due, and removes expired results, until the host stops.
 pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {
-    let places = Places::new(MAX_ATTEMPTS_AT_ONCE.0, MAX_ATTEMPTS_AT_ONCE.1);
+    let semaphore = FairSemaphore::new(MAX_ATTEMPTS_AT_ONCE.0, MAX_ATTEMPTS_AT_ONCE.1);
     let (mut sending, mut under_way) = (JoinSet::new(), HashSet::new());
     while let Some(me) = background.upgrade() {
         let now = Timestamp::now();
@@ -56,10 +56,10 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
                 wait = wait.min(Duration::try_from(due.duration_since(now)).unwrap_or_default());
             } else {
                 under_way.insert(job.id.clone());
-                let (me, places) = (me.clone(), places.clone());
+                let (me, semaphore) = (me.clone(), semaphore.clone());
                 sending.spawn(async move {
                     // Callers take turns: many slow receivers delay only their own caller.
-                    let _place = places.enter(&job.caller).await;
+                    let _permit = semaphore.enter(&job.caller).await;
                     let id = job.id.clone();
                     me.tell(job).await;
                     id
@@ -152,7 +152,7 @@ impl Background {
             let name = "callback_secret".to_owned();
             (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
         };
-        let values = secrets::values(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
+        let values = secrets::read_all(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
         let unsigned = |person: String| delivery_fault("this host cannot sign it now", person);
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;

@@ -1,7 +1,7 @@
 //! The calls in the background that are kept, within bounds. A job that runs, or whose callback is pending, is never
 //! removed; a principal with many jobs loses its own first.
 
-use crate::base::places::{self, Claim, Place};
+use crate::base::semaphore::{self, Claim, Permit};
 use crate::base::shares::{IN_USE, Shares};
 use crate::fault::{Fault, Kind};
 use crate::service::quota::Limiter;
@@ -101,7 +101,7 @@ pub(super) struct Open {
     /// The result, if it could not be stored.
     pub unkept: Option<String>,
     /// Held until the call ended and no callback is pending.
-    place: Option<Place>,
+    place: Option<Permit>,
 }
 
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl Jobs {
         let _ = self.put(job, place);
     }
 
-    fn put(&mut self, job: Job, place: Option<Place>) -> Result<(Vec<String>, CancellationToken), Fault> {
+    fn put(&mut self, job: Job, place: Option<Permit>) -> Result<(Vec<String>, CancellationToken), Fault> {
         let cancel = CancellationToken::new();
         let (id, charge) = (job.id.clone(), charge(&job, job.bytes));
         let until = if job.is_owed() { IN_USE } else { Duration::ZERO };
@@ -189,7 +189,7 @@ impl Jobs {
 }
 
 fn charge(job: &Job, bytes: usize) -> (Claim, usize) {
-    (places::claim(MAX_STORED_BYTES[0], [(job.through().to_owned(), MAX_STORED_BYTES[1])]), CALL_BYTES + bytes)
+    (semaphore::claim(MAX_STORED_BYTES[0], [(job.through().to_owned(), MAX_STORED_BYTES[1])]), CALL_BYTES + bytes)
 }
 
 fn full() -> Fault {

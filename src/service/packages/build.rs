@@ -3,8 +3,8 @@
 
 use super::installer::{Installer, LineSink, Need, program, unusable};
 use crate::base::files::{self, Lock};
-use crate::base::places::Places;
-use crate::base::shared::{NoResult, Shared};
+use crate::base::semaphore::FairSemaphore;
+use crate::base::single_flight::{NoResult, SingleFlight};
 use crate::base::{lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
@@ -76,12 +76,12 @@ pub struct Packages {
     pub(super) audit: audit::Log,
     store: Mutex<Option<Arc<Store>>>,
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
-    building: Shared<Result<(), Fault>>,
-    fetchers: Arc<Places>,
+    building: SingleFlight<Result<(), Fault>>,
+    fetchers: Arc<FairSemaphore>,
     /// For installs without build steps, and with them.
-    builders: [Arc<Places>; 2],
+    builders: [Arc<FairSemaphore>; 2],
     /// One install for each tool.
-    tools: Arc<Places>,
+    tools: Arc<FairSemaphore>,
     /// Builds that failed, by what they were for.
     failed: Mutex<HashMap<String, (Instant, Fault)>>,
     /// What installers print, each line with the key of its build.
@@ -92,7 +92,7 @@ pub struct Packages {
 
 /// An environment.
 pub struct Ready {
-    pub held: EnvironmentLease,
+    pub lease: EnvironmentLease,
     /// The call had to wait for the build.
     pub built: bool,
 }
@@ -105,10 +105,10 @@ impl Packages {
             audit,
             store: Mutex::default(),
             npm: OnceLock::new(),
-            building: Shared::new(UNDER_WAY),
-            fetchers: Places::new(FETCHERS, FETCHERS_PER_INDEX),
-            builders: [Places::new(BUILDERS, 1), Places::new(BUILDERS, 1)],
-            tools: Places::new(UNDER_WAY, 1),
+            building: SingleFlight::new(UNDER_WAY),
+            fetchers: FairSemaphore::new(FETCHERS, FETCHERS_PER_INDEX),
+            builders: [FairSemaphore::new(BUILDERS, 1), FairSemaphore::new(BUILDERS, 1)],
+            tools: FairSemaphore::new(UNDER_WAY, 1),
             failed: Mutex::default(),
             progress: broadcast::Sender::new(LINES),
             ended: Default::default(),
@@ -118,7 +118,7 @@ impl Packages {
     /// Builds under way, those that ended well, and those that failed.
     pub fn builds(&self) -> (usize, u64, u64) {
         let [built, failed] = self.ended.each_ref().map(|many| many.load(Ordering::Relaxed));
-        (self.building.under_way(), built, failed)
+        (self.building.running(), built, failed)
     }
 
     /// The store, opened when it is first needed.
@@ -152,8 +152,8 @@ impl Packages {
         let key = self.key(&need)?;
         let found = self.hold(&key).await?;
         let built = found.is_none();
-        let held = match found {
-            Some(held) => held,
+        let lease = match found {
+            Some(lease) => lease,
             None => {
                 self.join_build(&need, &key, within, report).await?;
                 self.hold(&key).await?.ok_or_else(|| {
@@ -163,8 +163,8 @@ impl Packages {
             }
         };
         // The policy may have changed since the build.
-        check_built(&need, &held.entry.about)?;
-        Ok(Ready { held, built })
+        check_built(&need, &lease.entry.about)?;
+        Ok(Ready { lease, built })
     }
 
     /// Waits for the build of a key, and starts it if needed. Remembers a failure that another attempt would not fix.
@@ -204,7 +204,7 @@ impl Packages {
         let built = built.map_err(|_| under_way())?.map_err(|missed| {
             let (kind, message) = match missed {
                 NoResult::Full => (Kind::RateLimitError, "too many packages wait to be built in this host; try again"),
-                NoResult::Broken => (Kind::InternalError, "this tool's packages could not be built"),
+                NoResult::Panicked => (Kind::InternalError, "this tool's packages could not be built"),
             };
             Fault::new(kind, message).retryable()
         })?;

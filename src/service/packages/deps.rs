@@ -23,7 +23,7 @@ impl Service {
     pub fn need(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        if tool.manifest.handler.is_ours() {
+        if tool.manifest.handler.runs_no_script() {
             let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
             let of = |language| requirements::of_source(&tool, language, &decisions.snapshot, policies, machine);
             let mut needs = [Language::Python, Language::Nodejs].map(of).into_iter().map(|it| Need::from_decision(&it));
@@ -37,7 +37,7 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let bad = |kind, why: &str| Fault::new(kind, text::printable(why)).by_caller();
-        if !tool.manifest.handler.is_ours() {
+        if !tool.manifest.handler.runs_no_script() {
             let why = "for this tool, name the packages in files beside its script";
             return Err(bad(Kind::ParameterValidationError, why));
         }

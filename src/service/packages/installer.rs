@@ -5,7 +5,7 @@ use super::build::Packages;
 use crate::base::{lock, text};
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Manifest, Site};
+use crate::manifest::{self, Manifest, ToolPaths};
 use crate::packages::installed::Vendored;
 use crate::packages::store::Layout;
 use crate::packages::{Index, PackageRequirements};
@@ -121,7 +121,7 @@ impl<'a> Installer<'a> {
             "inputs": wanted.inputs,
             "packages": wanted.packages,
             "builds": self.need.rules.builds,
-            "index": self.index.spoken(),
+            "index": self.index.installer_url(),
             "ca": self.index.ca.as_ref().map(|(_, text)| text),
             "into": into,
             "from": from,
@@ -212,11 +212,11 @@ impl<'a> Installer<'a> {
         };
         let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
         let mut confinement = Confinement { shape: Arc::new(shape), per_call };
-        secrets::give(&mut confinement, Duration::from_secs(10), record).await?;
+        secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest, None);
-        let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
+        let site = ToolPaths { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
         let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
         let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
         // Without a ledger: what a build wrote is checked before anything uses it, and no other run writes there.
@@ -227,12 +227,12 @@ impl<'a> Installer<'a> {
         let traffic = lock(&record.traffic()).clone();
         let failed = |words: &str| {
             let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
-            Fault { person: denials::mend(&traffic, &[]), ..failed(what, &words.join("\n")) }
+            Fault { person: denials::network_hints(&traffic, &[]), ..failed(what, &words.join("\n")) }
         };
         let mut outcome = ended?.ok_or_else(|| failed(""))?;
         let hidden = self.work.display().to_string();
         outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
-        let (logs, _) = record.took(&mut outcome);
+        let (logs, _) = record.absorb_outcome(&mut outcome);
         match outcome.ending {
             Ending::Answered(answer) => answer.tree(MAX_TREE_BYTES).map_err(|_| failed("its answer is too long")),
             Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } => Err(failed(&last(logs))),

@@ -92,7 +92,7 @@ fn request(
         }
         None => {
             let texts = Value::Object(std::mem::take(&mut action.inputs.0));
-            Arguments::Inputs { texts, twice: std::mem::take(&mut action.twice) }
+            Arguments::Inputs { texts, duplicates: std::mem::take(&mut action.duplicates) }
         }
     };
     let asked_ms = action.context.timeout_ms;

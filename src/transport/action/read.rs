@@ -1,7 +1,7 @@
 //! Reads an action in either dialect: the text before it, the action or everything that is wrong with it, and warnings.
 //! An action with two possible readings is refused. No warning shows a value, since that may be a secret.
 
-use super::xml::{self, Broken, Element};
+use super::xml::{self, Element, SyntaxError};
 use crate::base::json::line_and_column;
 use crate::base::mask::Hidden;
 use crate::base::text;
@@ -42,7 +42,7 @@ pub struct Action {
     /// Texts; in the legacy dialect also lists and objects of texts.
     pub inputs: Hidden<Map<String, Value>>,
     /// Names of inputs that were given more than once.
-    pub twice: Vec<String>,
+    pub duplicates: Vec<String>,
     pub context: Context,
     pub dialect: Dialect,
 }
@@ -84,12 +84,12 @@ pub fn read(text: &str) -> ParsedText {
     let block = if is_closed(&text[start..]) {
         xml::read(text, start)
     } else {
-        Err(Broken { at: start, what: "no </ACTION> follows this <ACTION>".to_owned() })
+        Err(SyntaxError { offset: start, message: "no </ACTION> follows this <ACTION>".to_owned() })
     };
     let action = match block {
-        Err(Broken { at, what }) => {
+        Err(SyntaxError { offset: at, message }) => {
             let (line, column) = line_and_column(text, at);
-            let what = text::head(&what, 300);
+            let what = text::head(&message, 300);
             let words = format!("Malformed XML in ACTION block at line {line}, column {column}: {what}.");
             Err(unread(Fault::new(Kind::ActionParseError, words)))
         }
@@ -199,7 +199,7 @@ impl Block<'_> {
                 self.flaw(input, &words);
             }
             if action.inputs.contains_key(name) {
-                action.twice.extend((!action.twice.contains(name)).then(|| name.clone()));
+                action.duplicates.extend((!action.duplicates.contains(name)).then(|| name.clone()));
             } else {
                 action.inputs.0.insert(name.clone(), Value::String(input.text.clone()));
             }
@@ -322,8 +322,8 @@ impl Block<'_> {
 
 impl Action {
     fn new(dialect: Dialect) -> Action {
-        let (inputs, twice) = (Hidden::default(), Vec::new());
-        Action { tool: String::new(), inputs, twice, context: Context::default(), dialect }
+        let (inputs, duplicates) = (Hidden::default(), Vec::new());
+        Action { tool: String::new(), inputs, duplicates, context: Context::default(), dialect }
     }
 }
 

@@ -227,7 +227,7 @@ fn succeeded_with(output: &Value) -> Report {
 
 /// An agent's own reader: a strict one, and a search for tags as plain text.
 fn read_back(observation: &str) -> (String, String) {
-    let (root, end) = xml::read(observation, 0).unwrap_or_else(|bad| panic!("{}: {observation}", bad.what));
+    let (root, end) = xml::read(observation, 0).unwrap_or_else(|bad| panic!("{}: {observation}", bad.message));
     assert_eq!((root.name, end), ("OBSERVATION", observation.len()), "{observation}");
     let names: Vec<&str> = root.children.iter().map(|child| child.name).collect();
     assert!(names.starts_with(&["tool_id", "content"]) && names[2..].iter().all(|name| *name == "note"), "{names:?}");

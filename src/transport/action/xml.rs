@@ -18,23 +18,22 @@ pub struct Element<'t> {
     pub children: Vec<Element<'t>>,
 }
 
-/// A syntax error, and its offset.
-pub struct Broken {
-    pub at: usize,
-    pub what: String,
+pub struct SyntaxError {
+    pub offset: usize,
+    pub message: String,
 }
 
 /// Reads the element that begins at `start`. Also returns its end.
-pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
+pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxError> {
     let mut reader = Reader::from_str(&text[start..]);
     let place = |position: u64| start + usize::try_from(position).unwrap_or_default();
     let (mut open, mut elements) = (Vec::<OpenElement>::new(), 0);
     loop {
         let at = place(reader.buffer_position());
         let event = reader.read_event();
-        let event = event.map_err(|error| Broken { at: place(reader.error_position()), what: words(&error) })?;
+        let event = event.map_err(|e| SyntaxError { offset: place(reader.error_position()), message: message(&e) })?;
         let end = place(reader.buffer_position());
-        check_bounds(end - start, open.len(), elements).map_err(|what| Broken { at, what })?;
+        check_bounds(end - start, open.len(), elements).map_err(|message| SyntaxError { offset: at, message })?;
         let mut begun = |tag: &BytesStart| {
             elements += 1;
             OpenElement::new(&text[at + 1..at + 1 + tag.name().as_ref().len()], at, tag)
@@ -48,25 +47,25 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
             Event::End(_) => open.pop().map(OpenElement::done),
             Event::Eof => {
                 let (name, at) = open.last().map_or(("", at), |open| (open.element.name, open.element.at));
-                return Err(Broken { at, what: format!("<{name}> is not closed") });
+                return Err(SyntaxError { offset: at, message: format!("<{name}> is not closed") });
             }
             inside => {
                 let taken = open.last_mut().map_or(Ok(()), |open| open.take(&inside));
-                taken.map_err(|what| Broken { at, what })?;
+                taken.map_err(|message| SyntaxError { offset: at, message })?;
                 None
             }
         };
         let Some(done) = done else { continue };
         match open.last_mut() {
             Some(parent) => parent.element.children.push(done),
-            None => return plain(&text[start..end]).map(|()| (done, end)).map_err(|bad| bad.below(start)),
+            None => return check_characters(&text[start..end]).map(|()| (done, end)).map_err(|bad| bad.below(start)),
         }
     }
 }
 
-impl Broken {
-    fn below(self, start: usize) -> Broken {
-        Broken { at: start + self.at, ..self }
+impl SyntaxError {
+    fn below(self, start: usize) -> SyntaxError {
+        SyntaxError { offset: start + self.offset, ..self }
     }
 }
 
@@ -96,8 +95,8 @@ struct OpenElement<'t> {
 }
 
 impl<'t> OpenElement<'t> {
-    fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, Broken> {
-        let broken = |what: String| Broken { at, what };
+    fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, SyntaxError> {
+        let broken = |message: String| SyntaxError { offset: at, message };
         if !is_name(name) {
             return Err(broken("this < is not a tag: write &lt;, or put the value in CDATA".to_owned()));
         }
@@ -108,8 +107,8 @@ impl<'t> OpenElement<'t> {
         let mut attributes = Vec::new();
         for attribute in tag.attributes() {
             let attribute = attribute.map_err(|error| broken(format!("an attribute of <{name}>: {error}")))?;
-            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| broken(words(&error)))?;
-            if attribute.value.contains('<') || plain(&value).is_err() {
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| broken(message(&error)))?;
+            if attribute.value.contains('<') || check_characters(&value).is_err() {
                 return Err(broken(format!("an attribute of <{name}> holds a character that XML does not allow")));
             }
             attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));
@@ -121,13 +120,13 @@ impl<'t> OpenElement<'t> {
     /// Takes the content of the element, except child elements.
     fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::Text(said) if said.contains("]]>") => {
+            Event::Text(part) if part.contains("]]>") => {
                 return Err("]]> outside of CDATA: inside it, split it as ]]]]><![CDATA[>".to_owned());
             }
-            Event::Text(said) => self.run.push_str(said),
-            Event::CData(said) => {
+            Event::Text(part) => self.run.push_str(part),
+            Event::CData(part) => {
                 self.flush(false);
-                self.element.text.push_str(said);
+                self.element.text.push_str(part);
                 self.split = true;
             }
             Event::GeneralRef(reference) => {
@@ -184,17 +183,17 @@ fn is_char(c: char) -> bool {
     !(c.is_ascii_control() && !BLANK.contains(&c) && c != '\u{7f}' || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
-fn plain(text: &str) -> Result<(), Broken> {
+fn check_characters(text: &str) -> Result<(), SyntaxError> {
     let bad = text.char_indices().find(|(_, c)| !is_char(*c));
-    let what = |c: char| format!("the character U+{:04X} is not allowed in XML", u32::from(c));
-    bad.map_or(Ok(()), |(at, c)| Err(Broken { at, what: what(c) }))
+    let message = |c: char| format!("the character U+{:04X} is not allowed in XML", u32::from(c));
+    bad.map_or(Ok(()), |(at, c)| Err(SyntaxError { offset: at, message: message(c) }))
 }
 
 /// The tokenizer's message, without its heading.
-fn words(error: &Error) -> String {
+fn message(error: &Error) -> String {
     if matches!(error, Error::IllFormed(IllFormedError::UnclosedReference)) {
         return "this & is not a reference: write &amp;, or put the value in CDATA".to_owned();
     }
-    let said = error.to_string();
-    said.split_once(": ").map_or(said.as_str(), |(_, said)| said).to_owned()
+    let text = error.to_string();
+    text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest).to_owned()
 }

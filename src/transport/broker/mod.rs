@@ -8,7 +8,7 @@ mod server;
 
 pub use server::{Announcing, BrokerSettings, Descriptors, descriptors};
 
-use crate::base::places::Places;
+use crate::base::semaphore::FairSemaphore;
 use crate::broker::{Delivery, Link, LinkState, Subscription};
 use crate::service::Service;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ impl Brokers {
             let broker = Arc::new(BrokerServer {
                 service: service.clone(),
                 link,
-                running: Places::new(at_once, at_once),
+                running: FairSemaphore::new(at_once, at_once),
                 waiting: Arc::new(Semaphore::new(MAX_QUEUED_KIB)),
                 open: OpenRequests::default(),
                 answered: AtomicU64::new(0),

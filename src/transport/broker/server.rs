@@ -1,6 +1,6 @@
 //! A `[[broker]]` of the configuration, as it is served, and its descriptors.
 
-use crate::base::places::Places;
+use crate::base::semaphore::FairSemaphore;
 use crate::base::{lock, sha256_hex, text};
 use crate::broker::{Delivery, Link, MAX_ID_BYTES, Secret, Terms, Topic};
 use crate::manifest::Manifest;
@@ -53,7 +53,7 @@ pub struct BrokerServer {
     pub entry: BrokerSettings,
     pub link: Link,
     /// For calls that run.
-    pub running: Arc<Places>,
+    pub running: Arc<FairSemaphore>,
     /// For requests that are read or wait for a slot, KiB.
     pub waiting: Arc<Semaphore>,
     pub open: OpenRequests,

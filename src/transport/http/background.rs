@@ -3,7 +3,7 @@
 
 use super::reply::{self, Events, KEEP_ALIVE, Recipient, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{CallRequest, Caller, Phase, Sink};
@@ -126,7 +126,7 @@ pub fn no_such_call(words: &str) -> Refusal {
 }
 
 /// Memory for a result, taken before the result is read.
-async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Place {
+async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Permit {
     known.server.service.limiter().answer(&who.user, known.server.background.size(id)).await
 }
 

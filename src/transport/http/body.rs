@@ -4,7 +4,7 @@ use super::gate::single;
 use super::reply::{Refusal, malformed};
 use super::request::KnownRequest;
 use crate::base::json;
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::fault::{Fault, Kind};
 use axum::body::{Body, HttpBody};
 use http::{StatusCode, header};
@@ -23,7 +23,7 @@ const TIME: Duration = Duration::from_secs(30);
 /// A body that was read, and its quota until it is dropped.
 pub struct Received {
     pub text: String,
-    pub charge: Place,
+    pub charge: Permit,
     /// `CallRequest::counted`: the request was counted against its principal.
     pub counted: usize,
 }
@@ -90,7 +90,7 @@ impl Drop for PendingRequest<'_> {
         if self.counts {
             let left = malformed("The client left before its request was read.");
             // An answer would reach no client any more.
-            let _ = self.known.server.service.refuses(&self.known.caller, self.tool, left);
+            let _ = self.known.server.service.record_refusal(&self.known.caller, self.tool, left);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::reply::{self, Begun, Events, Recipient, Refusal, Response, malformed}
 use super::request::{self, KnownRequest, Start};
 use super::{background, body, tools};
 use crate::base::json::{self, Object};
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments};
@@ -301,7 +301,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     }))
 }
 
-fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, Place)) -> Speakers {
+fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, Permit)) -> Speakers {
     let body_quota = Arc::new(charge);
     let server = &start.known.server;
     let names = tools::ToolNames::new(&start.known);
@@ -363,7 +363,7 @@ struct Action {
     reading: action::ParsedText,
     request: CallRequest,
     /// The memory of the model's text, which the answer repeats.
-    kept: Place,
+    kept: Permit,
 }
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
@@ -424,7 +424,7 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
         let KnownRequest { server, caller, .. } = start.known;
-        return Ok(server.mcp.other(caller, parts).await.map(Body::new));
+        return Ok(server.mcp.get_or_delete(caller, parts).await.map(Body::new));
     }
     let received = match body::read(&start.known, "", body, |length| length > body::SMALL).await {
         Ok(received) => received,

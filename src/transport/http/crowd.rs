@@ -4,7 +4,7 @@
 //! of those. One owner has at most its share, so that long requests leave room for others.
 
 use crate::base::lock;
-use crate::base::places::{self, Claim};
+use crate::base::semaphore::{self, Claim};
 use crate::base::shares::{IN_USE, Shares};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ impl ConnectionLimiter {
     /// Three quarters of all for a user, a principal, an address or a /48, five eighths for a /56, half for a /64.
     fn charge(&self, owner: ConnectionOwner) -> (Claim, usize) {
         let shares = owner.into_iter().zip((1..7).rev()).map(|(name, eighths)| (name, self.most * eighths / 8));
-        (places::claim(self.most, shares), 1)
+        (semaphore::claim(self.most, shares), 1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Listen addresses, and the authentication that each requires. An address that others can reach needs tokens and TLS;
 //! a unix socket is for this user alone.
 
-use super::peer::{self, Kernel};
+use super::peer::{self, SocketDiag};
 use crate::base::{files, text};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -165,7 +165,7 @@ fn listens(path: &Path) -> io::Result<bool> {
 impl Socket {
     /// The user at the other end. `None`: it is not on this machine, or has no owner. `Err`: the lookup
     /// failed.
-    pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
+    pub fn uid(&self, kernel: &SocketDiag) -> io::Result<Option<u32>> {
         match self {
             Socket::Unix(stream) => peer::unix_peer(stream).map(Some),
             Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),

@@ -22,7 +22,7 @@ mod tools;
 pub use callers::Callers;
 pub use jwt::{Jwt, Terms};
 pub use listen::{Address, Listener, tls};
-pub use peer::{Kernel, unix_peer};
+pub use peer::{SocketDiag, unix_peer};
 pub use server::ServerNames;
 pub use tokens::{Tokens, make as make_token};
 
@@ -65,7 +65,7 @@ pub struct Options {
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with
 /// `--insecure`.
-pub fn wide_enough(address: &Address, callers: &Callers, tls: bool, insecure: bool) -> Result<(), String> {
+pub fn check_exposure(address: &Address, callers: &Callers, tls: bool, insecure: bool) -> Result<(), String> {
     if address.is_local() {
         return Ok(());
     }
@@ -95,7 +95,7 @@ pub async fn serve(
     let Options { callers, names, tls, brokers, announced } = options;
     let (begin, calls) = mpsc::channel(1);
     let server = Arc::new(Server {
-        mcp: transport::mcp::Streamable::new(background.service(), kill.clone()),
+        mcp: transport::mcp::StreamableHttp::new(background.service(), kill.clone()),
         service: background.service(),
         background,
         callers,
@@ -103,7 +103,7 @@ pub async fn serve(
         tls,
         brokers,
         announced,
-        kernel: Kernel::default(),
+        kernel: SocketDiag::default(),
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
         overflow: ConnectionLimiter::new(connection::OVERFLOW),

@@ -29,26 +29,26 @@ pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
 
 /// A netlink socket that stays open, so that lookups work without a free descriptor.
 #[derive(Default)]
-pub struct Kernel(Mutex<Option<Netlink>>);
+pub struct SocketDiag(Mutex<Option<Netlink>>);
 
-impl Kernel {
+impl SocketDiag {
     /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it. `None`:
     /// it has no owner. `Err`: the kernel could not be asked.
     pub fn owner(&self, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
-        let mut kept = lock(&self.0);
-        let mut kernel = match kept.take() {
+        let mut open = lock(&self.0);
+        let mut kernel = match open.take() {
             Some(kernel) => kernel,
             None => Netlink::open(SockProtocol::NetlinkSockDiag)?,
         };
-        let owner = owner(kernel.ask(BY_FAMILY, 0, &question(theirs, ours), &[]), theirs, ours)?;
+        let owner = owner(kernel.ask(BY_FAMILY, 0, &request_body(theirs, ours), &[]), theirs, ours)?;
         // Not kept after an error: a late answer would be taken for the answer to the next question.
-        *kept = Some(kernel);
+        *open = Some(kernel);
         Ok(owner)
     }
 }
 
 /// inet_diag_req_v2: one socket by both of its addresses.
-fn question(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
+fn request_body(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
     let (theirs_ip, ours_ip) = (theirs.ip().to_canonical(), ours.ip().to_canonical());
     let family = if theirs_ip.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 };
     let mut body = vec![u8::try_from(family).unwrap_or_default(), 6, 0, 0];
@@ -95,14 +95,14 @@ mod tests {
     #[test]
     fn a_kernel_that_could_not_look_has_not_said_that_nobody_is_there() {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let told = |errno| owner(Err(errno), at(1), at(2)).map_err(|why| why.raw_os_error());
-        assert_eq!(told(Errno::ENOENT), Ok(None));
-        assert_eq!(told(Errno::ENOMEM), Err(Some(Errno::ENOMEM as i32)));
+        let lookup = |errno| owner(Err(errno), at(1), at(2)).map_err(|why| why.raw_os_error());
+        assert_eq!(lookup(Errno::ENOENT), Ok(None));
+        assert_eq!(lookup(Errno::ENOMEM), Err(Some(Errno::ENOMEM as i32)));
     }
 
     #[test]
     fn the_kernel_names_the_owner_of_exactly_this_connection() {
-        let (me, kernel) = (nix::unistd::geteuid().as_raw(), Kernel::default());
+        let (me, kernel) = (nix::unistd::geteuid().as_raw(), SocketDiag::default());
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else { continue };
             let ours = listener.local_addr().unwrap();

@@ -144,7 +144,7 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
     }
     let fault = answer.extensions_mut().remove::<Fault>();
     let fault = fault.unwrap_or_else(|| malformed(format!("The request was refused with status {status}.")));
-    match service.refuses(caller, asked, fault) {
+    match service.record_refusal(caller, asked, fault) {
         Ok(()) => answer,
         Err(fault) => Refusal::from(fault).into_response(),
     }

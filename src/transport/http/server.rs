@@ -2,7 +2,7 @@
 
 use super::callers::Callers;
 use super::crowd::{ConnectionLimiter, ConnectionSlot};
-use super::peer::Kernel;
+use super::peer::SocketDiag;
 use super::reply::Refusal;
 use crate::base::lock;
 use crate::fault::{Fault, Kind};
@@ -38,8 +38,8 @@ pub struct Server {
     pub tls: Option<TlsAcceptor>,
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
-    pub mcp: transport::mcp::Streamable,
-    pub kernel: Kernel,
+    pub mcp: transport::mcp::StreamableHttp,
+    pub kernel: SocketDiag,
     pub warnings: Warnings,
     /// The connections that are served, and those beyond their number.
     pub crowd: Arc<ConnectionLimiter>,

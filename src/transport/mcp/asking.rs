@@ -1,7 +1,7 @@
 //! Questions to a client: a tool's questions (its call is repeated with the answers), and whether a person lets a call
 //! run. A newer client gets them as a result with a sealed state; an older one is asked while its request waits.
 
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
@@ -113,7 +113,7 @@ pub fn supported_asks(context: &RequestContext<RoleServer>) -> Vec<Ask> {
 }
 
 /// The error for a client that lacks a needed capability.
-pub fn missing(questions: &Questions, client: &AskableClient) -> ErrorData {
+pub fn missing_capability(questions: &Questions, client: &AskableClient) -> ErrorData {
     let missing = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
     let named: Map<String, Value> = missing.map(|ask| (ask.word().to_owned(), json!({}))).collect();
     let needed: ClientCapabilities = serde_json::from_value(Value::Object(named)).unwrap_or_default();
@@ -212,7 +212,7 @@ pub async fn ask_all(
 
 /// The open questions to persons, by the id of the call, each with the time at which it ends.
 pub struct OpenQuestions {
-    known: Mutex<HashMap<String, (Timestamp, Place)>>,
+    known: Mutex<HashMap<String, (Timestamp, Permit)>>,
     limiter: Arc<Limiter>,
 }
 
@@ -243,7 +243,7 @@ pub struct Person {
     /// Whether the caller is an operator.
     pub operator: bool,
     /// An older client, which is asked while this request waits.
-    pub older: Option<(Peer<RoleServer>, RequestId)>,
+    pub waiting_client: Option<(Peer<RoleServer>, RequestId)>,
     pub open: Arc<OpenQuestions>,
     /// A newer client's answer to an earlier question.
     pub answer: Mutex<Option<PersonAnswer>>,
@@ -275,7 +275,7 @@ impl Person {
         if digest != question.digest {
             return service::Answer::Refused(service::changed_meanwhile());
         }
-        judge(&answer, by)
+        parse_answer(&answer, by)
     }
 }
 
@@ -283,12 +283,12 @@ impl service::Ask for Person {
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, service::Answer> {
         let by = format!("{} (as the MCP client says)", question.caller);
         Box::pin(async move {
-            let Some((peer, origin)) = &self.older else { return self.ask_newer(question, by) };
+            let Some((peer, origin)) = &self.waiting_client else { return self.ask_newer(question, by) };
             let answer = match confirmation(question, self.operator) {
                 Some(form) => elicit(peer, origin, form).await.unwrap_or_default(),
                 None => Value::Null,
             };
-            judge(&answer, by)
+            parse_answer(&answer, by)
         })
     }
 }
@@ -297,8 +297,8 @@ fn refuse(kind: Kind, message: &str) -> service::Answer {
     service::Answer::Refused(Fault::new(kind, message).retryable())
 }
 
-/// Judges the form that a client sends back. Only a ticked box is a yes.
-fn judge(answer: &Value, by: String) -> service::Answer {
+/// Parses the form that a client sends back. Only a ticked box is a yes.
+fn parse_answer(answer: &Value, by: String) -> service::Answer {
     match answer["action"].as_str() {
         Some("accept") if answer["content"]["approve"] == true => service::Answer::Approved { by },
         Some("accept" | "decline") => service::Answer::Denied { by },

@@ -6,7 +6,7 @@ use super::listed::{self, Lists, ToolList};
 use super::request::McpRequest;
 use super::tasks::Tasks;
 use super::{message, results};
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
@@ -164,14 +164,15 @@ impl Frontend {
         let can = asking::supported_asks(context);
         // Only a call that may ask can come back with answers.
         let asks = again.0.is_some() || !can.is_empty();
-        let bound = if asks { asking::bind(&who.user, id, &call.arguments.same()) } else { Vec::new() };
+        let bound = if asks { asking::bind(&who.user, id, &call.arguments.canonical_text()) } else { Vec::new() };
         let SealedState { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
             Ok(opened) => opened,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
-        let older = context.meta.protocol_version().is_none().then(|| (context.peer.clone(), context.id.clone()));
+        let waiting_client =
+            context.meta.protocol_version().is_none().then(|| (context.peer.clone(), context.id.clone()));
         let (open, operator) = (self.mcp.questions.clone(), who.operator);
-        let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
+        let person = Person { operator, waiting_client, open, answer: person.into(), question: Mutex::default() };
         let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
         let client = output::AskableClient { can, answers, state };
         let call = match asked.complete(context, call) {
@@ -217,9 +218,9 @@ impl Frontend {
                 let state = SealedState { state: client.state, answers: client.answers, person: Some(person) };
                 return self.mcp.seal.ask(bound, &state, form).map(Answered::Asks);
             }
-            let questions = match report.asks.take() {
+            let questions = match report.questions.take() {
                 Some(questions) if report.error.is_none() => questions,
-                Some(questions) if modern => return Err(asking::missing(&questions, &client)),
+                Some(questions) if modern => return Err(asking::missing_capability(&questions, &client)),
                 _ => return Ok(Answered::Report(Box::new(report))),
             };
             let Some(again) = again else {
@@ -248,7 +249,7 @@ impl Frontend {
         &self,
         context: &RequestContext<RoleServer>,
         call: CallRequest,
-        kept: Place,
+        kept: Permit,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
         let client = output::AskableClient { can: asking::supported_asks(context), ..Default::default() };

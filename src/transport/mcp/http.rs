@@ -5,7 +5,7 @@ use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
 use super::sessions::{LeaseError, SessionLease, Sessions};
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, CallRequest, Caller, Service, Sink};
 use crate::transport::answers::{Payer, visible};
@@ -33,19 +33,19 @@ const LISTENS: &str = "subscriptions/listen";
 const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// The body of an answer. Dropping it ends the call: at once, or when its client may no longer reconnect.
-pub type Replies = UnsyncBoxBody<Bytes, Infallible>;
+pub type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
 /// The MCP server over HTTP.
-pub struct Streamable {
+pub struct StreamableHttp {
     mcp: Arc<Mcp>,
     sessions: Arc<Sessions>,
     rmcp: Rmcp,
 }
 
-impl Streamable {
+impl StreamableHttp {
     /// `closing` is cancelled when the server ends.
-    pub fn new(service: Arc<Service>, closing: CancellationToken) -> Streamable {
+    pub fn new(service: Arc<Service>, closing: CancellationToken) -> StreamableHttp {
         let sessions = Sessions::new(service.limiter().clone());
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
@@ -63,17 +63,17 @@ impl Streamable {
             move || Ok(Frontend::new(mcp.clone(), &closing))
         };
         let rmcp = StreamableHttpService::new(frontend, sessions.local.clone(), config);
-        Streamable { mcp, sessions, rmcp }
+        StreamableHttp { mcp, sessions, rmcp }
     }
 
     /// `POST`. `begun` is held until the answer is delivered.
     pub async fn post(
         &self,
-        (caller, approver, (counted, charge)): (Caller, Approver, (usize, Place)),
+        (caller, approver, (counted, charge)): (Caller, Approver, (usize, Permit)),
         mut parts: Parts,
         Message(received): Message,
         begun: mpsc::Sender<()>,
-    ) -> Response<Replies> {
+    ) -> Response<ReplyBody> {
         let Received { message, arguments, small } = match received {
             Ok(Some(received)) => received,
             Ok(None) => return reply(StatusCode::ACCEPTED, Bytes::new()),
@@ -125,7 +125,7 @@ impl Streamable {
     }
 
     /// `GET` and `DELETE`, which older clients send: the stream of a session, and its end.
-    pub async fn other(&self, caller: Caller, mut parts: Parts) -> Response<Replies> {
+    pub async fn get_or_delete(&self, caller: Caller, mut parts: Parts) -> Response<ReplyBody> {
         let ends = parts.method == Method::DELETE;
         let names_session = parts.headers.contains_key(SESSION);
         let lease = match self.lease(&mut parts, &caller, None) {
@@ -187,7 +187,7 @@ impl Streamable {
         parts: Parts,
         body: Bytes,
         (lease, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
-    ) -> Response<Replies> {
+    ) -> Response<ReplyBody> {
         let request = Arc::new(request);
         // From here on, dropping this request ends its call.
         let left = request.left.clone().drop_guard();
@@ -230,37 +230,37 @@ fn handle(
     CALLER.scope(caller, async move { rmcp.handle(request).await })
 }
 
-/// The body that rmcp sends, with the content of the result put in. `held` is dropped with the body.
-fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, held: impl Send + 'static) -> Replies {
+/// The body that rmcp sends, with the content of the result put in. `guard` is dropped with the body.
+fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, guard: impl Send + 'static) -> ReplyBody {
     let parts = body.into_data_stream().flat_map(move |data| {
         let Ok(data) = data;
         stream::iter(request.parts_of(&data))
     });
-    stream_replies(parts, held)
+    stream_replies(parts, guard)
 }
 
-fn stream_replies(parts: impl Stream<Item = Bytes> + Send + 'static, held: impl Send + 'static) -> Replies {
+fn stream_replies(parts: impl Stream<Item = Bytes> + Send + 'static, guard: impl Send + 'static) -> ReplyBody {
     let frames = parts.map(move |part| {
-        let _held = &held;
+        let _guard = &guard;
         Ok(Frame::data(part))
     });
     StreamBody::new(frames).boxed_unsync()
 }
 
-fn reply(status: StatusCode, bytes: Bytes) -> Response<Replies> {
+fn reply(status: StatusCode, bytes: Bytes) -> Response<ReplyBody> {
     let mut response = Response::new(Full::new(bytes).boxed_unsync());
     *response.status_mut() = status;
     response
 }
 
-fn busy(words: &str, id: Option<RequestId>) -> Response<Replies> {
+fn busy(words: &str, id: Option<RequestId>) -> Response<ReplyBody> {
     let refusal = message::refusal(ErrorCode::INTERNAL_ERROR, words, id);
     let mut response = refused(StatusCode::SERVICE_UNAVAILABLE, &refusal);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
-fn refused(status: StatusCode, refusal: &message::ErrorReply) -> Response<Replies> {
+fn refused(status: StatusCode, refusal: &message::ErrorReply) -> Response<ReplyBody> {
     let mut bytes = Vec::new();
     let written = message_of(refusal).and_then(|message| visible(&message, &mut bytes));
     let mut response = reply(status, written.map(|()| bytes).unwrap_or_default().into());

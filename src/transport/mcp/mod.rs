@@ -13,6 +13,6 @@ mod stdio;
 mod tasks;
 
 pub use frontend::Mcp;
-pub use http::{Replies, Streamable};
+pub use http::{ReplyBody, StreamableHttp};
 pub use message::Message;
 pub use stdio::{Client, serve};

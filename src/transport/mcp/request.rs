@@ -1,7 +1,7 @@
 //! The data of one request beside its message, and the content of its answer beside rmcp's.
 
 use super::results::ResultContent;
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
 use crate::service::{self, Approver, CallRequest, Caller, TraceContext};
 use crate::transport::answers::{self, Payer};
@@ -26,11 +26,11 @@ pub struct McpRequest {
     pub approver: Approver,
     pub payer: Payer,
     /// The arguments of a call, where they were cut out of the message, and the quota of the body that brought them.
-    pub arguments: Mutex<Option<(String, Option<Place>)>>,
+    pub arguments: Mutex<Option<(String, Option<Permit>)>>,
     /// `CallRequest::counted`.
     pub counted: usize,
     /// The memory of an answer that no call made, until the answer is sent.
-    pub room: Mutex<Option<Place>>,
+    pub room: Mutex<Option<Permit>>,
     pub answer: Mutex<Option<Arc<ResultContent>>>,
     /// Cancelled once the client has cancelled the request, has left, or has its answer.
     pub left: CancellationToken,

@@ -4,7 +4,7 @@
 //! times as much memory: it is put into the message while that is sent.
 
 use crate::base::json::{self, Indented};
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::base::text::{self, Visible};
 use crate::service::output::{self, OutputKind};
 use crate::service::{Report, Slot};
@@ -31,7 +31,7 @@ pub struct ResultContent {
     pub text: Bytes,
     /// The call counts as one that runs until this is sent.
     pub slot: Mutex<Option<Arc<Slot>>>,
-    _room: Place,
+    _room: Permit,
 }
 
 impl ResultContent {

@@ -4,7 +4,7 @@
 
 use super::request::McpRequest;
 use crate::base::lock;
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::service::Limiter;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -46,7 +46,7 @@ struct Session {
     requests: HashSet<RequestId>,
     /// Responses by the number that rmcp gave each.
     responses: HashMap<String, Arc<Recording>>,
-    _kept: Place,
+    _kept: Permit,
 }
 
 pub struct Sessions {
@@ -82,7 +82,7 @@ impl Sessions {
     }
 
     /// A place for one more session of this user.
-    pub async fn reserve(&self, user: &str) -> Option<Place> {
+    pub async fn reserve(&self, user: &str) -> Option<Permit> {
         self.forget(|session| session.used.elapsed() > IDLE, usize::MAX).await;
         if let Some(kept) = self.limiter.sessions.try_enter(user, 1) {
             return Some(kept);
@@ -91,7 +91,7 @@ impl Sessions {
         self.limiter.sessions.try_enter(user, 1)
     }
 
-    pub fn add(&self, id: &str, user: &str, kept: Place) {
+    pub fn add(&self, id: &str, user: &str, kept: Permit) {
         let (user, used) = (user.to_owned(), Instant::now());
         let (requests, responses) = (HashSet::new(), HashMap::new());
         let session = Session { user, used, uses: 0, requests, responses, _kept: kept };
@@ -170,7 +170,7 @@ impl Sessions {
         });
     }
 
-    fn reserve_response(&self, user: &str, bytes: usize) -> Option<Place> {
+    fn reserve_response(&self, user: &str, bytes: usize) -> Option<Permit> {
         loop {
             if let Some(room) = self.limiter.resumable.try_enter(user, bytes) {
                 return Some(room);
@@ -233,14 +233,14 @@ struct RecordingState {
     /// The latest reader and its next event. Others get none: their connection may have broken unnoticed.
     reader: Option<(u64, u64)>,
     readers: u64,
-    kept: Option<Place>,
+    kept: Option<Permit>,
 }
 
 /// One event as it is sent, and what it takes of the room for answers until it is.
 struct RecordedEvent {
     parts: Vec<Bytes>,
     bytes: usize,
-    room: Option<Place>,
+    room: Option<Permit>,
 }
 
 impl SessionLease {

@@ -5,7 +5,7 @@ use super::asking::{self, requests};
 use super::listed::Lists;
 use super::results;
 use crate::base::lock;
-use crate::base::places::Place;
+use crate::base::semaphore::Permit;
 use crate::service::{CallRequest, Service, Sink};
 use crate::transport::answers::Payer;
 use rmcp::ErrorData;
@@ -29,7 +29,7 @@ pub struct Tasks(Arc<Mutex<HashMap<String, OwnedTask>>>);
 struct OwnedTask {
     user: String,
     manager: TaskManager,
-    _kept: Place,
+    _kept: Permit,
 }
 
 impl Tasks {
@@ -45,7 +45,7 @@ impl Tasks {
     pub fn begin(
         &self,
         host: (Arc<Service>, Arc<Lists>),
-        (user, kept): (String, Place),
+        (user, kept): (String, Permit),
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
     ) -> Task {
@@ -91,7 +91,7 @@ async fn run(
     for round in 0..asking::ROUNDS {
         let (tool, again) = (call.tool.clone(), call.again());
         let mut report = service.call(call, Sink::none()).await;
-        let questions = match report.asks.take() {
+        let questions = match report.questions.take() {
             Some(questions) if report.error.is_none() => questions,
             _ => {
                 lists.find(&service, caller).rename(&mut report);

@@ -15,7 +15,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// A root that the relay trusts, with the certificates of `a.test` and of `b.test`.
 struct World {
-    trust: tls::Trust,
+    trust: tls::TlsConfig,
     a: TlsAcceptor,
     b: TlsAcceptor,
 }

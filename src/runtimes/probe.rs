@@ -36,7 +36,7 @@ struct CachedAnswer {
     asked: u64,
 }
 
-pub(super) struct Asker<'a> {
+pub(super) struct InterpreterProbe<'a> {
     /// Folders of the search path that may be trusted: a launcher finds its own programs there.
     search_path: OsString,
     home: OsString,
@@ -45,15 +45,15 @@ pub(super) struct Asker<'a> {
     cache: Option<PathBuf>,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> InterpreterProbe<'a> {
     /// `folders`: the folders of the search path that were accepted.
-    pub(super) fn new(folders: &[PathBuf], off_limits: &'a OffLimits) -> Asker<'a> {
+    pub(super) fn new(folders: &[PathBuf], off_limits: &'a OffLimits) -> InterpreterProbe<'a> {
         let folder = files::cache_folder(|name| std::env::var_os(name));
         let cache = folder.map(|folder| folder.join("runtimes.json")).filter(|path| off_limits.check(path).is_ok());
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         // Launchers obey files in the home: that of somebody else (which sudo can leave in HOME) is not used.
         let own = |home: &OsString| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok();
-        Asker {
+        InterpreterProbe {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
             home: std::env::var_os("HOME").filter(own).unwrap_or_else(|| "/".into()),
             off_limits,
@@ -168,13 +168,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cache = folder.path().join("cache/toolhost/runtimes.json");
         let (off_limits, search_path, home) = (OffLimits::default(), "/usr/bin:/bin".into(), "/".into());
-        let asker = Asker { search_path, home, off_limits: &off_limits, cache: Some(cache.clone()) };
+        let probe = InterpreterProbe { search_path, home, off_limits: &off_limits, cache: Some(cache.clone()) };
         let (launcher, count) = (folder.path().join("launcher"), folder.path().join("count"));
         let script = |text: &str| {
             write(&launcher, format!("#!/bin/sh\necho x >> {}\n{text}\n", count.display())).expect("launcher");
             set_permissions(&launcher, Permissions::from_mode(0o755)).expect("mode");
         };
-        let asked = || (asker.version(&launcher), read_to_string(&count).expect("count").lines().count());
+        let asked = || (probe.version(&launcher), read_to_string(&count).expect("count").lines().count());
         script("echo \"${CARGO_MANIFEST_DIR-none} $PWD\"");
         assert_eq!(asked(), (Ok("none /".to_owned()), 1));
         assert_eq!(asked().1, 1, "asked once");

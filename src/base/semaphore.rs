@@ -1,5 +1,5 @@
 //! A fair, weighted semaphore with a limit for each key (a principal, a tool). A claim lists the keys that a waiter's
-//! places count against. Free places go to the claim whose keys hold the fewest. Only waiters with equal claims queue
+//! permits count against. Free permits go to the claim whose keys hold the fewest. Only waiters with equal claims queue
 //! behind one another.
 
 use super::lock;
@@ -8,59 +8,59 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 #[derive(Debug)]
-pub struct Places {
-    state: Mutex<PlacesState>,
-    /// How many places there are in all.
+pub struct FairSemaphore {
+    state: Mutex<SemaphoreState>,
+    /// How many permits there are in all.
     pub all: usize,
     /// The default limit of one key.
     pub each: usize,
 }
 
 #[derive(Debug, Default)]
-struct PlacesState {
-    held: HashMap<String, usize>,
-    /// Waiting claims in round-robin order. Each has its waiters, with the places they need, in order of arrival.
+struct SemaphoreState {
+    in_use: HashMap<String, usize>,
+    /// Waiting claims in round-robin order. Each has its waiters, with the permits they need, in order of arrival.
     waiting: VecDeque<(Claim, Queue)>,
 }
 
-type Queue = VecDeque<(usize, oneshot::Sender<Place>)>;
+type Queue = VecDeque<(usize, oneshot::Sender<Permit>)>;
 
-/// The keys that a place counts against, from the widest to the narrowest, each with the most places it may have.
+/// The keys that a permit counts against, from the widest to the narrowest, each with the most permits it may have.
 pub type Claim = Vec<(String, usize)>;
 
-/// Makes a claim: at most `all` places in all, and at most the given number for each key.
+/// Makes a claim: at most `all` permits in all, and at most the given number for each key.
 pub fn claim(all: usize, keys: impl IntoIterator<Item = (String, usize)>) -> Claim {
     let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), most));
     [("all".to_owned(), all)].into_iter().chain(keys).collect()
 }
 
-/// One place or more, until it is dropped.
+/// One permit or more, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct Permit {
+    semaphore: Arc<FairSemaphore>,
     pub(super) claim: Claim,
     pub(super) size: usize,
 }
 
 /// One waiter in a queue. Dropping it ends the wait.
-struct Waiter<'p>(&'p Arc<Places>, oneshot::Receiver<Place>);
+struct Waiter<'p>(&'p Arc<FairSemaphore>, oneshot::Receiver<Permit>);
 
-impl Places {
-    pub fn new(all: usize, each: usize) -> Arc<Places> {
-        Arc::new(Places { state: Mutex::default(), all, each })
+impl FairSemaphore {
+    pub fn new(all: usize, each: usize) -> Arc<FairSemaphore> {
+        Arc::new(FairSemaphore { state: Mutex::default(), all, each })
     }
 
     pub fn claim_for(&self, key: &str) -> Claim {
         claim(self.all, [(key.to_owned(), self.each)])
     }
 
-    /// Waits for one place. Dropping the future ends the wait and takes no place.
-    pub async fn enter(self: &Arc<Self>, key: &str) -> Place {
+    /// Waits for one permit. Dropping the future ends the wait and takes no permit.
+    pub async fn enter(self: &Arc<Self>, key: &str) -> Permit {
         self.enter_as(self.claim_for(key), 1).await
     }
 
-    /// Waits for so many places. A claim of no places waits only behind equal claims.
-    pub async fn enter_as(self: &Arc<Self>, claim: Claim, size: usize) -> Place {
+    /// Waits for so many permits. A claim of no permits waits only behind equal claims.
+    pub async fn enter_as(self: &Arc<Self>, claim: Claim, size: usize) -> Permit {
         let (send, receive) = oneshot::channel();
         let mut waiter = Waiter(self, receive);
         self.hand_out(|state| match state.waiting.iter_mut().find(|(other, _)| *other == claim) {
@@ -68,34 +68,34 @@ impl Places {
             None => state.waiting.push_back((claim, VecDeque::from([(size, send)]))),
         });
         match (&mut waiter.1).await {
-            Ok(place) => place,
+            Ok(permit) => permit,
             // A sender is dropped unused only where its receiver is gone.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Takes places if they are free now. Never waits.
-    pub fn try_enter(self: &Arc<Self>, key: &str, size: usize) -> Option<Place> {
+    /// Takes permits if they are free now. Never waits.
+    pub fn try_enter(self: &Arc<Self>, key: &str, size: usize) -> Option<Permit> {
         self.try_enter_as(&self.claim_for(key), size)
     }
 
-    pub fn try_enter_as(self: &Arc<Self>, claim: &Claim, size: usize) -> Option<Place> {
-        let mut place = self.none();
-        place.charge(claim, size).is_ok().then_some(place)
+    pub fn try_enter_as(self: &Arc<Self>, claim: &Claim, size: usize) -> Option<Permit> {
+        let mut permit = self.none();
+        permit.charge(claim, size).is_ok().then_some(permit)
     }
 
-    /// A place of no size, which counts against no key.
-    pub(super) fn none(self: &Arc<Self>) -> Place {
-        Place { places: self.clone(), claim: Claim::new(), size: 0 }
+    /// A permit of no size, which counts against no key.
+    pub(super) fn none(self: &Arc<Self>) -> Permit {
+        Permit { semaphore: self.clone(), claim: Claim::new(), size: 0 }
     }
 
     pub fn waiting(&self) -> usize {
         lock(&self.state).waiting.iter().map(|(_, queue)| queue.len()).sum()
     }
 
-    /// Changes the state, then hands free places to waiters.
-    fn hand_out<T>(self: &Arc<Self>, change: impl FnOnce(&mut PlacesState) -> T) -> T {
-        let mut given = Vec::new();
+    /// Changes the state, then hands free permits to waiters.
+    fn hand_out<T>(self: &Arc<Self>, change: impl FnOnce(&mut SemaphoreState) -> T) -> T {
+        let mut granted = Vec::new();
         let changed = {
             let mut state = lock(&self.state);
             let changed = change(&mut state);
@@ -107,7 +107,7 @@ impl Places {
             while let Some((claim, mut queue)) = state.next().and_then(|at| state.waiting.remove(at)) {
                 if let Some((size, to)) = queue.pop_front() {
                     state.add(&claim, size);
-                    given.push((to, Place { places: self.clone(), claim: claim.clone(), size }));
+                    granted.push((to, Permit { semaphore: self.clone(), claim: claim.clone(), size }));
                 }
                 // The claim's other waiters go behind all other claims.
                 if !queue.is_empty() {
@@ -116,35 +116,35 @@ impl Places {
             }
             changed
         };
-        for (to, place) in given {
-            // If the waiter left just now, its place is dropped here and goes to the next.
-            let _ = to.send(place);
+        for (to, permit) in granted {
+            // If the waiter left just now, its permit is dropped here and goes to the next.
+            let _ = to.send(permit);
         }
         changed
     }
 }
 
-impl PlacesState {
-    fn held(&self, key: &str) -> usize {
-        self.held.get(key).copied().unwrap_or_default()
+impl SemaphoreState {
+    fn in_use(&self, key: &str) -> usize {
+        self.in_use.get(key).copied().unwrap_or_default()
     }
 
-    /// The narrowest key of the claim that has no room for `size` more places.
+    /// The narrowest key of the claim that has no room for `size` more permits.
     fn full<'c>(&self, claim: &'c Claim, size: usize) -> Option<&'c str> {
-        let full = |(key, most): &&(String, usize)| self.held(key) + size > *most;
+        let full = |(key, most): &&(String, usize)| self.in_use(key) + size > *most;
         claim.iter().rev().find(full).map(|(key, _)| key.as_str())
     }
 
     fn add(&mut self, claim: &Claim, size: usize) {
-        claim.iter().for_each(|(key, _)| *self.held.entry(key.clone()).or_default() += size);
+        claim.iter().for_each(|(key, _)| *self.in_use.entry(key.clone()).or_default() += size);
     }
 
     fn remove(&mut self, claim: &Claim, size: usize) {
         for (key, _) in claim {
-            if let Some(held) = self.held.get_mut(key) {
-                *held -= size;
-                if *held == 0 {
-                    self.held.remove(key);
+            if let Some(count) = self.in_use.get_mut(key) {
+                *count -= size;
+                if *count == 0 {
+                    self.in_use.remove(key);
                 }
             }
         }
@@ -153,16 +153,16 @@ impl PlacesState {
     /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
         let fits = |(claim, queue): &(Claim, Queue)| self.full(claim, queue[0].0).is_none();
-        let held = |claim: &Claim| claim.iter().map(|(key, _)| self.held(key)).collect::<Vec<_>>();
+        let in_use = |claim: &Claim| claim.iter().map(|(key, _)| self.in_use(key)).collect::<Vec<_>>();
         let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| fits(waiting));
-        ready.min_by_key(|(_, (claim, _))| held(claim)).map(|(at, _)| at)
+        ready.min_by_key(|(_, (claim, _))| in_use(claim)).map(|(at, _)| at)
     }
 }
 
-impl Place {
-    /// Moves this place to another claim and size. `Err`: the key that has no room; nothing has changed.
+impl Permit {
+    /// Moves this permit to another claim and size. `Err`: the key that has no room; nothing has changed.
     pub fn charge<'c>(&mut self, claim: &'c Claim, size: usize) -> Result<(), &'c str> {
-        self.places.clone().hand_out(|state| {
+        self.semaphore.clone().hand_out(|state| {
             state.remove(&self.claim, self.size);
             let full = state.full(claim, size);
             if full.is_none() {
@@ -173,7 +173,7 @@ impl Place {
         })
     }
 
-    /// Changes the size of this place. False: the new size does not fit, and nothing has changed.
+    /// Changes the size of this permit. False: the new size does not fit, and nothing has changed.
     pub fn resize(&mut self, size: usize) -> bool {
         self.charge(&self.claim.clone(), size).is_ok()
     }
@@ -187,7 +187,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let _ = self.charge(&Claim::new(), 0);
     }
@@ -201,20 +201,20 @@ mod tests {
 
     #[test]
     fn equal_claims_take_turns_and_whoever_holds_the_fewest_goes_first() {
-        let places = Places::new(2, 2);
-        let claim = |who: &str| places.claim_for(who);
-        let _held = places.enter_as(claim("a"), 1).now_or_never().expect("room");
-        let first = places.enter("x").now_or_never().expect("room");
-        let mut waits = ["a", "a", "b", "c"].map(|who| Box::pin(places.enter_as(claim(who), 1)));
+        let semaphore = FairSemaphore::new(2, 2);
+        let claim = |who: &str| semaphore.claim_for(who);
+        let _held = semaphore.enter_as(claim("a"), 1).now_or_never().expect("room");
+        let first = semaphore.enter("x").now_or_never().expect("room");
+        let mut waits = ["a", "a", "b", "c"].map(|who| Box::pin(semaphore.enter_as(claim(who), 1)));
         let mut poll = || waits.iter_mut().map(|wait| wait.now_or_never()).collect::<Vec<_>>();
-        assert!(poll().iter().all(Option::is_none) && places.waiting() == 4);
+        assert!(poll().iter().all(Option::is_none) && semaphore.waiting() == 4);
         drop(first);
         let mut order = Vec::new();
         for _ in 0..4 {
             let given = waits.iter_mut().position(|wait| wait.now_or_never().is_some());
             order.extend(given.map(|at| ["a", "a", "b", "c"][at]));
             if let Some(at) = given {
-                waits[at] = Box::pin(places.enter_as(vec![("late".to_owned(), 0)], 1));
+                waits[at] = Box::pin(semaphore.enter_as(vec![("late".to_owned(), 0)], 1));
             }
         }
         assert_eq!(order, ["b", "c", "a", "a"]);
@@ -222,12 +222,12 @@ mod tests {
 
     #[test]
     fn a_large_claim_is_waited_for_by_equal_ones_until_it_is_given_up() {
-        let places = Places::new(8, 8);
-        let _held = places.try_enter_as(&places.claim_for("a"), 5).expect("room");
-        let mut large = Box::pin(places.enter_as(places.claim_for("a"), 4));
+        let semaphore = FairSemaphore::new(8, 8);
+        let _held = semaphore.try_enter_as(&semaphore.claim_for("a"), 5).expect("room");
+        let mut large = Box::pin(semaphore.enter_as(semaphore.claim_for("a"), 4));
         assert!((&mut large).now_or_never().is_none());
-        let mut none = pin!(places.enter_as(places.claim_for("a"), 0));
-        assert!((&mut none).now_or_never().is_none() && places.enter("b").now_or_never().is_some());
+        let mut none = pin!(semaphore.enter_as(semaphore.claim_for("a"), 0));
+        assert!((&mut none).now_or_never().is_none() && semaphore.enter("b").now_or_never().is_some());
         drop(large);
         assert!(none.now_or_never().is_some());
     }

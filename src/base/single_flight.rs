@@ -11,31 +11,29 @@ use std::future::Future;
 use std::sync::Mutex;
 use tokio::task::AbortHandle;
 
-pub struct Shared<T: Clone> {
+pub struct SingleFlight<T: Clone> {
     /// Tasks by key. Some of them may have ended.
-    begun: Mutex<HashMap<String, (AbortHandle, Work<T>)>>,
+    tasks: Mutex<HashMap<String, (AbortHandle, Work<T>)>>,
     most: usize,
 }
 
 /// Resolves to `None` if the work panicked.
 type Work<T> = future::Shared<BoxFuture<'static, Option<T>>>;
 
-/// Why a key has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResult {
     /// Too many tasks are running, so this one was not started.
     Full,
-    /// The work panicked.
-    Broken,
+    Panicked,
 }
 
-impl<T: Clone + Send + Sync + 'static> Shared<T> {
-    pub fn new(most: usize) -> Shared<T> {
-        Shared { begun: Mutex::default(), most }
+impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
+    pub fn new(most: usize) -> SingleFlight<T> {
+        SingleFlight { tasks: Mutex::default(), most }
     }
 
-    pub fn under_way(&self) -> usize {
-        lock(&self.begun).values().filter(|(task, _)| !task.is_finished()).count()
+    pub fn running(&self) -> usize {
+        lock(&self.tasks).values().filter(|(task, _)| !task.is_finished()).count()
     }
 
     /// Waits for the work of this key, and begins it if it is not under way.
@@ -44,22 +42,22 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let result = {
-            let mut begun = lock(&self.begun);
-            begun.retain(|_, (task, _)| !task.is_finished());
-            match begun.get(key) {
+            let mut tasks = lock(&self.tasks);
+            tasks.retain(|_, (task, _)| !task.is_finished());
+            match tasks.get(key) {
                 Some((_, result)) => result.clone(),
-                None if begun.len() >= self.most => return Err(NoResult::Full),
+                None if tasks.len() >= self.most => return Err(NoResult::Full),
                 None => {
                     let task = tokio::spawn(work());
                     let (handle, result) = (task.abort_handle(), task.map(Result::ok).boxed().shared());
-                    begun.insert(key.to_owned(), (handle, result.clone()));
+                    tasks.insert(key.to_owned(), (handle, result.clone()));
                     result
                 }
             }
         };
-        let result = result.await.ok_or(NoResult::Broken);
+        let result = result.await.ok_or(NoResult::Panicked);
         // Drop results without a reader: one can hold an open file.
-        lock(&self.begun).retain(|_, (task, _)| !task.is_finished());
+        lock(&self.tasks).retain(|_, (task, _)| !task.is_finished());
         result
     }
 }
@@ -73,7 +71,7 @@ mod tests {
 
     #[tokio::test]
     async fn callers_share_one_task_that_outlives_them() {
-        let (shared, begun) = (Shared::new(1), Arc::new(AtomicUsize::new(0)));
+        let (tasks, begun) = (SingleFlight::new(1), Arc::new(AtomicUsize::new(0)));
         let work = || {
             let begun = Arc::clone(&begun);
             async move {
@@ -81,13 +79,13 @@ mod tests {
                 begun.fetch_add(1, Ordering::SeqCst) + 1
             }
         };
-        let early = tokio::time::timeout(Duration::from_millis(5), shared.join("a", work)).await;
-        assert!(early.is_err() && shared.under_way() == 1, "no caller waits for it any more");
-        assert_eq!(shared.join("b", || async { 2 }).await, Err(NoResult::Full));
-        let (one, other) = tokio::join!(shared.join("a", work), shared.join("a", work));
+        let early = tokio::time::timeout(Duration::from_millis(5), tasks.join("a", work)).await;
+        assert!(early.is_err() && tasks.running() == 1, "no caller waits for it any more");
+        assert_eq!(tasks.join("b", || async { 2 }).await, Err(NoResult::Full));
+        let (one, other) = tokio::join!(tasks.join("a", work), tasks.join("a", work));
         assert_eq!((one, other), (Ok(1), Ok(1)));
-        assert_eq!(shared.join("a", work).await, Ok(2), "it was done, so this is another");
-        assert_eq!(shared.join("a", || async { if true { panic!("a bug") } else { 1 } }).await, Err(NoResult::Broken));
-        assert_eq!(shared.join("a", || async { 3 }).await, Ok(3), "a panic blocks no caller");
+        assert_eq!(tasks.join("a", work).await, Ok(2), "it was done, so this is another");
+        assert_eq!(tasks.join("a", || async { if true { panic!("a bug") } else { 1 } }).await, Err(NoResult::Panicked));
+        assert_eq!(tasks.join("a", || async { 3 }).await, Ok(3), "a panic blocks no caller");
     }
 }

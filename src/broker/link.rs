@@ -20,8 +20,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Deliveries that may wait to be read.
 const MAX_DELIVERIES: usize = 16;
-/// Time limit for connecting and declaring. After each timeout it doubles, up to `MAX_CONNECT_TIMEOUT`: a broker that has
-/// just started, or is busy, may need longer.
+/// Time limit for connecting and declaring. Each timeout doubles it, up to `MAX_CONNECT_TIMEOUT`: a broker that has just
+/// started, or is busy, may need longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause between two attempts.

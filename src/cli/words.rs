@@ -134,8 +134,8 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
     out
 }
 
-/// Rows under their headings: a column is `member` or `member=heading`. A cell that is longer than `MAX_COLUMN_CHARS` pushes the
-/// rest of its row to the right.
+/// Rows under their headings: a column is `member` or `member=heading`. A cell longer than `MAX_COLUMN_CHARS`
+/// pushes the rest of its row to the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let columns = columns.iter().map(|column| column.split_once('=').unwrap_or((*column, *column)));
     let columns: Vec<(&str, String)> = columns.map(|(name, heading)| (name, title(heading).to_uppercase())).collect();

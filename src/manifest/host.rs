@@ -106,8 +106,8 @@ pub fn canonical_name(written: &str) -> Option<String> {
     (plain(&name, true) && !looks_like_address(&name)).then_some(name)
 }
 
-/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: allows `_`, as in names
-/// that are looked up (`_sip._tcp`).
+/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: allows `_`, as in
+/// names that are looked up (`_sip._tcp`).
 fn plain(name: &str, underscore: bool) -> bool {
     let good_label = |label: &str| {
         (1..=63).contains(&label.len())

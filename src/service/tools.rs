@@ -115,7 +115,7 @@ impl Service {
         }
     }
 
-    /// Keeps the present rules: newer ones cannot be read, and nobody requested a reload. Reloads every source of
+    /// Keeps the present rules: newer ones cannot be read, and no reload was requested. Reloads every source of
     /// the registry; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);

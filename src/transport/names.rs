@@ -124,7 +124,11 @@ mod tests {
         }
         let spaced = Names::new([(&*format!("{}:x", "n".repeat(70)), None)].into_iter());
         let taken = spaced.ids.keys().next().expect("a name").replacen("__", ":", 1);
-        assert_ne!(name_of(&taken), *spaced.ids.keys().next().expect("a name"), "a changed name is no plain id's");
+        assert_ne!(
+            name_of(&taken),
+            *spaced.ids.keys().next().expect("a name"),
+            "a plain id cannot have a changed name"
+        );
         assert_eq!(names.name("core:run-code").as_deref(), Some("core__run-code"), "a plain id keeps its letters");
         assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
         assert_eq!(names.nearest("zzz"), None);

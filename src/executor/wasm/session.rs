@@ -374,7 +374,7 @@ pub async fn count_writes<T>(
             }
         }
     };
-    tokio::time::timeout(left.saturating_add(MAX_LAST_COUNT), counted).await.unwrap_or(Ok(Err(SessionError::Late)))
+    tokio::time::timeout(left.saturating_add(MAX_LAST_COUNT), counted).await.unwrap_or(Ok(Err(SessionError::TimedOut)))
 }
 
 /// Asks a file system on a thread of its own, because it may not answer.

@@ -236,3 +236,31 @@ fn a_file_too_large_is_an_error_number_or_the_end() {
     let ended = playground.expect("esc:large", r#"{"ends": true}"#, "ResourceLimitError");
     assert!(ended.error().1.contains("fileBytes"), "{ended:?}");
 }
+
+/// Only what the call changed is published: not what others changed meanwhile, and however many files lie beside it.
+#[test]
+fn a_call_puts_back_nothing_that_it_did_not_change() {
+    let script = "(out / 'mine.csv').write_text('1')\n(out / 'private.csv').write_text('2')\n\
+        while not Path('go/on').exists():\n    time.sleep(0.02)\nprint(1)\n";
+    let playground = playground(Who::ours());
+    let access = json!({"allowRead": ["self", "go/**"], "allowWrite": ["out/*.csv"]});
+    let more = json!({"securityContext": {"fileAccess": access}});
+    let out = playground.tool("late", "python", &format!("{START}{script}"), more).join("out");
+    let go = out.with_file_name("go");
+    [&out, &go].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+    (0..1100).for_each(|n| fs::write(out.join(format!("{n}.txt")), "x").unwrap());
+    ["private.csv", "old.csv", "gone.csv"].iter().for_each(|name| fs::write(out.join(name), "old").unwrap());
+    playground.settle();
+    fs::set_permissions(out.join("private.csv"), fs::Permissions::from_mode(0o600)).unwrap();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| playground.expect("esc:late", "{}", "ok 1"));
+        playground.runs("user_scripts/late/main.py", 1);
+        fs::write(out.join("old.csv"), "newer").unwrap();
+        fs::remove_file(out.join("gone.csv")).unwrap();
+        fs::write(go.join("on"), "").unwrap();
+        assert_eq!(told(&late.join().unwrap()).into_keys().collect::<Vec<_>>(), ["out/mine.csv", "out/private.csv"]);
+    });
+    let kept: BTreeMap<_, _> = files(&out).into_iter().filter(|(name, _)| name.ends_with("csv")).collect();
+    assert_eq!(kept, are(&[("mine.csv", "1"), ("old.csv", "newer"), ("private.csv", "2")]));
+    assert_eq!(fs::metadata(out.join("private.csv")).unwrap().mode() & 0o777, 0o600, "as private as before");
+}

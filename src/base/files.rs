@@ -37,7 +37,10 @@ pub fn whole(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
     if !facts.is_file() {
         return Err(io::Error::other("is not a regular file"));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(facts.len().min(most)).unwrap_or(0) + 1);
+    if facts.len() > most {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(facts.len()).unwrap_or(0) + 1);
     // The file may have grown meanwhile.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= most))
@@ -126,7 +129,7 @@ impl AsFd for Folder {
 }
 
 impl Folder {
-    /// Opens a folder that is there.
+    /// Opens an existing folder.
     pub fn open(path: &Path) -> io::Result<Folder> {
         Ok(Folder { at: walk(path, false)? })
     }
@@ -207,7 +210,8 @@ impl Folder {
 
     /// The names in this folder, as far as they are text.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        Ok(names_in(&self.at)?.map_while(Result::ok).filter_map(|name| name.into_string().ok()).collect())
+        let names: Vec<CString> = names_in(&self.at)?.collect::<nix::Result<_>>()?;
+        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// Takes the lock of this name for as long as the result lives; `None`: another holder has it. The lock's file is
@@ -341,7 +345,7 @@ fn check_owner(owner: u32, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Re
     Err(refused(format!("{what}, who could replace what lies in it")))
 }
 
-/// Why a file of this id is not used.
+/// Why no file of this uid is used.
 pub fn foreign(uid: u32) -> String {
     let anybody =
         if is_anybody(uid) { ", which stands for everybody without an id in this user namespace" } else { "" };
@@ -359,7 +363,7 @@ pub fn is_trusted(uid: u32) -> bool {
     (uid == 0 || uid == geteuid().as_raw()) && !is_anybody(uid)
 }
 
-/// Whether a folder on the way to ours, or a program of the machine, may belong to an id. In a user namespace those of
+/// Whether a folder above one of ours, or a program of the machine, may belong to an id. In a user namespace those of
 /// the machine's root have the overflow id; where everybody may make names (/tmp) it may be anybody's.
 pub fn is_of_system(uid: u32, path: &Path) -> bool {
     let sticky = || path.parent().and_then(|above| above.metadata().ok()).is_some_and(|of| of.mode() & STICKY != 0);
@@ -430,7 +434,7 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
 }
 
 /// The links that the kernel would follow to open `path`, in order, each as a path whose folder holds no link; and the
-/// path at their end, whether or not it is there.
+/// path at their end, whether or not it exists.
 pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
     let mut met = Vec::new();
     let mut done = PathBuf::from("/");
@@ -470,14 +474,9 @@ fn names(path: &Path) -> Vec<OsString> {
     kept.map(|c| c.as_os_str().to_owned()).rev().collect()
 }
 
-/// The path with links resolved. If it does not exist yet, links are resolved in the part that exists.
+/// The path with links resolved, whether or not there is something at its end.
 pub fn resolved(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    match there.and_then(|(above, real)| Some((real, path.strip_prefix(above).ok()?))) {
-        Some((real, rest)) if rest.as_os_str().is_empty() => real,
-        Some((real, rest)) => real.join(rest),
-        None => path.to_path_buf(),
-    }
+    way(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned())).1
 }
 
 #[cfg(test)]

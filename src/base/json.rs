@@ -88,7 +88,7 @@ const PRIVATE: &str = "$serde_json::private::";
 /// Reads one document, token by token, and copies it in compact form.
 struct Parser<'t> {
     tokens: Tokens<'t>,
-    /// The token at hand, empty at the end of the text, and where it begins.
+    /// The current token, empty at the end of the text, and where it begins.
     part: &'t str,
     at: usize,
     dialect: Dialect,
@@ -128,7 +128,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Copies the token at hand and goes on.
+    /// Copies the current token and goes on.
     fn copy(&mut self) -> Result<(), Problem> {
         self.compact.push_str(self.part);
         self.advance()
@@ -221,7 +221,7 @@ impl<'t> Parser<'t> {
         Ok(Cow::Owned(characters))
     }
 
-    /// A fault at the token at hand.
+    /// A fault at the current token.
     fn fault<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         let pointer = self.path.iter().map(|segment| format!("/{}", escape_segment(segment))).collect();
         Err(problem(self.tokens.text, self.at, pointer, message))
@@ -423,7 +423,7 @@ impl<'t> Iterator for Tokens<'t> {
         let at = self.text.len() - rest.len();
         let length = match rest.as_bytes() {
             [] => return None,
-            // One more than there is: the string is not closed.
+            // Beyond the end: the string is not closed.
             [b'"', ..] => string_length(rest).unwrap_or(rest.len() + 1),
             [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
             [b'/', b'*', ..] => rest[2..].find("*/").map_or(rest.len(), |end| end + 4),
@@ -449,7 +449,7 @@ fn string_length(text: &str) -> Option<usize> {
     end.map(|at| at + 2)
 }
 
-/// A `/` of no comment is a token of one byte.
+/// A single `/` is a token of one byte.
 fn is_comment(part: &str) -> bool {
     part.starts_with('/') && part.len() > 1
 }

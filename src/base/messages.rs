@@ -32,10 +32,13 @@ pub fn send<T: Serialize>(socket: BorrowedFd, message: &T, descriptors: &[Borrow
     Ok(())
 }
 
+/// The most descriptors that the kernel passes in one message (unix(7)).
+const SCM_MAX_FD: usize = 253;
+
 /// Receives one message; `None` when the other end is gone.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> std::io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0u8; MAX_MESSAGE];
-    let mut space = cmsg_space!([RawFd; MAX_DESCRIPTORS]);
+    let mut space = cmsg_space!([RawFd; SCM_MAX_FD]);
     let (length, descriptors) = {
         let mut slices = [IoSliceMut::new(&mut buffer)];
         let got = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;

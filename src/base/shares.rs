@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// The time of an entry that stays until it is removed.
 pub const IN_USE: Duration = Duration::MAX;
 
-/// The time since some moment.
+/// Time since a fixed moment.
 pub fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed()

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 /// Where the content of a record starts: after the mark and the digest.
 const HEADER_BYTES: u64 = 8 + 32;
-/// How exact the time of the last use is.
+/// Precision of the time of last use.
 const USE_PRECISION: Duration = Duration::from_secs(60);
 /// An unfinished record of this age, seconds, belongs to no host that still runs.
 const ABANDONED_AFTER_SECONDS: i64 = 3600;
@@ -39,7 +39,7 @@ pub struct RecordKind {
     pub has_tree: bool,
 }
 
-/// Limits for all records and trees together. Beyond them, those that were not used for longest are removed.
+/// Limits for all records and trees together. Beyond them, those unused for longest are removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub bytes: u64,
@@ -121,7 +121,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Gone already where it was finished.
+        // Already gone if it was finished.
         let _ = self.folder.remove(&self.temporary);
     }
 }
@@ -299,7 +299,7 @@ impl ContentStore {
     }
 
     /// Removes leftovers of killed hosts, records without a tree, and trees without a record. Beyond the limits it also
-    /// removes what was not used for longest. `tree_of`: the tree that the record of a key names, if it can be read.
+    /// removes what was unused longest. `tree_of`: the tree that the record of a key names, if it can be read.
     /// Files that cannot be removed stay for the next time.
     pub fn tidy(&self, tree_of: &dyn Fn(&str) -> Option<Tree>) -> io::Result<()> {
         let mut records = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Largest body that is published, bytes: Pulsar's brokers cut the connection at 5 MiB, metadata included.
+/// Largest body that is published, bytes: over 5 MiB with metadata, Pulsar ends the connection.
 pub const MAX_BODY_BYTES: usize = 5_000_000;
 /// Longest `id`, bytes. It is part of the same message as the body.
 pub const MAX_ID_BYTES: usize = 1024;
@@ -55,7 +55,7 @@ pub struct Delivery {
     pub body: Vec<u8>,
     /// A consumer received the message before, and may have acted on it.
     pub redelivered: bool,
-    /// How often it was put back by `again`.
+    /// How often `again` put it back.
     pub attempt: u32,
     pub trace: Trace,
     pub(super) hold: Option<Box<dyn Hold>>,

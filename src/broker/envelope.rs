@@ -20,7 +20,7 @@ pub struct ToolServiceRequest {
     /// JSON text; empty text is an empty map.
     #[serde(deserialize_with = "text_or_null")]
     pub arguments: String,
-    /// The message is itself a reply. An answer to it could arrive as a request again, without end.
+    /// The message is itself a reply. Its answer could arrive as a request again, without end.
     #[serde(rename = "end_of_stream", skip_serializing, deserialize_with = "whatever")]
     pub is_reply: bool,
 }

@@ -1,7 +1,7 @@
 //! A link receives from one subscription of a broker and publishes to one topic. It reconnects until it is dropped.
 //!
 //! The client libraries' own reconnection is off: after any error the link opens a new connection and declares
-//! everything again. No message is sent twice.
+//! everything again. It sends nothing twice.
 
 use super::delivery::{
     CONFIRMED, Delivery, Ends, Incoming, MAX_BODY_BYTES, MAX_ID_BYTES, Outgoing, PublishError, Subscription, Trace,
@@ -20,17 +20,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Deliveries that may wait to be read.
 const MAX_DELIVERIES: usize = 16;
-/// Time limit for connecting and declaring. Each timeout doubles it, up to `MAX_CONNECT_TIMEOUT`: a broker that has just
-/// started, or is busy, may need longer.
+/// Time limit for connecting and declaring. Each timeout doubles it, up to `MAX_CONNECT_TIMEOUT`: a broker that has
+/// just started, or is busy, may need longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Why a connection was ended because of one message.
+const BROKEN: &str = "a message could not be published or acknowledged on it";
 /// First and longest pause between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// After `stop`: how long to wait for messages that the broker has already sent.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Why a link is away before its first connection.
+/// Why a link is away until it first connects.
 const FIRST: &str = "it is not connected yet";
 
 /// Whether a link is connected.
@@ -213,7 +215,7 @@ impl Connector {
         loop {
             let came = tokio::select! {
                 came = incoming.next() => came,
-                () = broken.cancelled() => return "it did not confirm a message in time".to_owned(),
+                () = broken.cancelled() => return BROKEN.to_owned(),
                 () = self.stop.cancelled() => break,
             };
             match came {
@@ -222,7 +224,7 @@ impl Connector {
                     let handed = tokio::select! {
                         handed = deliveries.send(delivery) => handed,
                         // The reader of the channel may be waiting to publish on this very link.
-                        () = broken.cancelled() => return "it did not confirm a message in time".to_owned(),
+                        () = broken.cancelled() => return BROKEN.to_owned(),
                     };
                     if handed.is_err() {
                         return "this host no longer reads its messages".to_owned();

@@ -125,7 +125,7 @@ impl Outgoing for Publisher {
     ) -> BoxFuture<'a, Result<(), PublishError>> {
         Box::pin(async move {
             let failed = |why: pulsar::Error| PublishError::Failed(why.to_string());
-            // Properties are text, so a request of Pulsar has no other id. Nobody waits for another one.
+            // Properties are text, so a request of Pulsar has no other id. No other id is expected.
             let id = String::from_utf8(id.to_vec()).map_err(|_| PublishError::NoListener)?;
             let mut properties = HashMap::from([(ID.to_owned(), id)]);
             properties.extend(trace.texts().map(|(name, text)| (name.to_owned(), text.to_owned())));

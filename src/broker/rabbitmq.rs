@@ -146,7 +146,7 @@ impl Incoming for Messages {
 
 /// The publisher. It has one channel, so that messages arrive in the order in which they were published.
 struct Publisher {
-    /// It is closed when the last of its users is dropped.
+    /// Closes once nothing holds it any more.
     connection: Arc<Connection>,
     channel: Channel,
     exchange: String,

@@ -71,7 +71,7 @@ impl Terms {
         self.kind == BrokerKind::Pulsar
     }
 
-    /// `insecure`: allows an unencrypted connection over a network, which the operator trusts.
+    /// `insecure`: allows an unencrypted connection over a network that the operator trusts.
     pub fn new(url: &str, user: Option<String>, secret: Option<Secret>, insecure: bool) -> Result<Terms, String> {
         let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";
         // The URL may contain a password, so messages never repeat it.
@@ -102,7 +102,7 @@ impl Terms {
             _ => return Err(format!("its path is not supported: {shape}; write `/` in a virtual host as `%2f`")),
         };
         if host.is_empty() || uri.query().is_some() {
-            return Err(format!("it is not supported: {shape}"));
+            return Err(format!("no host, or a query: {shape}"));
         }
         if kind == BrokerKind::Pulsar && user.is_some() {
             return Err("Pulsar takes a token as `credentials`, and no `user`".to_owned());

@@ -148,11 +148,10 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
 
 /// Answers a question of `--who-can`: which tools can do something.
 fn answer_who_can(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
-    // A misspelt id is an error, and not a tool that no caller may call.
-    let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
-    if let Some(Err(fault)) = of_a_tool {
-        words::note(&format!("toolhost: {}", fault.message));
-    }
+    // A misspelt id is an error, and not a tool that no caller may call. A range means the version that it finds.
+    let tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool)).transpose();
+    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?.filter(|_| question.contains('@'));
+    let question = &tool.map_or(question.to_owned(), |tool| format!("call:{}", tool.reference()));
     let tools = known.tools();
     let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
     let mut bases = settings.bases();
@@ -180,7 +179,7 @@ fn suggest_policy(
     Ok(format!("{}: written; read each line, and delete what the tool should not have\n", text::path(file)))
 }
 
-/// A few lines: whether a call runs, under which policy, and what it may touch. Where there is nothing it says `none`.
+/// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is shown as `none`.
 fn summary(report: &Value) -> String {
     let asks = list(&report["asks"]);
     let effective = |ask: &Value| ask["effective"].as_str().map(str::to_owned);
@@ -287,7 +286,7 @@ fn whole(report: &Value) -> String {
     let mut rest = report.clone();
     rest["limits"] = effective_limits(report).cloned().collect();
     for ask in rest["asks"].as_array_mut().into_iter().flatten().filter(|ask| ask["place"] == "house") {
-        // A built-in tool has no file to examine.
+        // A built-in rule is in no file.
         ask["rule"] = Value::Null;
         ask["place"] = Value::Null;
     }

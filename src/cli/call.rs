@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Largest input that is read, bytes; the tool's own limit is smaller.
 const MAX_INPUT_BYTES: u64 = 64 * 1024 * 1024;
-/// How long a pipe may be silent before we take it for one without a writer, milliseconds.
+/// How long a pipe may be silent before it counts as one without a writer, milliseconds.
 const SILENCE_MS: u16 = 1000;
 /// Lines of a log that may wait to be shown.
 const LINES: usize = 64;
@@ -105,7 +105,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A call by the person at this machine.
+/// A call by this process's own user.
 pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
     let request = CallRequest::new(Caller::operator(host::login()), tool, arguments);
     CallRequest { approver: approver(), trace: host::trace(), ..request }
@@ -191,7 +191,7 @@ fn read_arguments(args: &Args) -> anyhow::Result<Arguments> {
     })
 }
 
-/// Standard input, if somebody gave us one: not a terminal, and not an open pipe that stays silent.
+/// Standard input, if it is neither a terminal nor an open pipe that stays silent.
 fn read_stdin() -> anyhow::Result<String> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -342,7 +342,7 @@ fn render_verbose(verbose: &Verbose, out: &mut String) {
     out.push('\n');
 }
 
-/// How often the reader looks whether anybody still waits for the answer, milliseconds.
+/// How often the reader checks that anybody still waits for the answer, milliseconds.
 const LOOK_MS: u16 = 200;
 
 /// The person at the terminal, if there is one, approves calls.

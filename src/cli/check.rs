@@ -114,14 +114,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         files.clear();
     }
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    let mut policies = match &settings.policies {
-        Some(path) if args.paths.is_empty() => vec![path.clone()],
-        // Also a folder around the configured policies.
-        Some(path) => {
-            policy_paths.into_iter().chain(paths.into_iter().filter(|p| real(path).starts_with(real(p)))).collect()
-        }
-        None => policy_paths,
-    };
+    // The configured policies are checked if a path holds them, and so is each named folder that holds policies.
+    let is_named = |path: &&PathBuf| args.paths.is_empty() || paths.iter().any(|p| real(path).starts_with(real(p)));
+    let holding = paths.iter().filter(|path| super::diff::holds_policies(path)).cloned();
+    let mut policies: Vec<_> =
+        settings.policies.iter().filter(is_named).cloned().chain(holding).chain(policy_paths).collect();
     // A folder of policies comes before its files, so that conflicts between files are found and each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
     let mut reported = BTreeSet::new();
@@ -139,16 +136,15 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 /// The policy files of a path with their problems, one entry for each file.
 fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
+    // A file means something only beside the others of its folder, unless it is all that is configured.
+    let alone = path.is_file() && settings.policies.as_deref() != Some(path);
+    let file = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = if alone { file.parent().unwrap_or(path) } else { path };
     // One file that cannot be read does not keep the others from being checked.
-    let (policies, mut problems) = host::read_policies(settings, path);
+    let (policies, mut problems) = host::read_policies(settings, folder);
     problems.extend(policies.faults().iter().cloned());
     let machine = host::machine(settings, &policies, launchers.counted());
-    // A key may lie beside the policy that names it.
-    let sources = policies.all().flat_map(|policy| &policy.secrets).map(|entry| &entry.grant.from);
-    let named =
-        |from: &policy::SecretSource| from.file().or_else(|| Some(from.own_file("any")?.0)).map(Path::to_path_buf);
-    let keys: BTreeSet<PathBuf> = sources.filter_map(named).collect();
-    problems.extend(policies.notes().iter().filter(|note| !keys.contains(&note.path)).cloned());
+    problems.extend(policies.notes().iter().cloned());
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
     let loaded = |path: &PathBuf| File::loaded(path.clone(), None, Vec::new());
     for policy::FileProblem { path, problem } in problems {
@@ -162,7 +158,7 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
     for (path, found) in typos::find(&policies, tools, &machine) {
         files.entry(path.clone()).or_insert_with(|| loaded(&path)).problems.extend(found);
     }
-    files.into_values().collect()
+    files.into_values().filter(|found| !alone || [&*file, folder].contains(&&*found.path)).collect()
 }
 
 /// `--strict`: makes every warning an error, and every note about syntax that is not JSON.
@@ -209,7 +205,7 @@ fn word(value: impl Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }
 
-/// One file as JSON. The fields of the worst problem stand beside the path; `problems` has all of them.
+/// One file as JSON. The fields of the worst problem are beside the path; `problems` has all of them.
 fn entry(file: &File) -> Value {
     // The first of the worst; `max_by_key` alone would take the last.
     let worst = json!(file.problems.iter().rev().max_by_key(|problem| problem.severity));

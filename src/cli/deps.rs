@@ -48,7 +48,7 @@ enum Verb {
     },
     /// Build the packages of a tool, or of all tools, ahead of calls
     Build { tool: Option<String> },
-    /// Show what was built, for a tool or at all
+    /// Show what was built, for one tool or all
     List { tool: Option<String> },
     /// Read all files that were built, and report those that have changed
     Verify { tool: Option<String> },

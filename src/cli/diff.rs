@@ -108,7 +108,10 @@ impl Host<'_> {
         }
         if path.is_dir() || policy::is_policy_file(text) {
             let loaded = policy::Policies::load(&path, &self.settings.root);
-            let protect = |p| Side::Policies(Box::new(self.known.snapshot.protect(&p)));
+            let protect = |mut policies| {
+                host::protect(self.settings, &mut policies);
+                Side::Policies(Box::new(self.known.snapshot.protect(&policies)))
+            };
             return loaded.map(protect).map_err(|problems| {
                 let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 wrong("a policy cannot be read").person(lines.join("\n"))
@@ -183,7 +186,7 @@ fn no_side(path: &Path) -> fault::Fault {
     wrong("nothing to compare").person(format!("{shown}: {why}"))
 }
 
-fn holds_policies(folder: &Path) -> bool {
+pub fn holds_policies(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }

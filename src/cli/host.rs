@@ -1,4 +1,4 @@
-//! The host, put together from settings: registry, policies, machine, executors, service.
+//! The host, built from the settings: registry, policies, machine, executors, service.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{BrokerServices, Settings};
@@ -71,11 +71,16 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         Some(path) => loaded_policies(settings, path)?,
         None => policy::Policies::built_in(),
     };
-    loaded.protect(protected_files(settings));
-    loaded.set_records_folder(
+    protect(settings, &mut loaded);
+    Ok(Arc::new(loaded))
+}
+
+/// Keeps tools from the files of this host.
+pub fn protect(settings: &Settings, policies: &mut policy::Policies) {
+    policies.protect(protected_files(settings));
+    policies.set_records_folder(
         settings.audit_log.as_deref().map(|log| files::resolved(service::audit::segments::folder(log))),
     );
-    Ok(Arc::new(loaded))
 }
 
 /// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a tool write them.
@@ -111,7 +116,7 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
     Err(Refusal::new(Exit::Policy, format!("{words}{lines}")).into())
 }
 
-/// Says which policies have a fault: the tools that they name do not run.
+/// Prints which policies have a fault: the tools they name do not run.
 fn say_faults(policies: &policy::Policies) {
     for fault in policies.faults() {
         words::note(&format!("toolhost: the tools of this policy do not run until it is corrected: {fault}"));

@@ -1,4 +1,4 @@
-//! `new`: a script and its manifest that work at once, in a folder of their own.
+//! `new`: makes a script and its manifest, which work, in their own folder.
 //!
 //! Nothing is overwritten, and which function of a script is meant is never guessed.
 
@@ -244,8 +244,7 @@ fn write(scripts: &Path, name: &str, file: &str, source: &[u8], document: &Value
     let shown = text::path(&folder);
     std::fs::create_dir_all(scripts).with_context(|| format!("{} cannot be made", text::path(scripts)))?;
     let base = files::open(scripts, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW);
-    let base =
-        base.with_context(|| format!("{} is a link: name the folder itself (--scripts)", text::path(scripts)))?;
+    let base = base.with_context(|| format!("{} cannot be opened (links are not followed)", text::path(scripts)))?;
     match mkdirat(&base, name, Mode::from_bits_truncate(0o777)) {
         Err(Errno::EEXIST) => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long the threads of the runtime may take to end.
+/// How long the runtime's threads may take to end.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a process that ends waits for queued spans to reach their collector.
 pub const LAST_SPANS: Duration = Duration::from_secs(2);

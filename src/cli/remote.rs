@@ -140,7 +140,7 @@ where
     Ok((status, body.to_bytes()))
 }
 
-/// The user who owns the server's end of a loopback connection. Waits until the server has accepted it.
+/// The user id of the server's end of a loopback connection. Waits until the server has accepted it.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
     let (diag, theirs, ours) = (SocketDiag::default(), stream.peer_addr()?, stream.local_addr()?);
     loop {

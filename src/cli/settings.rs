@@ -1,7 +1,7 @@
 //! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
 //! A flag overrides `TOOLHOST_*`, which overrides the config file, which overrides the places under the root. A config
-//! file in the current folder, or one that others can write, is not used.
+//! file in the current folder is not used, one that others write refused.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
@@ -114,7 +114,7 @@ pub struct Config {
     pub manifest_schema: Option<PathBuf>,
     pub running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
-    /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by
+    /// `host:port` of the proxy by which this machine reaches the internet: hosts of tools are then reached by
     /// CONNECT.
     pub proxy: Option<String>,
     indexes: indexes::IndexesConfig,
@@ -248,7 +248,7 @@ impl Settings {
         (!tools.is_empty()).then(|| format!("This command does not know {}: {words}.", tools.join(", ")))
     }
 
-    /// True where no root was named and the current folder stands in for it.
+    /// True if no root was named, so that the current folder is the root.
     pub fn root_is_assumed(&self) -> bool {
         self.said_by["root"] == BUILT_IN
     }
@@ -370,7 +370,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
     let named = flags.config.clone().or_else(|| variable("TOOLHOST_CONFIG").map(PathBuf::from));
     let file = match named {
         Some(file) => Some(std::path::absolute(file)?),
-        None => usual_configs(variable).into_iter().find(|file| file.exists()),
+        None => usual_configs(variable).into_iter().find(|file| file.symlink_metadata().is_ok()),
     };
     let Some(file) = file else { return Ok((Config::default(), None)) };
     let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", text::path(&file)));

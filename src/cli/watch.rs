@@ -1,4 +1,4 @@
-//! Notices that tools or policies changed under a server. What a tool may write is not watched, so that no running tool
+//! Detects changes of tools and policies under a server. What a tool may write is not watched, so that no running tool
 //! causes a reload.
 
 use super::settings::Settings;
@@ -35,7 +35,7 @@ pub enum Mode {
     Off,
 }
 
-/// What counts as a change.
+/// What is a change.
 struct Scope {
     snapshot: Arc<Snapshot>,
     /// Folders of tools, and of policies.

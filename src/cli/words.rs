@@ -21,7 +21,7 @@ const MAX_LINE_BYTES: usize = 100;
 /// Widest column of a table, characters.
 const MAX_COLUMN_CHARS: usize = 56;
 
-/// Something could not be written to standard output.
+/// A write to standard output has failed.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Writes lines for the person to standard error; a server writes them to its run log.
@@ -176,7 +176,7 @@ pub fn field(name: &str, value: &Value, out: &mut String) {
     }
 }
 
-/// Whether a value says nothing.
+/// Whether a value is empty.
 pub fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

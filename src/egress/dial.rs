@@ -103,7 +103,7 @@ impl Dialler {
             let at = SocketAddr::new(checked[0], port);
             return through(proxy, &at.to_string()).await;
         }
-        connect(checked, port).await
+        connect(checked.into_iter().map(|address| SocketAddr::new(address, port))).await
     }
 
     /// The grants that reach this host at this port. Grants for port 80 also reach the port at which a header is added.
@@ -124,10 +124,9 @@ fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
 }
 
 /// The first of these addresses that answers. One without a route is not tried: this machine may lack IPv4 or IPv6.
-async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, RefusalReason> {
+async fn connect(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<TcpStream, RefusalReason> {
     let mut last = "this machine has no route to its addresses".to_owned();
-    for address in addresses.into_iter().filter(|address| !is_unrouted(route_kind(*address))).take(ADDRESSES) {
-        let at = SocketAddr::new(address, port);
+    for at in addresses.into_iter().filter(|at| !is_unrouted(route_kind(at.ip()))).take(ADDRESSES) {
         match timeout(CONNECT, socket(at)).await {
             Ok(Ok(stream)) => return ready(stream),
             Ok(Err(e)) => last = format!("{at}: {e}"),
@@ -137,7 +136,7 @@ async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, Refusal
     Err(RefusalReason::Unreached { why: last })
 }
 
-/// Bounds the buffers of the host's sockets, too: the memory of a relay is calculated with them.
+/// Bounds this socket's buffers, too: the memory of a relay is calculated with them.
 async fn socket(at: SocketAddr) -> io::Result<TcpStream> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_recv_buffer_size(BUFFER)?;
@@ -153,8 +152,9 @@ fn ready(stream: TcpStream) -> Result<TcpStream, RefusalReason> {
 /// A tunnel to `target` through the operator's proxy.
 async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> {
     let tunnel = async {
-        let at = tokio::net::lookup_host(proxy).await?.next();
-        let mut stream = socket(at.ok_or_else(|| io::Error::other("its name has no address"))?).await?;
+        let connected = connect(tokio::net::lookup_host(proxy).await?).await;
+        let mut stream =
+            connected.map_err(|refused| io::Error::other(refused.detail().unwrap_or_default().to_owned()))?;
         stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
         let mut head = Vec::new();
         // One byte at a time: what follows the head belongs to the tunnel.
@@ -172,7 +172,7 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> 
         Err(io::Error::other(format!("it answered: {}", String::from_utf8_lossy(line))))
     };
     match timeout(2 * CONNECT, tunnel).await {
-        Ok(Ok(stream)) => ready(stream),
+        Ok(Ok(stream)) => Ok(stream),
         Ok(Err(e)) => Err(RefusalReason::Unreached { why: format!("the proxy {proxy}: {e}") }),
         Err(_) => Err(RefusalReason::Unreached { why: format!("the proxy {proxy}: no answer") }),
     }
@@ -237,7 +237,7 @@ pub async fn post(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, PostError> {
-    // The machine's roots may have changed, and take long to read.
+    // Root certificates may have changed, and take long to read.
     let trust = match url.https {
         true => tokio::task::spawn_blocking(tls::machine_roots).await.map(Some),
         false => Ok(None),

@@ -29,7 +29,7 @@ const DIALS: u64 = 10_000;
 const DIAL_BURST: u32 = 32;
 const DIAL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How one dial went.
+/// A dial's result.
 struct Dialled {
     id: u64,
     target: HostPattern,
@@ -71,7 +71,7 @@ impl Lease {
         self.send(&ToRelay::Begin, &beside)
     }
 
-    /// Dials for the relay for as long as the future is polled. Returns only if the call exceeds a limit. If the relay
+    /// Dials for the relay while this future is polled. Returns only if the call exceeds a limit. If the relay
     /// is lost, the tool continues, and all its connections fail.
     pub async fn attend(&self, traffic: &Mutex<Traffic>) {
         let mut dials = JoinSet::new();

@@ -55,7 +55,7 @@ pub enum FromRelay {
     Ready,
     /// A connection of the tool needs its other end.
     Dial { id: u64, host: Host, port: u16 },
-    /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
+    /// Something that the call did: one of the first `EVENTS`. The host reports failed dials, and of requests only
     /// refused ones are reported.
     Saw(TrafficEvent),
     /// The call exceeded this limit; its connections are reset.
@@ -137,7 +137,7 @@ impl RefusalReason {
         self
     }
 
-    /// Details for the person only.
+    /// Details for operators only.
     pub fn detail(&self) -> Option<&str> {
         use RefusalReason::{Address, Tls, Unreached, Unresolved};
         match self {

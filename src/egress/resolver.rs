@@ -15,6 +15,8 @@ use tokio::time::timeout;
 
 /// Longest lookup of one name.
 const LOOKUP: Duration = Duration::from_secs(5);
+/// Most addresses of a name that are looked at: each needs a look at the routes.
+const MAX_ADDRESSES: usize = 64;
 /// Longest wait for one answer of a name server.
 const ONE_ANSWER: Duration = Duration::from_millis(1500);
 const HOSTS: &str = "/etc/hosts";
@@ -96,7 +98,7 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
     let resolver = builder.build().map_err(|e| e.to_string())?;
     // The final dot: this name and no other.
     match timeout(LOOKUP, resolver.lookup_ip(format!("{name}."))).await {
-        Ok(Ok(found)) => Ok(found.iter().collect()),
+        Ok(Ok(found)) => Ok(found.iter().take(MAX_ADDRESSES).collect()),
         Ok(Err(e)) if e.is_nx_domain() => Err("the name does not exist".to_owned()),
         Ok(Err(e)) if e.is_no_records_found() => Err("it has no address".to_owned()),
         Ok(Err(e)) => Err(e.to_string()),

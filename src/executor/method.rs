@@ -95,7 +95,7 @@ impl Methods {
         methods.insert((service.to_owned(), method.to_owned()), body);
     }
 
-    /// The method behind a handler, or the fault of every call of it.
+    /// The method behind a handler, or the fault of each call to it.
     pub fn find(&self, handler: &Handler) -> Result<Method, Fault> {
         let Handler::ServiceMethod { service, method, .. } = handler else {
             return Err(Fault::new(Kind::InternalError, "This tool is not a service method."));

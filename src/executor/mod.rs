@@ -163,7 +163,7 @@ pub trait Executor: Send + Sync {
     }
 }
 
-/// What preparing may take without shortening the tool's own time.
+/// Time to prepare that does not shorten the tool's own time.
 const FREE_PREPARATION: Duration = Duration::from_millis(500);
 
 /// The deadlines of one call: preparing included, it ends within its limit and a second.
@@ -200,7 +200,7 @@ impl Clock {
     ) -> Result<T, E> {
         if self.until(FREE_PREPARATION).is_zero() {
             let message = "the time limit of the call passed before the tool could be started";
-            return Err(fault::Fault::new(fault::Kind::TimeoutError, message).into());
+            return Err(fault::Fault::new(fault::Kind::TimeoutError, message).retryable().into());
         }
         let late =
             || fault::Fault::new(fault::Kind::TimeoutError, format!("{under_way}; try again")).retryable().into();

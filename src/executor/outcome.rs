@@ -13,7 +13,7 @@ pub enum Ending {
     Answered(Text),
     /// Exit status other than 0.
     Exited { code: i32 },
-    /// Killed by a signal that was not ours.
+    /// Killed by a signal of somebody else.
     Signalled { signal: i32 },
     /// The wall-time limit, milliseconds.
     TimedOut { limit_ms: u64 },
@@ -42,7 +42,7 @@ impl Ending {
 /// The walls of one launcher or worker: found out once, reported with each of its calls.
 pub type Walls = std::sync::Arc<[WallState]>;
 
-/// What one call used. `None` = this mechanism cannot tell.
+/// What one call used. `None`: it was not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {

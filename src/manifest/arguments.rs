@@ -13,7 +13,7 @@ const ALWAYS: &[&str] = &["allOf"];
 const CONDITIONAL_KEYWORDS: &[&str] = &["allOf", "anyOf", "oneOf", "then", "else"];
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
-/// Most subschemas looked at while filling in defaults.
+/// Most subschemas visited to fill in defaults.
 const MAX_FILL_STEPS: usize = 2_000_000;
 
 /// How the values of a call were written.

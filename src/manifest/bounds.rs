@@ -108,7 +108,7 @@ const CHECKS_PER_UNEVALUATED: usize = 3;
 struct Walk<'s> {
     root: &'s Value,
     bounds: Bounds,
-    /// The schemas around the place that is looked at, each with its level.
+    /// The schemas around the current one, each with its level.
     around: Vec<(&'s Value, usize)>,
     /// The states of the patterns of each subschema whose own keywords were read.
     known: HashMap<*const Value, usize>,

@@ -68,7 +68,7 @@ impl<'a> ScriptFolder<'a> {
         let facts = match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(facts) => facts,
             Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(closed(&path, "looked at", errno)),
+            Err(errno) => return Err(closed(&path, "examined", errno)),
         };
         if files::is(facts.st_mode, SFlag::S_IFLNK) {
             return Err(bad("it is a symbolic link, and links are not followed: put the file itself here".to_owned()));

@@ -135,8 +135,8 @@ impl Index {
 
     /// The files that its credential and its certificates are read from.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let credential = self.credential.as_ref().and_then(|credential| credential.from.file());
-        credential.into_iter().chain(self.ca.iter().map(|(path, _)| path.as_path())).map(Path::to_path_buf)
+        let credential = self.credential.iter().flat_map(|credential| credential.from.named_files());
+        credential.chain(self.ca.iter().map(|(path, _)| path.as_path())).map(Path::to_path_buf)
     }
 
     pub fn find<'i>(indexes: &'i [Index], ecosystem: Ecosystem, name: &str) -> Option<&'i Index> {

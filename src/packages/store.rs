@@ -72,7 +72,7 @@ impl BuiltEnvironment {
     }
 }
 
-/// An entry that stays until this is dropped.
+/// Keeps an entry until this is dropped.
 #[derive(Clone, Debug)]
 pub struct EnvironmentLease {
     pub entry: Arc<BuiltEnvironment>,
@@ -201,7 +201,7 @@ impl Store {
         Ok(all)
     }
 
-    /// The first path that is not as it was built, by its stamp or by the digest of its content.
+    /// The first path that changed since the build, by its stamp or its content's digest.
     pub fn altered(&self, entry: &BuiltEnvironment) -> Option<String> {
         let Ok(root) = self.content.open_tree(&entry.name) else { return Some("its folder".to_owned()) };
         first_changed(&root, entry).or_else(|| tree::first_altered(root.as_fd(), &entry.items)).map(str::to_owned)

@@ -107,7 +107,7 @@ impl CallbackUrl {
         (self.https, &self.host, self.port) == (other.https, &other.host, other.port) && below
     }
 
-    /// As a request names it: `name`, `name:8443`.
+    /// As in a request: `name`, `name:8443`.
     pub fn authority(&self) -> String {
         let usual = if self.https { 443 } else { 80 };
         let port = Some(self.port).filter(|port| *port != usual);

@@ -188,7 +188,7 @@ pub(super) fn judge(
         });
         verdicts.push(match (missing(machine, manifest, word), kind, granted) {
             (Some(reason), ..) => {
-                // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
+                // An unknown word is a manifest's mistake, no lack of this host: the registry reports it.
                 if kind != CapabilityKind::Unknown {
                     let pointer = format!("/securityContext/requiredCapabilities/{index}");
                     lacks.push(Need::new(pointer, format!("the capability '{}': {reason}", printable(word))));

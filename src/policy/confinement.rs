@@ -132,7 +132,7 @@ impl Network {
     }
 }
 
-/// Hosts that a call may reach, with where the grant came from.
+/// Hosts that a call may reach, and the rule that grants them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostGrant {
@@ -313,7 +313,7 @@ impl Variable {
     }
 
     /// For reports.
-    fn shown(&self) -> &str {
+    pub(super) fn shown(&self) -> &str {
         if self.host().is_some() { "(the host's own)" } else { self.text() }
     }
 }

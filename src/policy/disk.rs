@@ -112,7 +112,7 @@ fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Problem> {
         other => unreadable(format!("cannot be opened: {}", other.desc())),
     })?;
     let file = File::from(opened);
-    let about = file.metadata().map_err(|e| unreadable(format!("cannot be looked at: {e}")))?;
+    let about = file.metadata().map_err(|e| unreadable(format!("cannot be examined: {e}")))?;
     Ok((file, about))
 }
 

@@ -129,7 +129,7 @@ impl Judge<'_> {
         least(grants.into_iter().flatten())
     }
 
-    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool that requested nothing is not
+    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool without a request is not
     /// refused: where it gets less it gets its script, and the verdict says why.
     fn own_folder(&self) -> Vec<(Verdict, Vec<Grant>)> {
         let own = Area::Tree(self.site.folder.clone());

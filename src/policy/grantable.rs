@@ -162,7 +162,7 @@ pub trait Grantable: Sized {
         wide.iter().any(|wide| wide.covers(narrow))
     }
 
-    /// Whether both grants are about the same thing, however much of it each allows.
+    /// Whether both grants are about the same thing, whatever each allows of it.
     fn is_near(&self, other: &Self) -> bool;
 }
 

@@ -127,7 +127,7 @@ pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
     found
 }
 
-/// Addresses that are this machine, or its link, or that give away its secrets.
+/// Addresses of this machine, its link, or services that reveal its secrets.
 #[rustfmt::skip]
 const THIS_MACHINE: [&str; 9] = [
     "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32",

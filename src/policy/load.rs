@@ -126,11 +126,13 @@ impl Policies {
         let named = sources.flat_map(SecretSource::named_files).map(Path::to_path_buf);
         let authorities = secrets().filter_map(|grant| grant.header.as_ref()?.ca.clone());
         let authorities: BTreeSet<PathBuf> = authorities.collect();
+        let files: Vec<PathBuf> = named.chain(locks).chain(authorities.iter().cloned()).collect();
+        // A file that a policy names may lie beside it.
+        self.notes.retain(|note| !files.contains(&note.path));
         for mut problem in authorities.iter().filter_map(|ca| disk::certificates(ca).err()) {
             problem.problem.severity = Severity::Warning;
             self.notes.push(problem);
         }
-        let files: Vec<PathBuf> = named.chain(locks).chain(authorities).collect();
         let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
         // Whoever can write there decides what a secret is, or which program prints it.
         self.protect(files.into_iter().chain(resolved));

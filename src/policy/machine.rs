@@ -95,7 +95,7 @@ fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<R
     }
 }
 
-/// Something that a tool needs and no grant can give it here. Any caller may read the words.
+/// What a tool needs and no grant can give it on this host. Any caller may read the words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The words after "it needs".

@@ -140,7 +140,7 @@ pub struct PackagesAllowed {
 
 pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
 
-/// The ages of packages in whole days, by name and version; one that is missing is not known.
+/// The ages of packages in whole days, by name and version; a missing one is unknown.
 pub type Ages = BTreeMap<(String, String), u64>;
 
 /// What every layer allows for one ecosystem.
@@ -288,7 +288,8 @@ impl Grantable for PackageGrant {
             && (wide.builds || !narrow.builds)
             && wide.min_age_days <= narrow.min_age_days
             && wide.deny.iter().all(|denied| {
-                narrow.deny.iter().any(|other| (&other.name, &other.versions) == (&denied.name, &denied.versions))
+                let denies = |other: &DeniedPackage| other.versions.is_none() || other.versions == denied.versions;
+                narrow.deny.iter().any(|other| other.name == denied.name && denies(other))
             })
     }
     fn is_near(&self, other: &PackageGrant) -> bool {

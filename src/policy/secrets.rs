@@ -359,20 +359,18 @@ fn conflict(
         let reason = format!("the manifest sets or asks for the variable {name} itself: take that out of the manifest");
         return is_set.then_some((Narrower::House, reason));
     };
-    match &secret.from {
-        SecretSource::File(file) => {
-            let spellings = [Some(file.clone()), file.canonicalize().ok()];
-            let holds =
-                |grant: &&Grant| spellings.iter().flatten().any(|file| Area::from_opening(&grant.opening).holds(file));
-            if let Some(grant) = files.iter().find(holds) {
-                return Some(is_open(grant));
-            }
-        }
-        SecretSource::Env(variable) if requests(format!("env:{variable}")) => {
-            let reason = format!("the manifest asks for the same text as `env:{variable}`: take that out");
-            return Some((Narrower::House, reason));
-        }
-        _ => {}
+    let named = secret.from.named_files().into_iter();
+    let spellings: Vec<_> =
+        named.flat_map(|file| [Some(file.to_owned()), file.canonicalize().ok()]).flatten().collect();
+    let holds = |grant: &&Grant| spellings.iter().any(|file| Area::from_opening(&grant.opening).holds(file));
+    if let Some(grant) = files.iter().find(holds) {
+        return Some(is_open(grant));
+    }
+    if let SecretSource::Env(variable) = &secret.from
+        && requests(format!("env:{variable}"))
+    {
+        let reason = format!("the manifest asks for the same text as `env:{variable}`: take that out");
+        return Some((Narrower::House, reason));
     }
     let host = Host::Name(header.host.clone());
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {

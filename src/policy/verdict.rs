@@ -66,7 +66,7 @@ impl RequestKind {
 #[serde(rename_all = "lowercase")]
 pub enum Narrower {
     Manifest,
-    /// A tool that names the same script and has less. Reports call it `manifest`, too.
+    /// Another tool with this script, which has less. Reports call it `manifest`, too.
     #[serde(rename = "manifest")]
     Owner,
     Policy,

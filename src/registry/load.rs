@@ -78,7 +78,7 @@ pub struct DirectToolLoader {
     stricter: Option<schema::Schema>,
 }
 
-/// The result of one file: what it holds, or the scripts that it names though it cannot be loaded.
+/// The result of one file: what it holds, or, if it cannot be loaded, the scripts that it names.
 struct Read {
     report: FileReport,
     found: Result<(Vec<Tool>, Vec<Described>), Claim>,
@@ -90,7 +90,7 @@ impl DirectToolLoader {
         DirectToolLoader { tools, scripts, files: Vec::new(), stricter: None }
     }
 
-    /// Adds single manifests, wherever they lie: the folder of each is a script base too.
+    /// Adds single manifests from any place; the folder of each is a script base, too.
     pub fn and_files(mut self, files: Vec<PathBuf>) -> DirectToolLoader {
         self.files = files;
         self
@@ -314,7 +314,7 @@ pub fn locate(problems: &mut [Problem], manifest: &Path) {
     locate_in(problems, || manifest_text(manifest));
 }
 
-/// The same, from the text that the problems are about.
+/// Like `locate`, from the text of the manifest.
 fn locate_in<T: AsRef<[u8]>>(problems: &mut [Problem], text: impl FnOnce() -> T) {
     let lost = problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty());
     let mut lost = lost.peekable();

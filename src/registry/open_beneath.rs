@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenError {
-    /// Nothing is there.
+    /// Does not exist.
     Missing,
     /// A component is a symbolic link.
     Link,

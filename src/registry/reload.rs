@@ -35,7 +35,7 @@ struct State {
     earlier: policy::WritablePaths,
     sources: Vec<LoadedSource>,
     in_process: Vec<Tool>,
-    /// Loaded tools count as newcomers: they were loaded under other rules, or none.
+    /// Loaded tools count as new: they were loaded under other rules, or none.
     all_are_new: bool,
     /// Files that were read since the last snapshot.
     unlogged: BTreeSet<PathBuf>,
@@ -201,7 +201,7 @@ impl Registry {
     fn publish(&self, state: &mut State) {
         let previous = self.current();
         let incumbents = Incumbents::new(previous.tools());
-        // These stay loaded, whatever other tools may write.
+        // Tools that stay loaded, whatever others may write.
         let standing = if state.all_are_new { &Incumbents::default() } else { &incumbents };
         let (tools, described) = candidates(state);
         let mut owned = own(state, tools, state.earlier.clone(), standing);
@@ -265,7 +265,7 @@ fn candidates(state: &State) -> (Vec<Tool>, Vec<Described>) {
 
 /// Decides which of these tools own their scripts. No file below the trees of `unloaded` counts.
 fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths, standing: &Incumbents) -> Owned {
-    // First, so that a file which a tool wrote cannot even conflict with a good tool.
+    // First: a file that a tool wrote must not even conflict with another tool.
     let mut refused = owner::withhold(&mut tools, &unloaded);
     // A manifest that a tool could write claims no script, not even to deny something.
     let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How the ids of these sources begin.
 const PREFIX: &str = "announced:";
-/// The most that one announcer has.
+/// Most services of one announcer.
 const MAX_SERVICES: usize = 16;
 pub const MAX_TOOLS: usize = 64;
 /// Least time between two changes: each settles the whole registry again.

@@ -29,7 +29,7 @@ pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut
     scan_at_most(MAX_SCAN_ENTRIES, bases, discovery)
 }
 
-/// One file, without a look at what lies beside it.
+/// One file, whatever else lies in its folder.
 pub(super) fn single(file: &Path) -> Option<Candidate> {
     let base = Arc::new(Base::open(file.parent()?).ok()?);
     Some(Candidate { base, relative: file.file_name()?.into() })
@@ -64,7 +64,7 @@ impl Scan<'_> {
     fn open(&mut self, base: &Path) -> Option<Arc<Base>> {
         match Base::open(base) {
             Ok(base) => {
-                // Whoever can rename in a folder above puts other tools in its place.
+                // Who can rename in a folder above can replace this one.
                 if let Some(warning) = base.path.ancestors().find_map(changeable) {
                     self.discovery.reports.push(FileReport::loaded(base.path.clone(), None, vec![warning]));
                 }

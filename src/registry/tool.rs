@@ -61,7 +61,7 @@ impl Tool {
         format!("{}@{}", self.manifest.id, self.manifest.version)
     }
 
-    /// The folder of its manifest, or a word for its source: versions of one id lie side by side only in one folder.
+    /// The folder of its manifest, or a word for its source. All versions of one id must lie in the same folder.
     pub(super) fn home(&self) -> PathBuf {
         match self.site.manifest.parent() {
             Some(folder) => folder.to_path_buf(),
@@ -78,7 +78,7 @@ impl Tool {
     }
 }
 
-/// What became of one file.
+/// The result for one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileReport {
     pub path: PathBuf,

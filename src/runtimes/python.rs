@@ -18,7 +18,6 @@ pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, S
     };
     trust::path(&base)?;
     let base = base.canonicalize().map_err(|e| format!("{}: {e}", base.display()))?;
-    trust::path(&base)?;
     let prefix = prefix_of(&base)?;
     let minor = minor_of(&base, &prefix)?;
     if !minor.starts_with("3.") {
@@ -101,7 +100,7 @@ fn base_of(environment: &Environment) -> Result<PathBuf, String> {
     let names = minor.iter().map(|minor| format!("python{minor}")).chain(["python3".to_owned(), "python".to_owned()]);
     let mut names = names.map(|name| environment.home.join(name));
     names.find(|path| path.is_file()).ok_or_else(|| {
-        format!("{}: the interpreter it was made from is gone; make it again", environment.folder.display())
+        format!("{}: its base interpreter is gone; make a new environment", environment.folder.display())
     })
 }
 

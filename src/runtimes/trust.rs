@@ -17,15 +17,16 @@ const TOO_WIDE: [&str; 17] = [
     "/dev", "/proc", "/sys", "/boot",
 ];
 
-/// Refuses `path` where it, or a folder above it, can be changed by others than root and us.
+/// Refuses `path` where it, a link on its way, its end, or a folder above one of them can be changed by others than
+/// root and us.
 pub(super) fn path(path: &Path) -> Result<(), String> {
-    for place in path.ancestors() {
+    for place in files::steps(path).iter().flat_map(|step| step.ancestors()) {
         let facts = place.symlink_metadata().map_err(|e| format!("{}: {e}", place.display()))?;
         if !files::is_of_system(facts.uid(), place) {
             return Err(format!("{} belongs to another user (uid {})", place.display(), facts.uid()));
         }
         if facts.file_type().is_symlink() {
-            // A link has no mode of its own: its folder's mode counts, and its target is judged apart.
+            // A link has no mode of its own: its folder's mode counts.
             continue;
         }
         // In a sticky folder (/tmp) others can add names, but not replace those of root or us.

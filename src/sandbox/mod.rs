@@ -1,7 +1,7 @@
 //! All walls (enforcement mechanisms), and the order in which they are raised. An auditor reads this file first.
 //!
 //! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised; then nothing
-//! runs. No switch leaves a wall out, not even for tests.
+//! runs. No switch skips a wall, not even for tests.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 

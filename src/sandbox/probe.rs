@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// argv[0] by which `main.rs` knows the probe, without the prefix `toolhost-`.
 pub const ROLE: &str = "probe";
 
-/// One path to try.
+/// A path to try.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PathProbe {
     pub path: PathBuf,

@@ -260,7 +260,7 @@ impl Problem {
         move |error| Problem::new(ProblemKind::Wall, wall, what, sys::errno(&error.into()))
     }
 
-    /// For `map_err` of opening a granted path, which may have vanished or become something else.
+    /// For `map_err` of opening a granted path, which may be gone or replaced by now.
     pub fn of_path(wall: &'static str, what: impl ToString) -> impl FnOnce(Errno) -> Problem {
         move |errno| {
             let moved = matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP);

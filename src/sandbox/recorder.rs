@@ -298,7 +298,7 @@ fn open_operation(flags: u64) -> (Operation, LinkHandling) {
 const NOT_SHOWN: &str = "view: not granted";
 const READ_ONLY: &str = "view: read-only";
 /// The rule of a program that the tool can write. No policy can allow it.
-pub const WRITABLE: &str = "view: a file the tool can write is not run";
+pub const WRITABLE: &str = "view: what the tool can write is not run";
 /// The rule of a path that could not be resolved, followed by the error: it is not known whether it was refused.
 pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
 /// Longest path of the kernel (PATH_MAX).

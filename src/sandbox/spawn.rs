@@ -21,7 +21,7 @@ struct Child<'a> {
     failed: std::cell::Cell<Option<(&'a (&'static str, Step), Errno)>>,
 }
 
-/// A stack for a child that shares our memory, and its top, which is 16-byte aligned.
+/// A stack for a child that shares our memory, and its 16-byte aligned top.
 fn stack() -> (Vec<u8>, *mut libc::c_void) {
     let mut stack = vec![0u8; 128 * 1024];
     let top = stack.as_mut_ptr_range().end;

@@ -23,7 +23,7 @@ pub(super) struct CallDeadline {
 }
 
 impl CallDeadline {
-    /// The deadline of a call whose own limit is not known yet.
+    /// The deadline while the limit of a call is not known yet.
     pub fn usual(principal: &str, asked_ms: Option<u64>) -> CallDeadline {
         let usual = Limit::TimeoutMs.built_in_default();
         let limit = Duration::from_millis(asked_ms.unwrap_or(usual).min(usual));

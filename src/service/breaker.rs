@@ -55,7 +55,7 @@ pub(super) struct BreakerCall {
     pub tool: String,
     /// Identifies what runs, independent of the tool that names it.
     pub runs: String,
-    /// The caller supplied what runs: all failures count for this caller only.
+    /// The caller wrote the code that runs: failures count for it alone.
     pub is_own: bool,
     pub rule: Breaker,
 }

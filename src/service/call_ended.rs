@@ -19,7 +19,7 @@ pub(super) const CUT: usize = 2048;
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
-/// The kind of that last one.
+/// The kind of that entry.
 pub(super) const MORE: &str = "more";
 /// Most notes in a record or a report; if there were more, the last says how many more.
 const NOTES: usize = 20;

@@ -39,7 +39,7 @@ impl Rights {
         self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
     }
 
-    /// Whether tools may be hidden from the caller.
+    /// Whether some tools may be hidden from it.
     pub fn are_limited(&self) -> bool {
         self.callers.is_some() && !self.caller.operator
     }
@@ -49,7 +49,7 @@ impl Rights {
         let (user, id) = (printable(&head(&self.caller.user, 100)), printable(&head(id, 100)));
         let place = self.callers.as_ref().map(|callers| match self.rule() {
             Some(rule) => format!("its entry, {}, does not name it in `tools`", callers.place(rule.at)),
-            None => format!("no entry of {} is for it", crate::base::text::path(&callers.file)),
+            None => format!("no entry of {} names it", crate::base::text::path(&callers.file)),
         });
         format!("the caller {user} may not call {id}: {}", place.unwrap_or_default())
     }

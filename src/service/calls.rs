@@ -80,7 +80,7 @@ impl Calls {
             ran: false,
         };
         let entry = CallEntry { state, cancel: cancelled.clone(), question: None };
-        // How many are open is bounded where they are admitted.
+        // Admission (`quota`) bounds how many are open.
         lock(&self.0).put(id.to_owned(), (Claim::new(), 0), IN_USE, entry);
         OpenCall { calls: self.clone(), id: id.to_owned(), cancelled }
     }

@@ -108,7 +108,7 @@ impl KeyPlace {
         let report = match self.bytes.resize(bytes) {
             true => Report { slot: None, questions: None, ..report.clone() },
             false => {
-                let words = "This call ran under its idempotency key, and its outcome was too large to be kept.";
+                let words = "This call ran under its idempotency key, and there was no room to keep its outcome.";
                 Report::of_fault(report.id.clone(), &report.tool, Fault::new(Kind::ResourceLimitError, words))
             }
         };

@@ -92,7 +92,7 @@ impl Ledger {
     }
 }
 
-/// Notes in a shape which trees must be checked before the call: among those of the ledger, as its file is now, and
+/// Lists in a shape the trees that must be checked before the call: of those of the ledger, as its file is now, and
 /// those of `written`. Costs one lstat(2) if no tool wrote near the folders of the script's modules.
 pub fn look_back(
     shape: &mut Arc<policy::Shape>,

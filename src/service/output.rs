@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-/// How much of stderr a failure carries, bytes.
+/// How much of stderr a failure shows, bytes.
 const TAIL: usize = 2048;
 const BLOCKS: usize = 200;
 /// Most questions at once, and the longest text of questions and state, bytes. The state comes back sealed, beside
@@ -53,7 +53,7 @@ pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text
         }
         Ending::OverLimit { limit, allowed } => over_limit(limit, allowed),
         Ending::BadOutput { reason, head } => {
-            // An empty answer began with nothing; the reason says so.
+            // For an empty answer the reason says everything.
             let details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
             with_logs(Fault { details, ..script(reason) }, logs, &[], "")
         }

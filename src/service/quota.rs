@@ -211,7 +211,8 @@ impl Limiter {
     pub fn keep_text(&self, principal: &str, bytes: usize) -> Result<Permit, Fault> {
         // What is larger than a share takes all of the share.
         let kib = (bytes / 1024).min(self.arguments.each);
-        self.arguments.try_enter(principal, kib).ok_or_else(busy)
+        let words = "The arguments of other calls take the memory of this principal.";
+        self.arguments.try_enter(principal, kib).ok_or_else(|| full(words))
     }
 
     /// Waits for a slot, in order among equal calls and in turns with others. Refuses at once if too many calls wait
@@ -250,7 +251,7 @@ impl Limiter {
         slot.running.as_mut().is_none_or(|running| running.charge(&claim, 1).is_ok())
     }
 
-    /// Waits for a slot again, for a call that stepped aside, at most this long.
+    /// Waits for a slot again, for a call that had to wait, at most this long.
     pub(super) async fn reacquire_slot(
         &self,
         slot: &mut Slot,

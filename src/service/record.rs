@@ -298,7 +298,7 @@ impl CallRecord {
         line
     }
 
-    /// Like `log`, for a line that the tool wrote: adds it to the run log, too.
+    /// Like `log`, for a line of the tool, which the run log gets, too.
     pub fn add_log(&mut self, line: &str) -> String {
         let line = self.log(line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
@@ -315,20 +315,22 @@ impl CallRecord {
         if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
             (self.report.digests.script, confined.script) = (Some(digest.clone()), None);
         }
-        // The executor looked at the grants, or at the input, and refused: nothing was started.
+        // The executor refused, or the same call can be made again: nothing was started.
+        let again = ended.as_ref().is_err_and(|fault| fault.retryable);
+        let refused = [Kind::SecurityError, Kind::CapabilityError, Kind::DependencyError];
         self.ran &= match ended {
-            Err(fault) => !matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError),
+            Err(fault) => !again && !refused.contains(&fault.kind),
             Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
         };
         // A function of this process can fail like this after it did something; what a sandbox refuses did not start.
-        self.uses_key &= self.ran || self.confined.is_none();
+        self.uses_key &= !again && (self.ran || self.confined.is_none());
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
     pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         let script = self.confined.as_mut().and_then(|confined| confined.script.take());
         if script.is_some_and(|script| !script.is_unchanged()) {
-            // What was hashed need not be what ran.
+            // The hashed text may not be what ran.
             self.report.digests.script = None;
             self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
         }
@@ -591,7 +593,7 @@ impl CallRecord {
 impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
-            // Nobody waits for an answer any more; the record is all that can be saved.
+            // The caller has left: only the record is written.
             self.end(Err(self.sanitize(output::cancelled())));
         }
     }

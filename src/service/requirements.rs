@@ -1,4 +1,4 @@
-//! Adds the packages that the files beside a script request to policy's decision about it. A file counts for its own
+//! Adds to policy's decision about a script the packages that the files beside it request. A file counts for its own
 //! script only.
 
 use crate::manifest::{Handler, Language, ToolPaths};
@@ -58,7 +58,7 @@ pub(super) fn add(
 ) {
     let version = decision.runtime.as_ref().map(|runtime| runtime.version.clone());
     let found = find_beside(site, language, version.as_deref(), guest, false, snapshot);
-    // Files beside the script, with or without a lock, win over the lock of the policy.
+    // Files beside the script, locked or not, count before the lock of the policy.
     let found = found.filter(|found| !matches!(found, Ok(None))).or_else(|| of_policy(decision, language, is_run));
     let Some(found) = found else { return };
     let by_hand = by_hand(decision, site, language);
@@ -114,7 +114,7 @@ fn by_hand(decision: &Decision, site: &ToolPaths, language: Language) -> Option<
     match language {
         Language::Python if named => Some("toolhost assumes that the interpreter of its policy has them"),
         Language::Nodejs | Language::Bun if site.folder.join("node_modules").is_dir() => {
-            Some("node_modules beside the script is used as it lies")
+            Some("node_modules beside the script is used unchanged")
         }
         _ => None,
     }

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 /// Larger scripts have no digest in reports.
 const MAX_DIGEST_BYTES: u64 = 64 * 1024 * 1024;
-/// Scripts that are remembered.
+/// Most digests kept in memory.
 const MAX_CACHED: usize = 4096;
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Several calls at once, shown to one reader one after the other.
 //!
-//! The call that has output first is shown to its end, then the next one that had some. Every event comes once. A call
+//! The call that has output first is shown to its end, then the next that had output. Each event is shown once. A call
 //! that waits to be shown keeps a bounded number of events in its sink; then its tool waits, too.
 
 use super::Report;

@@ -52,7 +52,7 @@ pub(super) struct Target {
     pub site: ToolPaths,
     pub input: Value,
     pub timeout_ms: Option<u64>,
-    /// For the record. The decision depends on `stamp` instead: the file's times and its inode.
+    /// For the record only: the decision depends on `stamp`, the file's times and inode.
     pub script: Option<Script>,
     stamp: Option<Stamp>,
     pub source: Option<String>,

@@ -119,7 +119,9 @@ impl Service {
     /// the registry; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
-        self.components.registry.refresh()
+        let failed = self.components.registry.refresh();
+        self.changed.send_replace(());
+        failed
     }
 
     /// Reloads one source of the registry, of a kind that never fails.

@@ -1,6 +1,6 @@
 //! Announced tools: on a topic of a broker hosts announce what they serve. This host listens, and announces its own.
 //!
-//! Only announcers that the operator lists count, for the time that they say. A right to call comes from policy alone.
+//! Only announcers that the operator lists count, until their `ttl` is over. A right to call comes from policy alone.
 
 use super::broker;
 pub use super::broker::Announcing;
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Where announcements are made unless configured.
+/// The topic of announcements unless configured.
 pub const TOPIC: &str = "notify:tg:tool-services";
 /// How long an announcement is valid, unless configured, and at most, seconds.
 pub const TTL: i64 = 60;
@@ -30,7 +30,7 @@ const MAX_CLOCK_SKEW_MS: i64 = 10_000;
 const MAX_ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a host that stops tries to withdraw its announcement.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
-/// At most one refusal is logged in this time.
+/// Shortest time between two logged refusals.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `announced` of a `[[tool_services]]`: whose announcements count, and where they are made.
@@ -181,7 +181,7 @@ impl Listener {
         }
         let until = time.saturating_add(ttl * 1000);
         let left = u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
-        let left = Duration::from_millis(left.ok_or("its ttl has passed: it is an old one, or a clock is wrong")?);
+        let left = Duration::from_millis(left.ok_or("its ttl has passed: it is old, or a clock is wrong")?);
         {
             let mut standing = lock(&known.standing);
             if time <= standing.last {

@@ -93,8 +93,8 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
     }
 }
 
-/// The examples whose input fits the parameters: a model learns from them, and a model API refuses a whole list for
-/// another.
+/// The examples whose input fits the parameters: a model learns from them, and APIs refuse the whole list if one
+/// is bad.
 fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
     manifest.examples.iter().filter(|example| {
         let schema = manifest.parameters.as_ref();

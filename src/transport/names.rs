@@ -26,7 +26,6 @@ impl Names {
             let name = chosen.map_or_else(|| name_of(id), str::to_owned);
             match named.get(&name) {
                 Some(other) if other != id => {
-                    tracing::warn!(target: "toolhost::mcp", name, "two tools share this name; neither is offered");
                     shared.insert(name);
                 }
                 _ => drop(named.insert(name, id.to_owned())),

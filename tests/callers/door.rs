@@ -42,7 +42,9 @@ fn a_tool_that_a_caller_may_not_call_is_not_there() {
     assert_eq!(names, [&json!(me(playground.who))]);
     let who_can = |question: &str| playground.cli(&["audit", "--who-can", question]).text();
     assert!(who_can("call:a:one").contains("a:one@1.0.0: alice (alice, also through"), "{}", who_can("call:a:one"));
-    assert_eq!(who_can("call:a:none"), "Nobody can call a:none.\n");
+    assert_eq!(who_can("call:a:one@1.0.0"), who_can("call:a:one@^1"), "a range means the version that it finds");
+    let missing = playground.cli(&["audit", "--who-can", "call:a:none"]);
+    assert!(missing.code == Some(2) && missing.stderr.contains("a:none"), "{missing:?}");
 
     fs::remove_dir_all(playground.path("user_scripts/bob")).unwrap();
     let missing = as_alice(&playground, "b:one", &json!({}));

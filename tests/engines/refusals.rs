@@ -120,7 +120,7 @@ pub const REFUSALS: &[Case] = &[
         files!(Write "{base}/sandbox-policies/**"),
         "a policy, a manifest, a script or a file of this host could be written",
     ),
-    too_much("modules to write", "P3", files!(Write "node_modules/**"), "what lies in `node_modules`"),
+    too_much("modules to write", "P3", files!(Write "node_modules/**"), "run or obey `node_modules`"),
     Case {
         wall: "network",
         ..too_much(

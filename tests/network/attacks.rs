@@ -173,7 +173,7 @@ fn tls_on_port_443_names_the_host_of_its_connection() {
         };
         let network = &ended.out["network"];
         let totals = [&network["totals"]["connections"], &network["totals"]["connectionsRefused"]];
-        assert_eq!(totals, [&json!(2), &json!(0)], "control: also in two segments");
+        assert_eq!(totals, [&json!(2), &json!(0)], "control: also in two segments: {network}");
         assert!(dialled(network) > 0, "{network}");
         let (out, ended, heard) = send(world, 443, &refused.each_ref().map(|row| row.1.clone()));
         for ((what, _), out) in refused.iter().zip(out) {

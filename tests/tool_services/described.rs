@@ -43,7 +43,7 @@ fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
         (SERVICE, "request-queue", Value::Null, true, "`request-queue` is missing"),
         (SERVICE, "response-queue", service()["request-queue"].clone(), true, "two of the queues are the same"),
         (SERVICE, "request-queue", json!("a b"), true, "the full name of a topic"),
-        (SERVICE, "config-params", unnamed, true, "/config-params/0: `config-params` is not written"),
+        (SERVICE, "config-params", unnamed, true, "/config-params/0: `config-params` has the wrong form"),
         (SERVICE, "id", json!("a b"), true, "/id: the tools of a service are known here as ID:NAME"),
         (TOOL, "type", json!("tool-servic"), true, "/type: `type` must be \"tool-service\""),
         (TOOL, "name", Value::Null, true, "`name` is missing"),

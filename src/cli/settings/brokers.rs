@@ -278,7 +278,7 @@ pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<Se
 /// A secret that is read at each use. Adds its file to `files`.
 fn shared_secret(written: &str, folder: &Path, what: &str, files: &mut Vec<PathBuf>) -> Result<Secret, String> {
     let from = one_for_all(written, folder, what)?;
-    files.extend(from.file().map(Path::to_path_buf));
+    files.extend(from.named_files().into_iter().map(Path::to_path_buf));
     Ok(Secret::new(move || Box::pin(service::credential(from.clone()))))
 }
 

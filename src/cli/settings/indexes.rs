@@ -52,7 +52,7 @@ fn bearer() -> String {
     "Bearer {}".to_owned()
 }
 
-/// All indexes: those in the file, and the public ones as `default` where the file has no such entry.
+/// All indexes: those of the file, and the public ones as `default` if the file has no `default`.
 pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
     let mut found: Vec<Index> = Vec::new();
     for (name, Meanings { python, node }) in written {
@@ -153,10 +153,11 @@ fn node_files(variable: Variables<'_>) -> Vec<PathBuf> {
     own.into_iter().chain(machine).collect()
 }
 
-/// Variables that name further indexes, or other files of settings.
+/// Variables that name further places of packages, or other files of settings.
 #[rustfmt::skip]
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 13] = [
     "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE",
+    "PIP_NO_INDEX", "PIP_FIND_LINKS", "UV_NO_INDEX", "UV_FIND_LINKS",
     "NPM_CONFIG_USERCONFIG", "npm_config_userconfig", "NPM_CONFIG_GLOBALCONFIG", "npm_config_globalconfig",
 ];
 
@@ -183,9 +184,10 @@ fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> 
     let mut found = None;
     for (key, value) in settings {
         let value = value.trim().trim_matches('"');
-        if !value.is_empty() && (key == "extra-index-url" || key.ends_with(":registry")) {
+        let is_other = ["extra-index-url", "no-index", "find-links"].contains(&&*key) || key.ends_with(":registry");
+        if !value.is_empty() && is_other {
             return Err(format!(
-                "it names more than one index ({key}), and a package could come from either: write out one in [indexes]"
+                "packages could come from more than one index, or from none ({key}): write out one in [indexes]"
             ));
         }
         if key == wanted {
@@ -204,8 +206,8 @@ struct Uv {
     index_url: Option<String>,
     #[serde(default)]
     index: Vec<UvIndex>,
-    #[serde(rename = "extra-index-url")]
-    extra: Option<serde::de::IgnoredAny>,
+    #[serde(alias = "extra-index-url", alias = "no-index", alias = "find-links")]
+    other: Option<serde::de::IgnoredAny>,
     pip: Option<serde::de::IgnoredAny>,
 }
 
@@ -218,8 +220,8 @@ struct UvIndex {
 
 fn of_uv(text: &str) -> Result<Option<String>, String> {
     let uv: Uv = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-    if uv.extra.is_some() || uv.pip.is_some() || uv.index.iter().any(|index| !index.default) {
-        return Err("it names more than one index, and a package could come from either: write out one".to_owned());
+    if uv.other.is_some() || uv.pip.is_some() || uv.index.iter().any(|index| !index.default) {
+        return Err("packages could come from more than one index, or from none: write out one in [indexes]".to_owned());
     }
     Ok(uv.index.into_iter().next().map(|index| index.url).or(uv.index_url))
 }

@@ -3,7 +3,7 @@
 //! A request that gets a secret, or that has a body, is the only one of its connection to the host: if the host takes a
 //! part of it for a second request, no other request is mixed with that part.
 //!
-//! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding stands beside it, and one of
+//! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding is present, and one of
 //! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
 
 use super::answers::{self, AnswerBody};

@@ -59,7 +59,7 @@ struct Relay {
     udp: Arc<UdpSocket>,
     tcp: Arc<TcpListener>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
-    /// The trusted roots, if not the machine's.
+    /// Root certificates, if not the machine's.
     trust: Option<tls::TlsConfig>,
 }
 
@@ -103,7 +103,7 @@ async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
     loop {
         tokio::select! {
             () = call.meter.limit_exceeded() => return Ok(Arc::clone(call)),
-            _ = loops.join_next() => return Err(io::Error::other("a loop that accepts ended")),
+            _ = loops.join_next() => return Err(io::Error::other("an accept loop ended")),
             () = tokio::time::sleep(CPU_LOOK) => call.check_cpu(),
         }
     }
@@ -155,7 +155,7 @@ impl Relay {
                 self.drain();
                 self.control.send(&FromRelay::Ended(totals)).await?;
             }
-            _ => return Err(io::Error::other("an order that was not expected")),
+            _ => return Err(io::Error::other("an unexpected order")),
         }
         Ok(())
     }

@@ -19,10 +19,10 @@ use tokio::sync::Notify;
 
 /// Buffer of each direction where bytes are copied, bytes.
 pub const BUFFER: usize = 64 * 1024;
-/// Longest text of a tool in a reason, bytes.
+/// Most of a tool's text in a message, bytes.
 const QUOTED: usize = 80;
 
-/// Text of a tool for a reason: printable and short.
+/// A tool's text for a message: printable and short.
 pub fn quoted(bytes: &[u8]) -> String {
     text::printable(&mask::head(&String::from_utf8_lossy(bytes), QUOTED))
 }

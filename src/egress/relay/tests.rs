@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// After so long without a byte no answer follows.
 const SILENCE: Duration = Duration::from_millis(30);
 
-/// What the relay said.
+/// Messages received.
 #[derive(Default)]
 struct RelayLog {
     events: Vec<TrafficEvent>,
@@ -37,7 +37,7 @@ struct RelayLog {
     ended: Vec<Totals>,
 }
 
-/// A relay, its host, and the hosts of the world by port.
+/// A relay, its host, and remote servers by port.
 struct Rig {
     socket: Arc<UnixDatagram>,
     heard: Arc<Mutex<RelayLog>>,
@@ -140,7 +140,7 @@ impl Rig {
         self.until(|heard| heard.ended.get(before).copied()).await
     }
 
-    /// A host of the world at this port, which serves each connection like this.
+    /// A remote server at this port, which serves each connection like this.
     async fn upstream<F: Future<Output = ()> + Send + 'static>(
         &self,
         port: u16,
@@ -273,7 +273,7 @@ fn fuzz(
         runtime.block_on(async {
             let mut stream = rig.connect("a.test.", 80).await;
             let _ = stream.write_all(&bytes).await;
-            // Who closes is gone: the answers come before.
+            // A client that closes gets no more answers.
             let mut answer = [0; 4096];
             while let Ok(Ok(1..)) = tokio::time::timeout(SILENCE, stream.read(&mut answer)).await {}
             let _ = stream.shutdown().await;

@@ -53,7 +53,7 @@ impl Ready {
         begun.map_err(|_| LauncherError::Gone)
     }
 
-    /// Dials for the call while it is polled. Returns only if the call exceeds a limit of its network, or together with
+    /// Dials for the call while polled. Returns only if the call exceeds a limit of its network, or together with
     /// its relay exceeds `cpu_limit`.
     pub async fn attend(&self, traffic: &Mutex<Traffic>, cpu_limit: u64) {
         let Some(relay) = &self.relay else { return std::future::pending().await };

@@ -239,7 +239,7 @@ impl From<LauncherError> for Fault {
                      fixes it"
                 ))
             }
-            LauncherError::Gone => lost("before the call began"),
+            LauncherError::Gone => lost("before the call began").retryable(),
             LauncherError::Fault(fault) => fault,
         }
     }
@@ -247,7 +247,7 @@ impl From<LauncherError> for Fault {
 
 /// The fault of a call whose launcher was lost.
 pub fn lost(how: &str) -> Fault {
-    Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}")).retryable()
+    Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}"))
 }
 
 impl Process {

@@ -16,4 +16,4 @@ pub use launcher::{LauncherError, settle};
 pub use pool::Launchers;
 #[cfg(feature = "wasi")]
 pub(super) use pool::resolve;
-pub use scripts::Scripts;
+pub use scripts::{Scripts, used};

@@ -23,7 +23,7 @@ const REPLACED: &str = "the folder was replaced during the call";
 const ABANDONED_AFTER_SECONDS: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
 
-/// Why a file is not published: by a rule, or because this host could not write it.
+/// Why a file is not published: a rule, or this host could not write it.
 struct PublishRefusal {
     text: String,
     failed: bool,
@@ -70,7 +70,10 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
     // File work, so not on the threads that other calls run on.
     let done = tokio::task::spawn_blocking(move || {
         let bytes = |copy: &OwnedFd| -> u64 {
-            names(copy).unwrap_or_default().iter().fold(0, |sum, name| sum.saturating_add(size(copy, name)))
+            names(copy, |name| size(copy, name) > 0)
+                .unwrap_or_default()
+                .iter()
+                .fold(0, |sum, name| sum.saturating_add(size(copy, name)))
         };
         let sums: Vec<u64> = staged.iter().map(|(.., copy)| bytes(copy)).collect();
         let all = sums.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -94,9 +97,10 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
     done.await.unwrap_or_else(|_| failed("the host failed while publishing"))
 }
 
-/// The names in a copy, at most one more than is allowed.
-fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    let mut names: Vec<CString> = names_in(copy)?.take(MAX_FILES + 1).collect::<Result<_, _>>()?;
+/// The names in a copy that count, at most one more than is allowed.
+fn names(copy: &OwnedFd, counts: impl Fn(&CStr) -> bool) -> Result<Vec<CString>, Errno> {
+    let counted = names_in(copy)?.filter(|name| name.as_ref().map_or(true, |name| counts(name)));
+    let mut names: Vec<CString> = counted.take(MAX_FILES + 1).collect::<Result<_, _>>()?;
     names.sort();
     Ok(names)
 }
@@ -130,7 +134,12 @@ fn one(
         sweep(&to, stat.st_uid, ABANDONED_AFTER_SECONDS);
         Ok(())
     });
-    let names = names(copy)?;
+    // A mount point, at which a neighbour of the staged files is shown, holds nothing.
+    let is_shown = |name: &CStr| {
+        let copied = name.to_str().is_ok_and(|text| stage.copies(text));
+        !copied && size(copy, name) == 0 && open_at(&to, name, OFlag::O_PATH).is_ok()
+    };
+    let names = names(copy, |name| !is_shown(name))?;
     if names.len() > MAX_FILES {
         // All or nothing, as with too many bytes.
         return Err(format!("it holds more than {MAX_FILES} files").as_str().into());
@@ -164,11 +173,7 @@ fn file(
         e => PublishRefusal { failed: false, ..e.into() },
     })?;
     let stat = fstat(&source)?;
-    // Skips mount points, at which the neighbours of the staged files are shown, and files that were not copied.
     let regular = files::is(stat.st_mode, SFlag::S_IFREG);
-    if (!regular || !stage.copies(text) && stat.st_size == 0) && open_at(to, name, OFlag::O_PATH).is_ok() {
-        return Ok(None);
-    }
     let globs: Vec<&String> = stage.names.iter().filter(|glob| policy::name_matches(glob, text)).collect();
     let size = stat.st_size as u64;
     let refused = match () {
@@ -192,8 +197,9 @@ fn file(
     if policy::writable::is_loadable(text) && !globs.iter().any(|glob| policy::writable::is_loadable(glob)) {
         return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
     }
-    // Never writable by others, whatever the tool set.
-    files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644))?;
+    // Never writable by others, and open to no more than the file that it replaces.
+    let before = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW).map_or(0o644, |old| old.st_mode);
+    files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644 & before))?;
     Ok(Some(size))
 }
 

@@ -21,8 +21,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// The message for a caller whose launcher is not ready in time.
-const RAISING: &str = "the walls of the tool are still being raised";
+/// The message for a caller whose sandbox is not ready in time.
+const RAISING: &str = "the tool's sandbox is still being set up";
 /// The signal by which the kernel ends a tool that writes a file beyond its limit.
 const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
 /// Longest run of an empty script, ms. The answer of the call waits for it.
@@ -192,7 +192,7 @@ impl Scripts {
 }
 
 /// The CPU time of a call and its relay, and the limit that its traffic or this CPU time exceeded, if any.
-fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
+pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
     let relay_ms = traffic.totals.cpu_ms;
     let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
     (cpu_ms + relay_ms, traffic.over.or(passed.then_some(Limit::CpuMs)))
@@ -384,7 +384,7 @@ mod tests {
             drop(theirs);
         };
         let lost = lost(&launcher, dies).await;
-        assert!(matches!(&lost, LauncherError::Fault(fault) if fault.retryable && fault.message.contains("lost")));
+        assert!(matches!(&lost, LauncherError::Fault(fault) if !fault.retryable && fault.message.contains("lost")));
         assert_eq!(kept.len(), 3);
     }
 
@@ -423,7 +423,7 @@ mod tests {
         let fault = scripts.run_once(None, &confinement, b"{}", started, &events).await.expect_err("too late");
         assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
         assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
-        assert!(fault.message.contains("walls of the tool are still being raised"), "{}", fault.message);
+        assert!(fault.message.contains("sandbox is still being set up"), "{}", fault.message);
         let hangs = || {
             let all = std::fs::read_dir("/proc").expect("proc").flatten();
             let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());

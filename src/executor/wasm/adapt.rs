@@ -2,7 +2,7 @@
 //!
 //! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped. The standard
 //! adapter loses exit codes (it knows only "ok" and "failed"), so the module's `proc_exit` is renamed to an import of
-//! ours that keeps the number. Our names are as long as those, so they are written over them.
+//! ours that keeps the number. The new names have the same length and overwrite the old.
 
 use std::borrow::Cow;
 use wasi_preview1_component_adapter_provider as adapter;
@@ -110,7 +110,7 @@ fn wrap(mut module: Vec<u8>) -> anyhow::Result<Vec<u8>> {
         .encode()
 }
 
-/// Where a module imports `wasi_snapshot_preview1.proc_exit`, and the names of ours that belong there.
+/// Where a module imports `wasi_snapshot_preview1.proc_exit`, and the names to write there.
 fn exits(module: &[u8]) -> wasmparser::Result<Vec<(usize, &'static str)>> {
     let theirs = (adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, "proc_exit");
     let ours = (EXITS, "proc-exit");

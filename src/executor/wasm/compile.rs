@@ -96,7 +96,7 @@ fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Adapts, compiles and links once, so that a module that cannot run is refused before any call.
+/// Adapts, compiles and links once, so that a module that cannot be linked is refused before any call.
 fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> {
     let component = adapt::component(module)?;
     let engine = engine::compiling().map_err(|e| format!("the compiler does not start: {e:#}"))?;

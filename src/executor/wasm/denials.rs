@@ -135,7 +135,7 @@ impl Granted {
         self.any(path, |area, whole, written| area.holds(whole) && (written || !writes))
     }
 
-    /// Whether the path was not in view, which says nothing about whether it is there.
+    /// Whether the path was out of view, whether or not it exists.
     pub fn hides(&self, path: &str) -> bool {
         self.in_part && !self.any(path, |area, whole, _| area.touches(whole))
     }

@@ -14,7 +14,7 @@ const FIBER_STACK_BYTES: usize = 10 << 20;
 /// Address space of one memory: with 4 GiB, compiled code needs no bounds checks. Reserved, not used.
 const MEMORY_RESERVATION: u64 = 4 << 30;
 /// Largest table, elements.
-const TABLE_ELEMENTS: usize = 65_536;
+pub const TABLE_ELEMENTS: usize = 65_536;
 /// How many instances, memories and tables one component may be made of; a component that holds an
 /// interpreter has dozens. Slots cost address space; tables are also counted as data by the kernel.
 const CORE_INSTANCES: u32 = 256;
@@ -65,7 +65,7 @@ pub fn running() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// Two equal fingerprints may exchange compiled code. (Nobody chooses what is hashed, and wasmtime compares again.)
+/// Two equal fingerprints may exchange compiled code. (No tool chooses what is hashed, and wasmtime compares again.)
 pub fn fingerprint() -> wasmtime::Result<u64> {
     let mut sum = std::hash::DefaultHasher::new();
     OUR_VERSION.hash(&mut sum);

@@ -34,7 +34,7 @@ pub struct FrameLimits {
 }
 
 impl FrameLimits {
-    /// For what a host sends: the first message holds the environment of a manifest, which is at most 1 MiB of text.
+    /// For a host's messages: the first holds the environment of a manifest, which is at most 1 MiB of text.
     pub fn from_host(payload: u64) -> FrameLimits {
         FrameLimits { head: 4 * MIB, payload }
     }
@@ -97,7 +97,7 @@ pub struct Init {
 pub struct Opening {
     /// In the worker's view.
     pub at: PathBuf,
-    /// For the guest: the same absolute path, or a path relative to the tool's folder.
+    /// As the guest sees it: the same path, or one relative to the tool's folder.
     pub name: String,
     pub write: bool,
 }
@@ -108,9 +108,9 @@ pub struct Opening {
 pub enum WorkerMessage {
     /// The worker can take calls.
     Ready,
-    /// This host cannot run the module; for people.
+    /// Why this host cannot run the module.
     Refused { message: String },
-    /// No module runs here; for people.
+    /// Why no module runs here.
     Unable { message: String },
     /// Payload: what the guest wrote to its log, as it comes.
     Log,
@@ -124,7 +124,7 @@ pub enum WorkerMessage {
     Code,
     /// All compiled code was sent.
     Compiled,
-    /// The module cannot be read; for people.
+    /// Why the module cannot be read.
     Unreadable { message: String },
 }
 

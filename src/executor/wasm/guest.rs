@@ -2,6 +2,7 @@
 
 use super::adapt::EXITS;
 use super::denials::{Granted, SCRATCH, Watch, below};
+use super::engine::TABLE_ELEMENTS;
 use super::frame::{DenialKind, MAX_LOG_PIECE, Opening, ToHost, WorkerMessage};
 use super::http::Hooks;
 use crate::base::lock;
@@ -31,9 +32,6 @@ use wasmtime_wasi::p2::{FsResult, OutputStream, Pollable, SocketResult, StreamEr
 use wasmtime_wasi::sockets::WasiSocketsView;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
-
-/// Largest table of a guest, elements.
-const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 
 /// State of one store.
 pub struct Guest {
@@ -175,10 +173,10 @@ impl ResourceLimiter for MemoryMeter {
     }
 
     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        if desired > MAX_TABLE_ELEMENTS {
+        if desired > TABLE_ELEMENTS {
             self.watch.saw(DenialKind::Table, String::new());
         }
-        Ok(desired <= MAX_TABLE_ELEMENTS)
+        Ok(desired <= TABLE_ELEMENTS)
     }
 }
 
@@ -231,7 +229,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
 type GuestStore<'a> = StoreContextMut<'a, Guest>;
 type Handle = Resource<Descriptor>;
 
-/// What an operation was to do.
+/// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Reads,
@@ -417,7 +415,7 @@ impl Scratch {
     }
 }
 
-/// What a guest may hand over in one write.
+/// Most bytes of a guest's write.
 const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
 
 /// A guest's stdout or stderr: it goes to the host, in frames, and reaches no descriptor of the worker. Clones are the

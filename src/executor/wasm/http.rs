@@ -49,7 +49,7 @@ impl WasiHttpHooks for Hooks {
         }
         let to = request.uri().authority().map(|to| to.host().to_owned());
         self.watch.saw(DenialKind::Request, to.unwrap_or_default());
-        // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
+        // Reads the body: a JavaScript runtime ends if the body is closed before it reads the answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
         Box::new(std::future::ready(Err(Error::HttpRequestDenied)))

@@ -25,7 +25,9 @@ use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
 use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
+use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;
+use crate::egress::Traffic;
 use crate::quantity::Limit;
 use crate::sandbox::grants::ResolvedGrants;
 use crate::{fault, policy};
@@ -35,12 +37,12 @@ use futures_util::future::BoxFuture;
 use session::{CallSinks, Session, SessionError};
 use std::future::Future;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A wait for the compiler that lasts longer is announced.
+/// A longer wait for the compiler is announced.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(400);
-/// The limits that a worker itself holds its guest to.
+/// The limits that a worker itself enforces.
 const WORKER_LIMITS: [Limit; 5] =
     [Limit::CpuMs, Limit::MemoryBytes, Limit::ScratchBytes, Limit::OpenFiles, Limit::OutputBytes];
 
@@ -120,9 +122,7 @@ impl Wasm {
         let mut clock = Clock::new(context.started_at, per_call.timeout_ms);
         let finding = self.library.find(shape, per_call.source.as_deref());
         let found = clock.prepare("the tool's module is still being read", finding).await?;
-        if shape.script.is_some() {
-            let _ = context.ran.set(found.digest.clone());
-        }
+        let _ = shape.script.as_ref().map(|_| context.ran.set(found.digest.clone()));
         let compiling = self.library.prepare(&self.launchers, shape, found);
         let prepared = match self.waits {
             None => clock.prepare("the tool is still being compiled", compiling).await?,
@@ -143,7 +143,7 @@ impl Wasm {
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
-        let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
+        let (traffic, folder) = (&*context.traffic, &*shape.folder);
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
         let mut sinks = CallSinks { log, out, denials: WorkerDenials::default(), traffic, folder };
         let (mut session, answered, started) = loop {
@@ -157,8 +157,7 @@ impl Wasm {
             };
             context.opens(shape).await?;
             let started = Instant::now();
-            let live = (wanted.grants.mounts.as_slice(), before);
-            let left = clock.left();
+            let (live, left) = ((wanted.grants.mounts.as_slice(), before), clock.left());
             let calling = session.call(&input, per_call, left, &mut sinks);
             match session::count_writes(live, (&shape.limits, left), calling).await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
@@ -168,7 +167,8 @@ impl Wasm {
         };
         let is_reusable = session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
-        let mut outcome = conclude(answered, (sinks.out.finish(), sinks.log.finish()), shape, per_call.timeout_ms)?;
+        let printed = (sinks.out.finish(), sinks.log.finish());
+        let mut outcome = conclude(answered, printed, (shape, traffic), per_call.timeout_ms)?;
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials { observed: sinks.denials.denials, not_observed: denials::not_observed(more) };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
@@ -209,7 +209,7 @@ impl Executor for Wasm {
 fn conclude(
     answered: Result<(CallSummary, Vec<u8>), SessionError>,
     (printed, logs): (Output, Vec<String>),
-    shape: &policy::Shape,
+    (shape, traffic): (&policy::Shape, &Mutex<Traffic>),
     limit_ms: u64,
 ) -> Result<Outcome, fault::Fault> {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
@@ -241,6 +241,8 @@ fn conclude(
             return Err(fault("the wasm worker sent an invalid answer").person(why));
         }
     };
+    let (cpu_ms, exceeded) = process::used(&lock(traffic), answer.cpu_ms, shape);
+    let ending = exceeded.map_or(ending, over);
     let complaint = if shape.stderr_is_error { output::judge_stderr(&logs) } else { None };
     let ending = match (ending, complaint) {
         (Ending::Answered(_), Some(complaint)) => complaint,
@@ -250,7 +252,7 @@ fn conclude(
     if !gave_answer {
         outcome.printed = output::last_lines(&printed.rest);
     }
-    outcome.usage.cpu_ms = Some(answer.cpu_ms);
+    outcome.usage.cpu_ms = Some(cpu_ms);
     outcome.usage.peak_memory_bytes = Some(answer.peak_memory);
     outcome.usage.output_bytes = printed.total.max(returned.len() as u64);
     outcome.parts = printed.is_list();

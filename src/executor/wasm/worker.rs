@@ -29,7 +29,7 @@ use wasmtime_wasi::{I32Exit, WasiCtxBuilder};
 
 /// Most random bytes of one request.
 const MAX_RANDOM_BYTES: u64 = 8 * MIB;
-/// Handles that every guest holds without asking: standard streams, terminals, pollables.
+/// Handles that every guest needs besides files: standard streams, terminals, pollables.
 const SPARE_HANDLES: u64 = 64;
 /// Threads that look up names, of a guest that may connect.
 pub const LOOKUPS: usize = 2;
@@ -77,7 +77,7 @@ fn load(init: Init) -> Result<Loaded, WorkerMessage> {
     let compiled = trusted_code::read(&init.code, compile::MAX_CODE_BYTES)
         .map_err(|e| refused(format!("the compiled code cannot be read: {e}")))?;
     let component =
-        trusted_code::load(&engine, &compiled).map_err(|e| refused(format!("the compiled code is stale: {e:#}")))?;
+        trusted_code::load(&engine, &compiled).map_err(|e| refused(format!("a worker cannot load it: {e:#}")))?;
     drop(compiled);
     Loaded::new(&component, init).map_err(refused)
 }
@@ -277,7 +277,7 @@ fn is_full(scratch: &std::path::Path) -> bool {
     nix::sys::statvfs::statvfs(scratch).is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
 }
 
-/// How a guest ended that did not return.
+/// How a guest that did not return ended.
 fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
     if let Some(I32Exit(code)) = error.downcast_ref() {
         return End::Exit { code: *code };

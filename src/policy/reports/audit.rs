@@ -8,12 +8,11 @@ use crate::policy::decision::Decision;
 use crate::policy::grantable::Grantable;
 use crate::policy::packages::{Allowance, Ecosystem};
 use crate::policy::secrets::{Secret, used};
-use crate::policy::verdict::RequestKind;
 use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What no wall of this version stops. Every report lists it, so that readers do not rely on it.
+/// What no layer of this version stops. Every report lists it, so that no reader relies on it.
 pub const NOT_DEFENDED: [&str; 9] = [
     "a hole in the kernel: every wall here is the kernel's",
     "side channels of the CPU and of shared caches",
@@ -55,10 +54,12 @@ pub fn touches(decision: &Decision) -> Vec<String> {
     let files = decision.grants.iter().map(Grant::text);
     let hosts = decision.hosts.iter().map(|grant| format!("reach {}", grant.text()));
     let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::new(grant).text()));
-    let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == RequestKind::Env);
-    let variables = met.filter_map(|v| v.effective.as_ref()).map(|set| format!("variable {set}"));
+    let variables = decision.env.iter().map(|(name, value)| format!("variable {name}={}", value.shown()));
+    let asks = decision.asks().into_iter().map(|ask| format!("ask the client: {}", ask.word()));
+    let packages = decision.packages.iter().map(|grant| format!("have packages: {}", grant.text()));
+    let more = variables.chain(asks).chain(packages);
     let service = decision.service.iter().map(|grant| format!("call {}", grant.text()));
-    let all = files.chain(hosts).chain(secrets).chain(variables).chain(service).map(|line| printable(&line));
+    let all = files.chain(hosts).chain(secrets).chain(more).chain(service).map(|line| printable(&line));
     let inside = (decision.in_process && decision.service.is_none())
         .then(|| "it runs inside toolhost, without walls of its own".to_owned());
     all.chain(inside).collect()

@@ -71,7 +71,10 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
              sandbox-policies/{name}{SUFFIX}`).\n"
         ));
         if !file.is_empty() {
-            out.push_str(&format!("# It replaces {file} for this tool: one policy alone governs a tool.\n"));
+            out.push_str(&format!(
+                "# It replaces {file} for this tool: one policy alone governs a tool. \
+             Copy what you want of its `confirm`, `require`, `deny` and limits.\n"
+            ));
         }
     }
     if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {

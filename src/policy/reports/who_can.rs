@@ -84,7 +84,7 @@ fn package(target: &str) -> Result<Question, String> {
 
 /// `bases`: the folders scripts are found under; a builtin tool can run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
-    let runnable = decisions.iter().filter(|d| d.in_process || d.shape.is_ok());
+    let runnable = decisions.iter().filter(|decision| decision.refused().is_none());
     runnable.flat_map(|decision| about(decision, question, bases)).collect()
 }
 

@@ -128,8 +128,8 @@ impl DescriptorMemory {
 
 /// What an open file of /proc may hold: twice its text, which is read no further than `room` allows.
 fn text_of(link: &str, target: &str, room: u64) -> u64 {
-    // These two are read without a buffer that grows, and have no end.
-    if target.ends_with("/mem") || target.ends_with("/pagemap") {
+    // These are read without a buffer that grows. Two have no end, and one takes the kernel long.
+    if ["/mem", "/pagemap", "/smaps_rollup"].iter().any(|end| target.ends_with(end)) {
         return TEXT;
     }
     let opened = fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(link);

@@ -86,7 +86,7 @@ impl ProcessSnapshot {
     }
 }
 
-/// The errors of reading about a process that has ended: not a failure.
+/// Errors of reading /proc of an ended process: not a failure.
 fn gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
 }

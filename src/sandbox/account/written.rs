@@ -35,7 +35,7 @@ pub struct WriteWatch {
     next: Instant,
     /// A count missed an entry, or much free space vanished, so the call is stopped during counts.
     moves: bool,
-    /// /proc shows the processes of the call and no others.
+    /// /proc shows only the processes of the call.
     alone: bool,
 }
 

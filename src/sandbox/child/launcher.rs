@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// argv[0] that `main.rs` looks for.
 pub const NAME: &str = "toolhost-launcher";
-/// Most that a file system is assumed to allocate for a file at once, bytes.
+/// Most that a file system may allocate for a file at once, bytes (assumed).
 const BLOCK: u64 = 64 * KIB;
 
 /// Entered by `main.rs`, with the control socket as stdin.
@@ -63,7 +63,7 @@ fn ruleset_problem(what: String) -> Problem {
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
-    // Closes all that the host had inherited.
+    // Closes all descriptors inherited.
     sys::close_range(3, false).map_err(Problem::from_wall("descriptors", "close_range(2)"))?;
     sys::reset_signals();
     crate::sandbox::limits::no_core();
@@ -274,6 +274,7 @@ impl Launcher<'_> {
         scratch: &mut Scratch,
         mut rules: landlock::RuleBuilder,
     ) -> Result<Spawned, Problem> {
+        scratch.mask(&self.setup.masks)?;
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
             scratch.stage(stage, from, number)?;

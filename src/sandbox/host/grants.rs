@@ -228,14 +228,13 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
 
 /// Leaves out what an equal grant above shows already, except a folder below which something is shown read-only.
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
-    let all: Vec<Mount> = mounts.into_values().collect();
     let covered = |m: &Mount| {
-        let above = all.iter().filter(|o| o.folder && o.path != m.path && m.path.starts_with(&o.path));
         // The nearest one above decides what shows there without this mount.
-        let equal = above.max_by_key(|o| o.path.components().count()).is_some_and(|o| o.access == m.access);
-        equal && !all.iter().any(|o| o.access < m.access && o.path.starts_with(&m.path))
+        let above = m.path.ancestors().skip(1).find_map(|above| mounts.get(above).filter(|other| other.folder));
+        let mut below = mounts.range(m.path.clone()..).take_while(|(path, _)| path.starts_with(&m.path));
+        above.is_some_and(|other| other.access == m.access) && !below.any(|(_, other)| other.access < m.access)
     };
-    all.iter().filter(|m| !covered(m)).cloned().collect()
+    mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
 
 fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
@@ -322,11 +321,15 @@ pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
 fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
     let mut found = Vec::new();
     let one = literal(names);
-    let named = match &one {
-        Some(name) => vec![name.clone()],
+    let named: Box<dyn Iterator<Item = nix::Result<String>>> = match &one {
+        Some(name) => Box::new(std::iter::once(Ok(name.clone()))),
         None => listed(folder)?,
     };
-    for name in named.iter().filter(|name| one.is_some() || name_matches(names, name)) {
+    for name in named {
+        let name = name.map_err(|errno| explain(folder, errno))?;
+        if one.is_none() && !name_matches(names, &name) {
+            continue;
+        }
         let path = folder.join(name);
         // A link that matches is passed over: it could lead anywhere.
         let stat = match look(&path) {
@@ -343,27 +346,26 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
             found.push((path, stat));
         }
-    }
-    if found.len() > MAX_SNAPSHOT_FILES {
-        let person = format!(
-            "{}/{names}: {} files match, at most {MAX_SNAPSHOT_FILES} may; request the folder with `/**`",
-            folder.display(),
-            found.len()
-        );
-        return Err(refuse("a file pattern matches too many files", person));
+        if found.len() > MAX_SNAPSHOT_FILES {
+            let at = folder.display();
+            let person =
+                format!("{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with `/**`");
+            return Err(refuse("a file pattern matches too many files", person));
+        }
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(found)
 }
 
-fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
+/// The names in a folder one by one, because a tool can make as many as it likes.
+fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>, Fault> {
     let failed = |errno| explain(folder, errno);
     let opened = match without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
-        Err(Errno::ENOENT) => return Ok(Vec::new()),
+        Err(Errno::ENOENT) => return Ok(Box::new(std::iter::empty())),
         other => other.map_err(failed)?,
     };
-    let names = files::names_in(opened).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(failed)?;
-    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    let names = files::names_in(opened).map_err(failed)?;
+    Ok(Box::new(names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose())))
 }
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). Reading the list takes long, so it is read again

@@ -146,7 +146,7 @@ pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(found)
 }
 
-/// As `specials`, for a folder that is not open yet. A folder that cannot be opened holds none.
+/// As `specials`, for a path. A folder that cannot be opened holds none.
 pub fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     without_links(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }

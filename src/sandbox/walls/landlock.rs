@@ -1,7 +1,7 @@
 //! Wall: Landlock. A second check of file access, behind the view: what may be written, made and executed.
 //!
 //! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract sockets,
-//! as far as this kernel's Landlock goes.
+//! as far as this kernel's Landlock can.
 
 use crate::sandbox::plan::{Plan, Step};
 use ::landlock::{

@@ -60,7 +60,7 @@ pub fn no_core() {
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
 }
 
-/// The machine's out-of-memory killer takes tools before the host (proc_pid_oom_score_adj(5)).
+/// The machine's out-of-memory killer kills tools before the host (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &[u8] = b"1000";
 /// Tools give way to other processes, the host's own too (nice(1)).
 const NICE_INCREMENT: i32 = 10;

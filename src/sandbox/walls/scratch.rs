@@ -3,7 +3,8 @@
 //! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a copy of the
 //! launcher's.
 
-use crate::base::files;
+use crate::base::files::{self, Stamp};
+use crate::policy;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
 use crate::sandbox::protocol::{Identity, Problem, ProblemKind, Setup, StagedFolder};
@@ -12,7 +13,7 @@ use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::fstatvfs;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
@@ -29,6 +30,8 @@ pub struct Scratch {
     mounted: Vec<CString>,
     /// The folders that hold staged copies.
     staged: Vec<PathBuf>,
+    /// The staged copies, as they were made.
+    copies: Vec<(PathBuf, Stamp)>,
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
 
@@ -67,6 +70,7 @@ impl Scratch {
             identity: setup.identity,
             mounted: vec![view::text(Path::new(view::KEPT_SCRATCH))],
             staged: Vec::new(),
+            copies: Vec::new(),
             allowed: Vec::new(),
         };
         // Landlock adds up the rights on the way from a file to the root, so a grant shown below /tmp has the rights of
@@ -77,13 +81,17 @@ impl Scratch {
         for late in late {
             scratch.attach(late)?;
         }
-        for place in &setup.masks {
-            let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
-            scratch.cover(place, if folder { view::EMPTY_FOLDER_PATH } else { view::EMPTY_FILE_PATH })?;
-        }
         // Last: from here on only we reach the whole scratch, by its descriptor.
         scratch.cover(Path::new(view::KEPT_MOUNTS), view::EMPTY_FOLDER_PATH)?;
         Ok(scratch)
+    }
+
+    /// Covers what the call must not see. Done at its start, because a file that is made again has lost its cover.
+    pub fn mask(&mut self, places: &[PathBuf]) -> Result<(), Problem> {
+        places.iter().try_for_each(|place| {
+            let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
+            self.cover(place, if folder { view::EMPTY_FOLDER_PATH } else { view::EMPTY_FILE_PATH })
+        })
     }
 
     /// The whole scratch, also when its place is covered.
@@ -150,7 +158,7 @@ impl Scratch {
             .map_err(problem(format!("reading {}", stage.folder.display())))?;
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
         let entries: Vec<_> = names.flatten().map(|entry| stage.folder.join(entry.file_name())).collect();
-        // What stays visible is bound before the copy covers it: each part with its own access, and all mounts in it.
+        // What stays visible is bound before the copy covers it: each entry with its own access, and mounts in it.
         let mut rest = Vec::new();
         for path in if stage.show_rest { &entries } else { &stage.shown } {
             // Not through a link, which could lead to anything in the view.
@@ -166,7 +174,7 @@ impl Scratch {
         view::make_folder(&stage.folder)?;
         let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
         for name in entries.iter().filter(|path| stage.copies_at(path)).filter_map(|path| path.file_name()) {
-            self.copy(from, name, &place, owner)?;
+            self.copy(stage, from, name, &place, owner)?;
         }
         for (path, folder, bound) in rest {
             view::make_point(path, folder)?;
@@ -177,11 +185,21 @@ impl Scratch {
     }
 
     /// Copies one regular file, opened without following a link.
-    fn copy(&self, from: &OwnedFd, name: &std::ffi::OsStr, to: &Path, owner: u32) -> Result<(), Problem> {
+    fn copy(
+        &mut self,
+        stage: &StagedFolder,
+        from: &OwnedFd,
+        name: &OsStr,
+        to: &Path,
+        owner: u32,
+    ) -> Result<(), Problem> {
         let Ok(source) = files::open_at(from, name, OFlag::O_RDONLY) else { return Ok(()) };
         let mut source = fs::File::from(source);
-        // Root could read every file, so only files of the folder's owner, or that all may read, are copied.
-        let fit = |m: &fs::Metadata| m.is_file() && (!self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0);
+        // Root could read every file, so only files are copied that belong to the folder's owner, that all may read, or
+        // that are named exactly.
+        let is_exact = stage.names.iter().any(|names| policy::literal(names).as_deref() == name.to_str());
+        let is_open = |m: &fs::Metadata| is_exact || !self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0;
+        let fit = |m: &fs::Metadata| m.is_file() && is_open(m);
         if !source.metadata().is_ok_and(|m| fit(&m)) {
             return Ok(());
         }
@@ -193,7 +211,13 @@ impl Scratch {
             .open(&target)
             .map_err(filling("a staged copy"))?;
         std::io::copy(&mut source, &mut copy).map_err(filling("filling the staged copy"))?;
-        self.own(&target)
+        // A copy that is written gets another time than that of its original.
+        let modified = source.metadata().and_then(|facts| copy.set_modified(facts.modified()?));
+        modified.map_err(problem("the time of a staged copy"))?;
+        self.own(&target)?;
+        let stamp = Stamp::at(&target).map_err(problem("a staged copy"))?;
+        self.copies.push((target, stamp));
+        Ok(())
     }
 
     /// The source of a run-code call, as a file of its own.
@@ -211,8 +235,14 @@ impl Scratch {
         Ok((used + files, stat.blocks_free() == 0 || stat.files_free() == 0))
     }
 
-    /// Descriptors of the staged copies, for the host to publish from.
+    /// Descriptors of the staged folders, for the host to publish from. Copies that the call did not change are
+    /// removed: published, they would put back what others changed meanwhile.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
+        for (copy, made) in &self.copies {
+            if Stamp::at(copy).is_ok_and(|now| now == *made) {
+                fs::remove_file(copy).map_err(problem("a staged copy"))?;
+            }
+        }
         let open = |p: &PathBuf| files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"));
         self.staged.iter().map(open).collect()
     }

@@ -98,7 +98,7 @@ impl LastDenials {
         self.calls += 1;
         let violations = record["violations"].as_array().map_or(&[][..], Vec::as_slice);
         let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
-        // A limit that was reached is a denial too.
+        // Reaching a limit is listed as a denial.
         let limit = violations.iter().any(|violation| violation["operation"] == LIMIT);
         for violation in violations {
             if violation["kind"] == MORE {

@@ -65,7 +65,7 @@ struct OpenLog {
     begun: Begun,
 }
 
-/// A begin record: its file, and its place there.
+/// A begin record: its file, and its offset.
 #[derive(Debug)]
 struct Begin(Arc<OpenLog>, u64);
 
@@ -113,7 +113,7 @@ impl Log {
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
         if let Some(open) = &state.open {
-            // Checked for every call: the log may have been moved away, or made writable for others.
+            // For each call: since the last one the log may have been moved, or opened to others.
             match open.segment.size_if_current(&self.path)? {
                 Some(size) if size < self.retention.segment_bytes => return Ok(open.clone()),
                 Some(_) => self.close(&open.segment),

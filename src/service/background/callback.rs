@@ -12,7 +12,7 @@ use crate::egress::{self, Dialler, PostError};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant, SecretGrant};
-use crate::service::{Caller, secrets};
+use crate::service::{Caller, ledger, secrets};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 const RETRY_DELAYS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
 /// Longest attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts at once, and those of one caller.
+/// Most attempts at once; of one caller.
 const MAX_ATTEMPTS_AT_ONCE: (usize, usize) = (8, 2);
 /// Longest message, bytes. A longer result is left out; the receiver can fetch it by the call's id.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
@@ -58,8 +58,8 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
                 under_way.insert(job.id.clone());
                 let (me, semaphore) = (me.clone(), semaphore.clone());
                 sending.spawn(async move {
-                    // Callers take turns: many slow receivers delay only their own caller.
-                    let _permit = semaphore.enter(&job.caller).await;
+                    // Principals take turns: many slow receivers delay only their own principal.
+                    let _permit = semaphore.enter(job.through()).await;
                     let id = job.id.clone();
                     me.tell(job).await;
                     id
@@ -94,7 +94,7 @@ impl Background {
     async fn forget(&self, now: Timestamp) {
         let gone = lock(&self.jobs).expire(now);
         if !gone.is_empty() {
-            // What stays on the disk is removed when the store is opened again.
+            // What this leaves on the disk is removed at the next opening.
             let _ = self.write(Change { gone, ..Change::default() }).await;
         }
     }
@@ -145,15 +145,17 @@ impl Background {
             let rights = decisions.rights(&Caller::named(&job.caller), None);
             let (rule, from) = rights.callback(&url)?;
             let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
+            let ledger = self.service.components.audit.ledger();
+            ledger::check_unwritten(from.named_files(), ledger, &decisions.snapshot.written)?;
             let (ranges, why, named) = (rule.ranges.clone(), rule.why.clone(), rights.name());
             let grant = HostGrant { pattern, ranges, asked: String::new(), rule: named.clone(), why: why.clone() };
-            let payer = [job.caller.clone(), "callback".to_owned()];
+            let payer = [job.through().to_owned(), "callback".to_owned()];
             let dialler = Dialler { payer, grants: vec![grant], headers: Vec::new(), proxy: self.proxy.clone() };
             let name = "callback_secret".to_owned();
             (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
         };
         let values = secrets::read_all(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
-        let unsigned = |person: String| delivery_fault("this host cannot sign it now", person);
+        let unsigned = |person: String| delivery_fault("this host cannot sign now", person);
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
         let who = Caller::named(&job.caller);
@@ -174,7 +176,7 @@ impl Background {
             Err(PostError::Refused(refusal)) => {
                 Err(delivery_fault(refusal.to_string(), refusal.detail().unwrap_or_default()))
             }
-            Err(PostError::Broken(why)) => Err(delivery_fault("the receiver did not answer as HTTP does", why)),
+            Err(PostError::Broken(why)) => Err(delivery_fault("the receiver's answer is not HTTP", why)),
         }
     }
 }

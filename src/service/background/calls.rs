@@ -10,9 +10,7 @@ use crate::base::text::{self, VisibleJson};
 use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;
-use crate::service::{
-    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id, output,
-};
+use crate::service::{CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -45,14 +43,14 @@ pub struct Background {
     over: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
 
-/// The numbers of calls that are kept.
+/// How many calls this host keeps.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobCounts {
     /// Calls that wait or run.
     pub open: usize,
     pub ended: usize,
-    /// Ends whose callback is pending.
+    /// Calls with a pending callback.
     pub untold: usize,
 }
 
@@ -180,7 +178,7 @@ impl Background {
         let report = tokio::select! {
             biased;
             report = self.service.call(request, Sink::none()) => report,
-            () = cancel.cancelled() => ended(output::cancelled()),
+            () = cancel.cancelled() => ended(self.service.interrupted(&job.id)),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
         self.keep_end(job, report, label.as_deref()).await;
@@ -194,7 +192,7 @@ impl Background {
             let mut jobs = lock(&self.jobs);
             let (gone, fits) = jobs.room(&job, text.len());
             if !fits {
-                let words = "This call ended, and its outcome was too large to be kept.";
+                let words = "This call ended, and there was no room to keep its outcome.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
                 text = render(Report::of_fault(job.id.clone(), &tool, large.clone()), label);
                 fault = Some(large);

@@ -139,7 +139,7 @@ impl Jobs {
         self.all.remove(&id.to_owned());
     }
 
-    /// Adds a job that begins. Returns the ids of the jobs that were removed for it.
+    /// Adds a new job. Returns the ids of the jobs that were removed to make room.
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
         let place = self.limiter.background.try_enter(job.through(), 1).ok_or_else(full)?;
         self.put(job, Some(place))
@@ -149,7 +149,7 @@ impl Jobs {
     pub fn load(&mut self, job: Job) {
         let take = || self.limiter.background.try_enter(job.through(), 1);
         let place = job.is_owed().then(take).flatten();
-        // Without room the job stays in the store, and is read when that is opened again.
+        // Without room the job stays in the store until that is opened again.
         let _ = self.put(job, place);
     }
 

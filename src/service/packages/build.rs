@@ -64,7 +64,7 @@ impl BuildSettings {
         BuildSettings {
             store,
             indexes: Vec::new(),
-            npm: Arc::new(|| Err("a host without packages".to_owned())),
+            npm: Arc::new(|| Err("this host has no npm".to_owned())),
             waits: false,
         }
     }
@@ -194,7 +194,7 @@ impl Packages {
         let built = loop {
             tokio::select! {
                 built = &mut building => break built,
-                // A reader that lags behind skips lines.
+                // A slow reader misses some lines.
                 line = progress.recv() => match line {
                     Ok((of, line)) if of == key => report(line),
                     _ => {}
@@ -333,7 +333,7 @@ impl Packages {
             Ok(done) => done?,
             Err(_) => installing.await?,
         }
-        report("looking at what the build left");
+        report("checking what the build made");
         let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
         let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
         let vendored = examined.vendored.clone();

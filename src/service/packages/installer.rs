@@ -52,7 +52,7 @@ impl Need {
     }
 }
 
-/// Gets the lines that an installer prints.
+/// Receives each line an installer prints.
 pub(super) type LineSink<'a> = &'a (dyn Fn(&str) + Sync);
 /// When packages were published (`name version`), RFC 3339.
 type Published = BTreeMap<String, String>;
@@ -229,13 +229,16 @@ impl<'a> Installer<'a> {
             let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
             Fault { person: denials::network_hints(&traffic, &[]), ..failed(what, &words.join("\n")) }
         };
-        let mut outcome = ended?.ok_or_else(|| failed(""))?;
+        let mut outcome = ended?;
         let hidden = self.work.display().to_string();
         outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
         let (logs, _) = record.absorb_outcome(&mut outcome);
         match outcome.ending {
             Ending::Answered(answer) => answer.tree(MAX_TREE_BYTES).map_err(|_| failed("its answer is too long")),
-            Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } => Err(failed(&last(logs))),
+            // Only a refused connection cancels it, which the message names already.
+            Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } | Ending::Cancelled => {
+                Err(failed(&last(logs)))
+            }
             ending => {
                 let why = output::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
                 Err(failed(&format!("{why}\n{}", last(logs))))
@@ -243,14 +246,14 @@ impl<'a> Installer<'a> {
         }
     }
 
-    /// One run, with its lines as they come; `None` if it was ended because a connection was refused.
+    /// One run, with its lines as they come. It is cancelled when a connection is refused.
     async fn run_watched(
         &self,
         process: &dyn Executor,
         context: &executor::Context,
         call: executor::Call,
         record: &mut CallRecord,
-    ) -> Result<Option<executor::Outcome>, Fault> {
+    ) -> Result<executor::Outcome, Fault> {
         let (events, mut heard) = executor::events();
         let (mut refused, mut looks) = (false, tokio::time::interval(POLL_INTERVAL));
         let hidden = self.work.display().to_string();
@@ -275,14 +278,11 @@ impl<'a> Installer<'a> {
             }
         };
         record.ended(&ended, heard.lost(), None);
-        match ended {
-            Err(_) if refused => Ok(None),
-            ended => ended.map(Some),
-        }
+        ended
     }
 }
 
-/// The end of a log, bounded.
+/// The last lines of a log.
 fn last(logs: &[String]) -> String {
     let lines = logs.iter().skip(logs.len().saturating_sub(LAST_LINES));
     lines.map(|line| text::printable(&text::head(line, MAX_LINE_CHARS))).collect::<Vec<_>>().join("\n")

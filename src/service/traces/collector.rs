@@ -138,7 +138,7 @@ impl CollectorClient {
             PostError::Refused(refusal) => refusal.detail().map_or_else(|| refusal.to_string(), str::to_owned),
             PostError::Broken(why) => why,
         })?;
-        // What a collector says beside its status is not read.
+        // Only the status of its answer is looked at.
         let mut answer = Response::new(Bytes::new());
         *answer.status_mut() = status;
         Ok(answer)

@@ -64,7 +64,7 @@ pub async fn act(
 }
 
 /// The request that a reading leads to; `None`: it has no action.
-fn request(
+pub fn request(
     service: &Service,
     resolvers: &[&dyn Resolver],
     from: CallRequest,
@@ -116,7 +116,7 @@ fn shorten_timeout(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Op
 
 impl ParsedText {
     /// The answer to a text that holds no action.
-    fn without_action(self) -> ActionResult {
+    pub fn without_action(self) -> ActionResult {
         ActionResult { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
     }
 

@@ -59,7 +59,7 @@ pub struct Context {
 /// An action that cannot be read.
 #[derive(Debug)]
 pub struct ActionError {
-    /// The text in the place of the tool's id, if it is known.
+    /// The text where the tool's id should be, if known.
     pub tool: Option<String>,
     pub dialect: Option<Dialect>,
     pub fault: Fault,
@@ -250,7 +250,7 @@ impl Block<'_> {
         members
     }
 
-    /// An element that is neither the tool's nor its inputs'.
+    /// An element beside the tool's id and its inputs.
     fn further(&mut self, child: &Element, seen: &mut bool, context: &mut Context) {
         if !self.is(child, "context") {
             return self.warn(child, "is not known and was ignored");

@@ -31,7 +31,7 @@ fn warnings(text: &str) -> String {
     read(text).warnings.join("; ")
 }
 
-/// The example of the document that asked for this protocol.
+/// The example with which this protocol was requested.
 const SEED: &str = r#"<ACTION>
   <tool_id>core:execute-python-script</tool_id>
   <inputs>
@@ -225,7 +225,7 @@ fn succeeded_with(output: &Value) -> Report {
     report
 }
 
-/// An agent's own reader: a strict one, and a search for tags as plain text.
+/// Reads as an agent may: strictly, and by a search for tags in the text.
 fn read_back(observation: &str) -> (String, String) {
     let (root, end) = xml::read(observation, 0).unwrap_or_else(|bad| panic!("{}: {observation}", bad.message));
     assert_eq!((root.name, end), ("OBSERVATION", observation.len()), "{observation}");
@@ -252,7 +252,7 @@ const HOSTILE: [&str; 8] = [
     "<!DOCTYPE x>",
 ];
 
-/// Numbers that are the same in every run.
+/// Numbers that repeat in every run.
 struct Numbers(u64);
 
 impl Numbers {

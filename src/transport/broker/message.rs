@@ -56,7 +56,7 @@ pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
 }
 
 enum Ended {
-    /// The delivery is still to be acknowledged, if there is one.
+    /// The delivery, if it is still to be acknowledged.
     Answered(Option<Delivery>),
     /// The request is back in its queue, and will be delivered again.
     PutBack,
@@ -84,13 +84,14 @@ async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
 
 /// A request that a host received before and did not answer. It runs again only if that does no harm.
 async fn handle_redelivery(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
-    let harmless = read.call.refused.is_some() || may_run_again(broker, &read.call);
+    // A body that was not read, because memory is short, can be of any tool.
+    let harmless = waits.is_some() && (read.call.refused.is_some() || may_run_again(broker, &read.call));
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
         tracing::warn!(target: "toolhost::broker", "request {words} was left unanswered by a host; it is run again");
         if let Err(why) = delivery.again().await {
-            // It is still in the queue, and comes again with the next connection.
+            // The request is still in the queue: the next connection brings it.
             tracing::warn!(target: "toolhost::broker", "request {words} could not be put back: {why}");
         }
         return Ended::PutBack;
@@ -131,7 +132,7 @@ fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
         || tool.manifest.idempotent && broker.entry.idempotent.contains(&tool.manifest.id)
 }
 
-/// What a request counts among those that are read or wait for a slot. `None`: too many wait.
+/// A request's share of `waiting`, until it has a slot to run. `None`: too many wait.
 type Waits = Option<OwnedSemaphorePermit>;
 
 fn kib(bytes: usize) -> u32 {
@@ -140,11 +141,11 @@ fn kib(bytes: usize) -> u32 {
 
 /// The call that a body requests.
 struct BrokerCall {
-    /// Can be a call that is refused already.
+    /// Its `refused` may be set already.
     call: CallRequest,
     /// The client wants the answer in parts.
     streams: bool,
-    /// The message is itself a reply, and gets no answer.
+    /// The message is itself a reply: nobody answers it.
     is_reply: bool,
 }
 
@@ -190,7 +191,7 @@ fn wrong(words: impl Into<String>) -> Fault {
     Fault::new(Kind::ParameterValidationError, words)
 }
 
-/// Sets `meant` to the tool as soon as that is known.
+/// Sets `meant` to the tool's id once that is known.
 fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
     if request.config.len() > MAX_CONFIG_BYTES {
         return Err(wrong(format!("The config is longer than {MAX_CONFIG_BYTES} bytes.")));
@@ -208,7 +209,7 @@ fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) 
     Ok(BrokerCall { call: CallRequest { label, timeout_ms, ..call }, streams, is_reply: false })
 }
 
-/// The tool that is meant, among those of the entry.
+/// The tool of the entry that the request names.
 fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
     let id = |reference: &str| reference.split('@').next().unwrap_or_default().to_owned();
     let refuse = |words: &str| Err(Fault::new(Kind::ToolNotFoundError, words));
@@ -332,7 +333,7 @@ async fn publish(broker: &BrokerServer, id: &[u8], reply: &ToolServiceResponse) 
         let why = match tokio::time::timeout(left, broker.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(PublishError::NoListener)) if !is_returning(broker) => return Err(NO_LISTENER.to_owned()),
-            // A broker may take less than we send.
+            // The broker's own limit may be lower.
             Ok(Err(PublishError::TooLarge)) => match large() {
                 Some(words) if words.len() < body.len() => {
                     body = words;
@@ -374,7 +375,7 @@ fn is_returning(broker: &BrokerServer) -> bool {
     }
 }
 
-/// Counts a request that stays unanswered, and reports it in the run log.
+/// Counts a request that stays unanswered, and writes it to the run log.
 fn lost(broker: &BrokerServer, call: &str, id: &[u8], why: &str) {
     broker.unanswered.fetch_add(1, Ordering::Relaxed);
     let (id, why) = (shown(id), printable(&head(why, 300)));

@@ -21,13 +21,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Most requests that are read, wait, run or are being answered. Further ones wait at the broker, or are dropped there.
-/// Of so many, most have been refused.
+/// Most of so many are refused ones.
 const MAX_REQUESTS: usize = 10_000;
-/// Most calls of one entry that run or wait in the host's queue. Of more, the host would refuse some.
+/// Most calls of one entry that run or wait in the host's queue. The host would refuse further ones.
 const ADMITTED: usize = 512;
 /// How long calls may still run once the host stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the answers of calls that are ended then may take.
+/// How long answers may take once those calls are killed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The entries of this host while it serves.
@@ -71,7 +71,7 @@ impl Brokers {
         self.0.is_empty()
     }
 
-    /// Whether one of them is not connected.
+    /// Whether any entry is disconnected.
     pub fn is_away(&self) -> bool {
         self.0.iter().any(|broker| matches!(broker.link.state(), LinkState::Away { .. }))
     }

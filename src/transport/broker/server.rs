@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Most requests that wait for a slot, KiB. Pulsar sends all at once, and RabbitMQ no more than may run.
+/// Memory for requests without a slot, KiB. Pulsar sends all at once, and RabbitMQ no more than may run.
 pub const MAX_QUEUED_KIB: usize = 64 << 10;
-/// Requests that are remembered after their answer.
+/// How many answered requests are remembered.
 const ENDED: usize = 4096;
 
 /// One `[[broker]]` of the configuration.
@@ -34,7 +34,7 @@ pub struct BrokerSettings {
     pub caller: String,
     /// Calls that run at once.
     pub at_once: u16,
-    /// Whether the tools are announced, and as whom.
+    /// How the tools are announced; `None`: not.
     pub announce: Option<Announcing>,
 }
 
@@ -54,7 +54,7 @@ pub struct BrokerServer {
     pub link: Link,
     /// For calls that run.
     pub running: Arc<FairSemaphore>,
-    /// For requests that are read or wait for a slot, KiB.
+    /// Memory for requests without a slot to run, KiB.
     pub waiting: Arc<Semaphore>,
     pub open: OpenRequests,
     pub answered: AtomicU64,
@@ -140,7 +140,7 @@ impl OpenRequests {
             return Vec::new();
         }
         let again = requests.running.remove(&request).map(|running| running.again).unwrap_or_default();
-        // One with a longer id is never answered, and would take memory for nothing.
+        // A request with a longer id is never answered: remembering it has no use.
         if is_answered && request.id.len() <= MAX_ID_BYTES {
             requests.ended.push_back(request);
         }

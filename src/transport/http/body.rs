@@ -89,7 +89,7 @@ impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if self.counts {
             let left = malformed("The client left before its request was read.");
-            // An answer would reach no client any more.
+            // No client is there to read an answer.
             let _ = self.known.server.service.record_refusal(&self.known.caller, self.tool, left);
         }
     }

@@ -62,7 +62,7 @@ impl Callers {
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
         let (tokens, jwt, value) = match (self, presented.next()) {
             (Callers::Own(name), None) => return Ok(Caller::operator(name)),
-            // A request with a token wants to be that caller, not the operator.
+            // A request with a token is made as its owner, not as the operator.
             (Callers::Own(_), Some(_)) => return Err(refused("a token, and this server knows none")),
             (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => (tokens, jwt, value),

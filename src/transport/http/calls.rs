@@ -14,7 +14,6 @@ use crate::transport::answers;
 use crate::transport::mcp::Message;
 use axum::body::Body;
 use axum::extract::{Path, Request};
-use axum::response::IntoResponse;
 use http::{Method, StatusCode};
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -38,10 +37,15 @@ const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 /// `POST /v1/tools/{tool}/calls`.
 pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
-    let tool = tools::ToolNames::new(&start.known).id(tool);
-    Ok(match read(&start, &tool, body).await {
-        Ok(body) => begin(start, body).await,
-        Err(refusal) => start.refuse(&tool, refusal).await,
+    let id = tools::ToolNames::new(&start.known, None).id(tool.clone());
+    Ok(match read(&start, &id, body).await {
+        Ok(mut body) => {
+            if let Some(label) = &body.request.label {
+                body.request.tool = tools::ToolNames::new(&start.known, Some(label)).id(tool);
+            }
+            begin(start, body).await
+        }
+        Err(refusal) => start.refuse(&id, refusal).await,
     })
 }
 
@@ -111,7 +115,7 @@ async fn stream(
             })),
         }
     }
-    // What came meanwhile is sent first.
+    // Events that wait are sent first.
     while let Ok(event) = events.try_recv() {
         to.tell(&event, None).await;
     }
@@ -304,7 +308,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
 fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, Permit)) -> Speakers {
     let body_quota = Arc::new(charge);
     let server = &start.known.server;
-    let names = tools::ToolNames::new(&start.known);
+    let names = tools::ToolNames::new(&start.known, batch.user.as_deref());
     let who = server.service.who(&start.known.caller, batch.user.as_deref());
     let mut request = |Object(one): Object<BatchCall>| {
         let tool = names.id(one.tool);
@@ -385,11 +389,13 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
     Ok(Action { reading, request, kept })
 }
 
-async fn run_action(start: Start, Action { reading, request, kept: _text }: Action) -> Response {
+async fn run_action(start: Start, Action { mut reading, request, kept: _text }: Action) -> Response {
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
-    let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
-    let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
+    let mut answer = match action::request(&server.service, &[], request, &mut reading) {
+        Some(request) => reading.answered(request::run(server, request, Sink::none()).await),
+        None => reading.without_action(),
+    };
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.slot.clone()));
     let (payer, answer) = (recipient.payer(), Arc::new(answer));

@@ -44,7 +44,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(1);
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Admits or refuses a connection. `None`: it is closed without an answer, since places for refusals are taken too.
+/// Admits or refuses a connection. `None`: it is closed unanswered, because the places for refusals are taken too.
 pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
     let (peer, ours) = match &socket {
         Socket::Tcp(stream, peer) => {
@@ -121,7 +121,7 @@ pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (S
     }
 }
 
-/// Serves requests. Dropping the connection drops the call that it waits for, which cancels, kills and records.
+/// Serves requests. Dropping the connection drops the call that it waits for: that is killed and recorded.
 async fn speak(
     server: Arc<Server>,
     router: Router,

@@ -1,4 +1,4 @@
-//! The connections that are open, and which of them is closed to make room for one more.
+//! The open connections, and which of them is closed to make room for one more.
 //!
 //! When all are taken, a connection that has not sent a whole request is closed: the oldest of the owner with the most
 //! of those. One owner has at most its share, so that long requests leave room for others.

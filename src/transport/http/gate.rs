@@ -85,7 +85,7 @@ fn check_target(uri: &Uri) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The one host that the request names, also where its target is a whole URL.
+/// The one host that the request names, even where its target is a URL.
 fn host<B>(request: &Request<B>) -> Result<Authority, &'static str> {
     let named = single(request.headers(), &header::HOST).ok_or("The request must have exactly one Host header.")?;
     let named: Option<Authority> = named.parse().ok().filter(|named: &Authority| !named.as_str().contains('@'));

@@ -120,7 +120,7 @@ pub async fn serve(
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                // Each is admitted or refused, and one that makes room for it closed, before the next is accepted, so
+                // Each is admitted or refused, and another closed to make room, before the next is accepted, so
                 // that refused ones never pile up.
                 Ok(socket) => if let Some(admitted) = connection::admit(&server, socket) {
                     connections.spawn(connection::serve(server.clone(), router.clone(), admitted));

@@ -1,5 +1,5 @@
-//! Responses: JSON without host paths or raw control characters, and streams of events. A status other
-//! than 200 means that the tool did not run.
+//! Responses: JSON without host paths or raw control characters, and streams of events. Only
+//! the statuses 200, 202 and 500, and `ServiceError`, mean that the tool may have run.
 
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -90,7 +90,7 @@ fn retry_after(fault: &Fault) -> HeaderValue {
 }
 
 /// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it
-/// ran, unless the host itself failed (500).
+/// ran, unless the host itself (500) or a remote service (503) failed.
 pub fn status_of(fault: &Fault) -> StatusCode {
     match fault.kind {
         Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -130,7 +130,7 @@ fn typed_response(kind: &'static str, body: impl Into<Body>) -> Response {
     response
 }
 
-/// Marks an answer that has a record.
+/// Marks an answer already recorded.
 #[derive(Clone)]
 pub struct Recorded;
 

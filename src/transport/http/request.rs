@@ -112,7 +112,7 @@ impl Start {
         Recipient { service: server.service.clone(), caller: caller.clone(), label }
     }
 
-    /// Refuses a request that leads to no call, which leaves its record like every other refusal.
+    /// Refuses a request that leads to no call. It has a record like every other refusal.
     pub async fn refuse(self, tool: &str, refusal: Refusal) -> Response {
         let recipient = self.recipient(None);
         let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
@@ -122,19 +122,13 @@ impl Start {
     }
 }
 
-/// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
+/// Runs the call; where the server must end now, the call is dropped: killed and recorded.
 pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
     let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
-    let ended = run_while_served(server, server.service.call(request, sink)).await;
-    ended.unwrap_or_else(|| Report::of_fault(id.clone(), &tool, server.service.stopped(&id)))
-}
-
-/// `None`: the server had to end first.
-pub async fn run_while_served<T>(server: &Server, call: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
-        () = server.kill.cancelled() => None,
-        ended = call => Some(ended),
+        () = server.kill.cancelled() => Report::of_fault(id.clone(), &tool, server.service.stopped(&id)),
+        ended = server.service.call(request, sink) => ended,
     }
 }
 

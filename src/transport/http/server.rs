@@ -41,7 +41,7 @@ pub struct Server {
     pub mcp: transport::mcp::StreamableHttp,
     pub kernel: SocketDiag,
     pub warnings: Warnings,
-    /// The connections that are served, and those beyond their number.
+    /// The connections that are served, and those beyond the limit.
     pub crowd: Arc<ConnectionLimiter>,
     pub overflow: Arc<ConnectionLimiter>,
     /// Cloned for each call, and taken once no more may begin.

@@ -94,11 +94,11 @@ impl Tokens {
             *kept = match read(&self.file) {
                 Ok((stamp, lines)) => (Some(stamp), Arc::new(lines)),
                 Err(why) => {
-                    // Logged once for each change; without a stamp the next request looks again.
-                    if kept.0.is_some() || now.is_some() {
+                    // Logged once; without a stamp the next request looks again.
+                    if kept.0.is_some() {
                         tracing::error!(target: "toolhost::http", "no token is accepted: {why}");
                     }
-                    (now, Arc::default())
+                    (None, Arc::default())
                 }
             };
         }

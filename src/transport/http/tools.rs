@@ -42,12 +42,13 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
 /// `GET /v1/tools/{tool}`.
 pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refusal> {
     let format = format(&uri)?;
-    let id = ToolNames::new(&known).id(tool);
-    let tool = known.server.service.find(&known.caller, &id).map_err(|fault| known.refusal(fault))?;
+    let caller = acting(&known, &uri)?;
+    let id = ToolNames::new(&known, Some(&caller.user)).id(tool);
+    let tool = known.server.service.find(&caller, &id).map_err(|fault| known.refusal(fault))?;
     let Some(format) = format else {
         return Ok(reply::json(StatusCode::OK, &export::describe(&tool)));
     };
-    let mut all = offered_tools(&known, &known.caller).map_err(|fault| known.refusal(fault))?;
+    let mut all = offered_tools(&known, &caller).map_err(|fault| known.refusal(fault))?;
     // A tool that is not listed has the name that it would have in the list.
     if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
         all.push(tool.clone());
@@ -68,13 +69,16 @@ pub async fn audit(Operator(known): Operator, Path(tool): Path<String>) -> Resul
 /// Tools by the names that models know (`ns__name`, or what their authors chose), of all that one caller is offered.
 pub struct ToolNames<'k> {
     known: &'k KnownRequest,
-    /// Made for the first name that is not an id.
+    caller: Caller,
+    /// Made when the first name is not an id.
     names: OnceCell<Names>,
 }
 
 impl ToolNames<'_> {
-    pub fn new(known: &KnownRequest) -> ToolNames<'_> {
-        ToolNames { known, names: OnceCell::new() }
+    /// `label`: for whom the tools are called.
+    pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
+        let caller = known.server.service.who(&known.caller, label);
+        ToolNames { known, caller, names: OnceCell::new() }
     }
 
     /// The id behind a name; anything else stays as it is.
@@ -84,7 +88,7 @@ impl ToolNames<'_> {
             return tool;
         }
         let names = self.names.get_or_init(|| {
-            let all = offered_tools(self.known, &self.known.caller).unwrap_or_default();
+            let all = offered_tools(self.known, &self.caller).unwrap_or_default();
             Names::new(all.iter().map(|tool| tool.manifest.named()))
         });
         names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)

@@ -70,7 +70,7 @@ impl Mcp {
         })
     }
 
-    /// Whether calls of a tool become tasks. Not if a person must agree: then the client waits, and is asked.
+    /// Whether calls of a tool become tasks. They do not if a person must agree: then the client waits.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
         let tool = self.service.registry().snapshot().find(id).ok()?;
         tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))
@@ -181,7 +181,7 @@ impl Frontend {
         };
         let approver = approver(asked, person.as_ref());
         let call = CallRequest { client, approver, ..call };
-        // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
+        // rmcp only sets a token; dropping the future is what kills the call and records it.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
             biased; // The rounds are boxed, because rmcp moves the futures of requests.
@@ -190,7 +190,7 @@ impl Frontend {
         }
     }
 
-    /// Returns once the answer has no reader any more.
+    /// Returns once nobody waits for the answer.
     async fn over(&self, context: &RequestContext<RoleServer>, asked: &McpRequest) -> ErrorData {
         let words = tokio::select! {
             () = context.ct.cancelled() => "The call was cancelled.",
@@ -401,11 +401,14 @@ impl ServerHandler for Frontend {
     ) -> Result<GetPromptResponse, ErrorData> {
         let offered = self.offered_for_call(&context, &request.name).await?;
         let id = offered.names.id(&request.name).filter(|_| offered.documents.has_prompt(&request.name));
-        let unknown = || ErrorData::invalid_params("Unknown prompt.", None);
+        let Some(id) = id else {
+            let unknown = ErrorData::invalid_params("Unknown prompt.", None);
+            return Err(self.invalid(&context, &request.name, unknown).await);
+        };
         let arguments = Arguments::Value(Value::Object(request.arguments.unwrap_or_default().into_iter().collect()));
         let again = (request.request_state, request.input_responses);
         let caller = McpRequest::find(&context)?.caller.clone();
-        let call = CallRequest::new(caller, id.ok_or_else(unknown)?, arguments);
+        let call = CallRequest::new(caller, id, arguments);
         match self.answer(&context, call, again).await? {
             Answered::Asks(result) => Ok(result.into()),
             Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
@@ -436,7 +439,7 @@ impl ServerHandler for Frontend {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let offered = self.offered_for_call(&context, &request.uri).await?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
-            return Err(listed::missing(&request.uri));
+            return Err(self.invalid(&context, &request.uri, listed::missing(&request.uri)).await);
         };
         let again = (request.request_state, request.input_responses);
         let caller = McpRequest::find(&context)?.caller.clone();
@@ -548,8 +551,8 @@ impl ServerHandler for Frontend {
 
 /// Shortest time between two messages of progress. The next one covers those that are left out.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(20);
-/// Most messages of one call.
-const MAX_PROGRESS: usize = 1000;
+/// Most log messages of one call.
+const MAX_LOG_MESSAGES: usize = 1000;
 
 pub struct Notifier {
     peer: Peer<RoleServer>,
@@ -576,7 +579,7 @@ impl Notifier {
             tool: tool.to_owned(),
             progress: f64::NEG_INFINITY,
             sent: None,
-            messages_left: MAX_PROGRESS,
+            messages_left: MAX_LOG_MESSAGES,
         }
     }
 
@@ -600,7 +603,9 @@ impl Notifier {
         let is_due =
             self.sent.is_none_or(|sent| sent.elapsed() >= PROGRESS_INTERVAL) || now.total == Some(now.progress);
         let Some(token) = self.token.clone().filter(|_| is_due && now.progress > self.progress) else { return };
-        (self.progress, self.sent) = (now.progress, Some(Instant::now()));
+        // Nothing comes after the whole.
+        let is_whole = now.total == Some(now.progress);
+        (self.progress, self.sent) = (if is_whole { f64::INFINITY } else { now.progress }, Some(Instant::now()));
         let mut params = ProgressNotificationParam::new(token, now.progress);
         (params.total, params.message) = (now.total, now.message);
         let _ = self.peer.notify_progress(params).await;

@@ -1,6 +1,7 @@
 //! Tools, prompts and resources that a caller is offered. Prompts and resources are read by a call like any other.
 
 use crate::base::{lock, text};
+use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry::{self, Snapshot};
 use crate::service::output::{self, OutputKind};
@@ -68,6 +69,11 @@ impl ToolList {
         listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
         listed.dedup_by(|a, b| a.manifest.id == b.manifest.id);
         let names = Names::new(listed.iter().map(|tool| tool.manifest.named()));
+        for Manifest { id, .. } in
+            listed.iter().map(|tool| &*tool.manifest).filter(|tool| names.name(&tool.id).is_none())
+        {
+            tracing::warn!(target: "toolhost::mcp", id, "another tool has the same name; neither is offered");
+        }
         let mut tools: Vec<Tool> = listed
             .iter()
             // Tools that are left out keep their names: a call says why it is refused, and a hidden tool runs.
@@ -286,10 +292,11 @@ pub fn missing(uri: &str) -> ErrorData {
 
 /// The error of a call that failed.
 pub fn failed(report: &Report) -> ErrorData {
-    let missing = report.error.as_ref().is_some_and(|fault| fault.kind == crate::fault::Kind::InternalError);
-    match missing {
-        true => ErrorData::internal_error(report.observation(), None),
-        false => ErrorData::invalid_params(report.observation(), None),
+    match report.error.as_ref().map(|fault| fault.kind) {
+        Some(Kind::ParameterValidationError | Kind::ToolNotFoundError) => {
+            ErrorData::invalid_params(report.observation(), None)
+        }
+        _ => ErrorData::internal_error(report.observation(), None),
     }
 }
 

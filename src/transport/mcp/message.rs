@@ -31,7 +31,7 @@ pub struct Received {
     pub small: Text,
 }
 
-/// What one line or body is: `None` for an empty line or an unknown notification; an error to send back.
+/// One line or body: `None` for an empty one or an unknown notification; or the error to send back.
 pub struct Message(pub(super) Result<Option<Received>, ErrorReply>);
 
 impl Message {

@@ -90,7 +90,7 @@ impl McpRequest {
         }
     }
 
-    /// The answer was sent, or is kept for a client that comes back: the call counts no more, nor what it took.
+    /// The answer was sent, or is kept for a client that comes back: the call and its memory count no more.
     pub fn release(&self) {
         drop((lock(&self.arguments).take(), lock(&self.room).take()));
         drop(self.answer().and_then(|content| lock(&content.slot).take()));

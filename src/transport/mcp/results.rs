@@ -112,7 +112,7 @@ struct Success {
     /// The answer is wrapped in an object: older clients accept only objects as structured content.
     wraps: bool,
     has_schema: bool,
-    /// The files that were not published: the answer may speak of them as if they were there.
+    /// The files that were not published: the answer may name them as if they were there.
     unpublished: Option<String>,
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
-/// An unused session is forgotten after this time.
+/// An unused session may be forgotten after this time.
 const IDLE: Duration = Duration::from_secs(600);
 /// Requests of one session that are open at once.
 const OPEN: usize = 64;
@@ -41,7 +41,7 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 struct Session {
     user: String,
     used: Instant,
-    /// Responses of it that are being sent.
+    /// Its responses that are being sent.
     uses: usize,
     requests: HashSet<RequestId>,
     /// Responses by the number that rmcp gave each.
@@ -62,7 +62,7 @@ pub struct SessionLease {
     request: Option<RequestId>,
 }
 
-/// Why a request is not taken.
+/// Why a request is refused.
 pub enum LeaseError {
     /// The user has no such session.
     Unknown,
@@ -122,7 +122,7 @@ impl Sessions {
 
     async fn end(&self, id: String, session: Session) {
         session.responses.values().for_each(|response| response.request.left.cancel());
-        // One that ended by itself is gone already.
+        // rmcp may have ended it by itself already.
         let _ = self.local.close_session(&id.into()).await;
     }
 
@@ -135,7 +135,7 @@ impl Sessions {
     ) -> Result<SessionLease, LeaseError> {
         let mut known = lock(&self.known);
         let session = known.get_mut(id).filter(|session| session.user == user).ok_or(LeaseError::Unknown)?;
-        if session.uses >= OPEN {
+        if request.is_some() && session.uses >= OPEN {
             return Err(LeaseError::Full);
         }
         if request.as_ref().is_some_and(|request| !session.requests.insert(request.clone())) {
@@ -289,7 +289,7 @@ impl Recording {
         sessions.settle(&self);
     }
 
-    /// Waits for room, and for a reader that has not got the oldest event yet.
+    /// Waits for memory, and for a reader that has not read the oldest event.
     async fn push(&self, event: Bytes) {
         let parts = self.request.parts_of(&event);
         let is_charged = self.request.is_charged();
@@ -389,7 +389,7 @@ impl Drop for ResponseReader {
         self.response.changed.notify_waiters();
         self.sessions.settle(&self.response);
         if leaves {
-            // The call continues for a while, and its events are kept.
+            // The call and its recording go on for this long.
             let (response, number) = (self.response.clone(), self.number);
             let away = if self.has_id { RECONNECT_TIMEOUT } else { Duration::ZERO };
             tokio::spawn(async move {

@@ -26,16 +26,15 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// So much is written at a time, bytes: few enough that a slow reader's progress is seen.
+/// Bytes written at a time: few enough that a slow reader's progress is seen.
 const PIECE: usize = 16 * 1024;
 /// Longest line that is read, bytes.
 const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// Messages that wait to be handled.
 const MESSAGE_QUEUE: usize = 4;
-/// Most open calls: those that run or wait, and some that are being refused. Beyond, nothing is read.
-const CALLS: usize = service::MAX_RUNNING + service::MAX_QUEUED + MAX_OTHER_REQUESTS;
-/// Most other open requests: a list of tools is long, and waits in memory for a client that does not read.
-const MAX_OTHER_REQUESTS: usize = 16;
+/// Most open requests: calls that run or wait, and some others. Further ones are refused, because a reader that waited
+/// would not see a cancellation.
+const MAX_OPEN_REQUESTS: usize = service::MAX_RUNNING + service::MAX_QUEUED + 16;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const END_OF_INPUT_GRACE: Duration = Duration::from_millis(500);
 /// How long the protocol may take to end after a signal.
@@ -69,8 +68,7 @@ where
         output: tokio::sync::Mutex::new(BufWriter::with_capacity(PIECE, WriteTimeout::new(Box::new(output)))),
         open: Mutex::default(),
         closed: Notify::new(),
-        calls: Arc::new(Semaphore::new(CALLS)),
-        others: Arc::new(Semaphore::new(MAX_OTHER_REQUESTS)),
+        places: Arc::new(Semaphore::new(MAX_OPEN_REQUESTS)),
         closing: stop.child_token(),
         payer: Payer::new(mcp.service.limiter(), &client.caller.user),
         client,
@@ -119,8 +117,7 @@ struct StdioConnection {
     open: Mutex<HashMap<RequestId, OpenRequest>>,
     /// A request was closed.
     closed: Notify,
-    calls: Arc<Semaphore>,
-    others: Arc<Semaphore>,
+    places: Arc<Semaphore>,
     closing: CancellationToken,
     payer: Payer,
     client: Client,
@@ -192,9 +189,10 @@ impl StdioConnection {
         let Received { mut message, arguments, .. } = received;
         match &mut message {
             JsonRpcMessage::Request(request) => {
-                let is_call = request.request.method() == "tools/call";
-                let places = if is_call { &self.calls } else { &self.others };
-                let Ok(place) = places.clone().acquire_owned().await else { return Ok(None) };
+                let Ok(place) = self.places.clone().try_acquire_owned() else {
+                    let words = "Too many requests of this connection are open.";
+                    return Err(refusal(ErrorCode::INTERNAL_ERROR, words, Some(request.id.clone())));
+                };
                 let Client { caller, label } = self.client.clone();
                 let own = McpRequest {
                     label,
@@ -210,7 +208,7 @@ impl StdioConnection {
                             entry.insert(opened);
                             break;
                         }
-                        // The cancelled request with this id ends in a moment.
+                        // The request of this id is cancelled and ends soon.
                         Entry::Occupied(other) if other.get().request.left.is_cancelled() => {}
                         Entry::Occupied(_) => {
                             return Err(refusal(

@@ -49,21 +49,18 @@ impl Tasks {
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
     ) -> Task {
-        let longest =
-            Duration::from_millis(crate::quantity::Limit::TimeoutMs.built_in_default()).max(asking::ANSWER_TIMEOUT);
-        let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + TASK_TTL));
+        // It ends with its call, or with a question that is not answered in time.
+        let options = TaskOptions::new().with_ttl_ms(None);
         let (ends, ended) = oneshot::channel::<()>();
         let manager = TaskManager::new();
         let task = manager.spawn(options, move |context| {
             Box::pin(async move {
-                // Dropped at its end, whatever that is.
+                // Dropped when the task ends, however.
                 let _ends = ends;
                 tokio::select! {
                     biased;
                     ended = run(host, call, &payer, &context) => ended,
                     () = context.cancelled() => Err(TaskExit::Cancelled),
-                    // Its client never answers.
-                    () = tokio::time::sleep(longest + TASK_TTL) => Err(TaskExit::Cancelled),
                     () = closing.cancelled() => Err(TaskExit::Cancelled),
                 }
             })
@@ -109,7 +106,9 @@ async fn run(
             let answer = context.request_input(keyed(&key), request);
             async move { answer.await.map(|answer| (key, answer)) }
         });
-        for answer in futures_util::future::join_all(asked).await {
+        let answered = tokio::time::timeout(asking::ANSWER_TIMEOUT, futures_util::future::join_all(asked)).await;
+        let late = |_| ErrorData::internal_error("The client did not answer in time.", None);
+        for answer in answered.map_err(late)? {
             let (key, answer) = answer?;
             answers.insert(key, answer);
         }

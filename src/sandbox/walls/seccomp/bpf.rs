@@ -80,7 +80,7 @@ fn offset(argument: u32) -> u32 {
     16 + 8 * (argument & !HIGH) + if argument & HIGH == 0 { 0 } else { 4 }
 }
 
-/// The instructions for a number that matched. Jumps have 8 bits; the tests would detect a truncated one.
+/// The instructions of one rule. Jumps have 8 bits; the tests would detect a truncated one.
 fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],

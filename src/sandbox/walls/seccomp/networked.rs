@@ -23,7 +23,7 @@ macro_rules! kind {
         ])]
     };
 }
-/// Not MPTCP, SCTP, ICMP, UDP-Lite. A program that would have liked MPTCP goes on with TCP.
+/// Not MPTCP, SCTP, ICMP, UDP-Lite. A program that asks for MPTCP goes on with TCP.
 const NO_PROTOCOL: Rule = Errno(libc::EPROTONOSUPPORT as u32);
 const STREAM: Rule = Case(2, &[(&[In(&[0, libc::IPPROTO_TCP as u32])], Allow)], &NO_PROTOCOL);
 const DATAGRAM: Rule = Case(2, &[(&[In(&[0, libc::IPPROTO_UDP as u32])], Allow)], &NO_PROTOCOL);

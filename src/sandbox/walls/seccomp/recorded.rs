@@ -63,6 +63,7 @@ const FILES: &[(i64, &[PathArgument])] = &[
     (libc::SYS_truncate, &[at(0, FileUse::Write)]),
     (libc::SYS_chmod, &[at(0, FileUse::Write)]),
     (libc::SYS_fchmodat, &[below(0, FileUse::Write)]),
+    (452, &[below(0, FileUse::Write)]), // fchmodat2
     (libc::SYS_chown, &[at(0, FileUse::Write)]),
     (libc::SYS_lchown, &[at(0, FileUse::WriteItself)]),
     (libc::SYS_fchownat, &[below(0, FileUse::Write)]),

@@ -5,7 +5,6 @@ use crate::policy::{HeaderRule, HostGrant};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The role of the relay: argv[0] without the prefix `toolhost-`.
 pub const ROLE: &str = "relay";
@@ -92,31 +91,38 @@ pub enum TrafficKind {
     Replaced,
 }
 
-/// Why the relay did not serve what a tool did with its network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Why the relay did not serve what a tool did with its network. The message is for everybody, and names no address of
+/// this machine or its network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", tag = "rule")]
 pub enum RefusalReason {
     /// No grant reaches the name or address, at this port.
+    #[error("not granted")]
     NotGranted,
-    /// The address belongs to no name that this call has looked up.
+    #[error("the address belongs to no name that this call asked for")]
     NoName,
-    /// The name does not resolve.
+    #[error("the name does not resolve")]
     Unresolved { why: String },
     /// All its addresses are refused: each with the reason.
+    #[error("it resolves only to addresses that are not public or of this machine")]
     Address { why: String },
-    /// The host of that address did not answer, or refused.
+    #[error("it could not be reached")]
     Unreached { why: String },
-    /// The host cannot be trusted: its certificate is not valid for the name, or TLS fails.
+    /// The certificate is not valid for the name, or TLS fails.
+    #[error("no trusted TLS with it")]
     Tls { why: String },
     /// A request, or TLS of the tool's own, outside of what a secret's rule allows.
+    #[error("{why}")]
     Secret { why: String },
     /// The data at a port whose protocol is checked is not of that protocol.
+    #[error("{why}")]
     Content { why: String },
-    /// A limit of the call.
+    #[error("the limit {} is reached", limit.name())]
     Limit { limit: Limit },
     /// Another bound, as text.
+    #[error("{why}")]
     Bound { why: String },
-    /// The relay ended.
+    #[error("the relay of this call ended")]
     RelayEnded,
 }
 
@@ -162,27 +168,6 @@ impl RefusalReason {
             RefusalReason::Unresolved { .. } | RefusalReason::Unreached { .. } | RefusalReason::Tls { .. }
         );
         !other_end && *self != RefusalReason::RelayEnded
-    }
-}
-
-/// The reason for everybody, without addresses of this machine or its network.
-impl fmt::Display for RefusalReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RefusalReason::NotGranted => f.write_str("not granted"),
-            RefusalReason::NoName => f.write_str("the address belongs to no name that this call asked for"),
-            RefusalReason::Unresolved { .. } => f.write_str("the name does not resolve"),
-            RefusalReason::Address { .. } => {
-                f.write_str("it resolves only to addresses that are not public or of this machine")
-            }
-            RefusalReason::Unreached { .. } => f.write_str("it could not be reached"),
-            RefusalReason::Tls { .. } => f.write_str("no trusted TLS with it"),
-            RefusalReason::Content { why } | RefusalReason::Bound { why } | RefusalReason::Secret { why } => {
-                f.write_str(why)
-            }
-            RefusalReason::Limit { limit } => write!(f, "the limit {} is reached", limit.name()),
-            RefusalReason::RelayEnded => f.write_str("the relay of this call ended"),
-        }
     }
 }
 

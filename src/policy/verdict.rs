@@ -14,23 +14,6 @@ pub mod wall {
     pub const LIMITS: &str = "limits";
     pub const LANDLOCK: &str = "landlock";
     pub const SECCOMP: &str = "seccomp";
-
-    /// All of them, in the order of the table in docs/SECURITY.md.
-    pub const ALL: [&str; 13] = [
-        CGROUP,
-        "namespaces",
-        "identity",
-        VIEW,
-        SCRATCH,
-        NETWORK,
-        "session",
-        "descriptors",
-        ENVIRONMENT,
-        LIMITS,
-        "privileges",
-        LANDLOCK,
-        SECCOMP,
-    ];
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -130,8 +130,8 @@ impl Service {
     fn question(&self, target: &Target, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
-        let input = super::idempotency::sort_members(&target.input);
-        let about = json!([target.digest(), input, target.source, target.env]);
+        let mut about = json!([target.digest(), target.input, target.source, target.env]);
+        about.sort_all_objects();
         let now = jiff::Timestamp::now();
         Question {
             call: record.id.clone(),

@@ -46,20 +46,9 @@ pub(super) struct KeyPlace {
 
 /// Tool, version and arguments as one digest, whatever the order of members.
 pub(super) fn digest(tool: &str, input: &Value, timeout_ms: Option<u64>) -> String {
-    sha256_hex(serde_json::json!([tool, sort_members(input), timeout_ms]).to_string().as_bytes())
-}
-
-/// Members in order of name.
-pub(super) fn sort_members(value: &Value) -> Value {
-    match value {
-        Value::Array(items) => items.iter().map(sort_members).collect(),
-        Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().map(|(name, value)| (name.clone(), sort_members(value))).collect();
-            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
-            Value::Object(fields.into_iter().collect())
-        }
-        plain => plain.clone(),
-    }
+    let mut whole = serde_json::json!([tool, input, timeout_ms]);
+    whole.sort_all_objects();
+    sha256_hex(whole.to_string().as_bytes())
 }
 
 /// Refuses a malformed key.

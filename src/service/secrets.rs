@@ -6,6 +6,7 @@ use crate::base::mask::MIN_SECRET_BYTES;
 use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, SecretGrant, SecretSource};
+use futures_util::future::try_join_all;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -13,7 +14,6 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::task::JoinSet;
 
 /// Longest value, bytes.
 const MAX_SECRET_BYTES: u64 = 32 * 1024;
@@ -31,26 +31,17 @@ const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RU
 
 /// Reads these secrets for this caller, in the same order. `left`: the rest of the call's time.
 pub(super) async fn read_all(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
-    let mut reading = JoinSet::new();
-    for (index, secret) in secrets.iter().cloned().enumerate() {
-        let caller = caller.to_owned();
-        reading.spawn(async move {
-            let value = tokio::time::timeout(left.min(READ_TIMEOUT), read(&secret, &caller)).await;
-            let late = || Err(format!("it could not be read within {:.1} s", left.min(READ_TIMEOUT).as_secs_f64()));
-            let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
-                ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
-                _ => Ok(value),
-            });
-            (index, value.map_err(|why| fault(&secret, &why)))
+    let within = left.min(READ_TIMEOUT);
+    let read = async |secret| {
+        let value = tokio::time::timeout(within, read(secret, caller)).await;
+        let late = || Err(format!("it could not be read within {:.1} s", within.as_secs_f64()));
+        let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
+            ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
+            _ => Ok(value),
         });
-    }
-    let mut values = vec![String::new(); secrets.len()];
-    while let Some(read) = reading.join_next().await {
-        let (index, value) =
-            read.map_err(|e| Fault::new(Kind::InternalError, "a secret was not read").person(e.to_string()))?;
-        values[index] = value?;
-    }
-    Ok(values)
+        value.map_err(|why| fault(secret, &why))
+    };
+    try_join_all(secrets.iter().map(read)).await
 }
 
 /// Gives a call its secrets: to the relay, or as variables. Its record masks them.

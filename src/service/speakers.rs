@@ -374,26 +374,4 @@ mod tests {
         order.dedup();
         assert_eq!(order, [0, 1, 2, 3, 4]);
     }
-
-    #[test]
-    fn a_reader_that_leaves_cancels_all() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let alive = Arc::new(());
-        let own = alive.clone();
-        runtime.block_on(async {
-            let calls = (0..5).map(|at| (request(at), Show::All)).collect();
-            let mut speakers = Speakers::new(calls, 3, move |_, sink| {
-                let call = (own.clone(), sink);
-                async move {
-                    let _call = call;
-                    std::future::pending().await
-                }
-            });
-            assert!(tokio::time::timeout(Duration::from_millis(20), speakers.next()).await.is_err());
-            assert_eq!(Arc::strong_count(&alive), 5, "no more than may run");
-            drop(speakers);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            assert_eq!(Arc::strong_count(&alive), 1);
-        });
-    }
 }

@@ -269,12 +269,4 @@ mod tests {
             assert_eq!(TraceContext::parse(PARENT, Some(state)).expect("a context").state(), "", "{state:?}");
         }
     }
-
-    #[test]
-    fn without_a_collector_the_context_of_the_request_is_passed_on() {
-        let traces = Arc::new(Traces::default());
-        let parent = TraceContext::parse(PARENT, None);
-        assert_eq!(traces.of_call(parent.clone()).context(), parent.as_ref());
-        assert_eq!(traces.of_call(None).context(), None);
-    }
 }

@@ -355,6 +355,7 @@ fn input_is_bounded_and_a_host_that_cannot_start_is_told() {
     acts(&playground, &block("a:b", &[("v", &"x".repeat(2 << 20))]), 2, "the block is longer than 1048576 bytes");
     for (bytes, file, words) in [
         (&b"\xff<ACTION>"[..], &[][..], "standard input: not UTF-8 (at byte 0)"),
+        (b"\xff<ACTION>", &["--text", "-"], "standard input: not UTF-8 (at byte 0)"),
         (b"", &["--text", "/no/such/file"], "/no/such/file: "),
     ] {
         let mut command = playground.host();

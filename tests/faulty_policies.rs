@@ -128,7 +128,7 @@ fn a_policy_without_read_leaves_the_tool_its_own_folder() {
         for (rest, wanted) in [("", whole), ("[files]\nread = []\n", script)] {
             let cap = format!("name = \"cap\"\nwhy = \"t\"\n{rest}");
             fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
-            list(write, wanted);
+            [limits, write].into_iter().for_each(|own| list(own, wanted));
         }
     });
 }

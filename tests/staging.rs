@@ -240,7 +240,10 @@ fn a_file_too_large_is_an_error_number_or_the_end() {
 /// Only what the call changed is published: not what others changed meanwhile, and however many files lie beside it.
 #[test]
 fn a_call_puts_back_nothing_that_it_did_not_change() {
-    let script = "(out / 'mine.csv').write_text('1')\n(out / 'private.csv').write_text('2')\n\
+    // A write to a page of a tmpfs that was read before changes no time of the file.
+    let script = "import mmap\nwith open(out / 'map.csv', 'r+b') as file:\n    page = mmap.mmap(file.fileno(), 0)\n\
+        \x20   page[0]\n    page[:3] = b'new'\n    page.close()\n\
+        (out / 'mine.csv').write_text('1')\n(out / 'private.csv').write_text('2')\n\
         while not Path('go/on').exists():\n    time.sleep(0.02)\nprint(1)\n";
     let playground = playground(Who::ours());
     let access = json!({"allowRead": ["self", "go/**"], "allowWrite": ["out/*.csv"]});
@@ -248,8 +251,9 @@ fn a_call_puts_back_nothing_that_it_did_not_change() {
     let out = playground.tool("late", "python", &format!("{START}{script}"), more).join("out");
     let go = out.with_file_name("go");
     [&out, &go].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+    fs::create_dir(out.join("folder.csv")).unwrap();
     (0..1100).for_each(|n| fs::write(out.join(format!("{n}.txt")), "x").unwrap());
-    ["private.csv", "old.csv", "gone.csv"].iter().for_each(|name| fs::write(out.join(name), "old").unwrap());
+    ["private.csv", "old.csv", "gone.csv", "map.csv"].iter().for_each(|name| fs::write(out.join(name), "old").unwrap());
     playground.settle();
     fs::set_permissions(out.join("private.csv"), fs::Permissions::from_mode(0o600)).unwrap();
     std::thread::scope(|scope| {
@@ -258,9 +262,13 @@ fn a_call_puts_back_nothing_that_it_did_not_change() {
         fs::write(out.join("old.csv"), "newer").unwrap();
         fs::remove_file(out.join("gone.csv")).unwrap();
         fs::write(go.join("on"), "").unwrap();
-        assert_eq!(told(&late.join().unwrap()).into_keys().collect::<Vec<_>>(), ["out/mine.csv", "out/private.csv"]);
+        assert_eq!(
+            told(&late.join().unwrap()).into_keys().collect::<Vec<_>>(),
+            ["out/map.csv", "out/mine.csv", "out/private.csv"]
+        );
     });
+    fs::remove_dir(out.join("folder.csv")).unwrap();
     let kept: BTreeMap<_, _> = files(&out).into_iter().filter(|(name, _)| name.ends_with("csv")).collect();
-    assert_eq!(kept, are(&[("mine.csv", "1"), ("old.csv", "newer"), ("private.csv", "2")]));
+    assert_eq!(kept, are(&[("map.csv", "new"), ("mine.csv", "1"), ("old.csv", "newer"), ("private.csv", "2")]));
     assert_eq!(fs::metadata(out.join("private.csv")).unwrap().mode() & 0o777, 0o600, "as private as before");
 }

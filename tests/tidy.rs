@@ -215,6 +215,9 @@ fn functions_stay_short() {
 fn the_wall_tables_agree() {
     let walls: BTreeSet<&str> = sandbox::WALLS.iter().map(|wall| wall.name).collect();
     assert_eq!(walls.len(), sandbox::WALLS.len(), "each once");
+    let audit = fs::read_to_string(repository("src/policy/verdict.rs")).unwrap();
+    let named: BTreeSet<&str> = audit.split("\n}").next().unwrap().split('"').skip(1).step_by(2).collect();
+    assert!(!named.is_empty() && named.is_subset(&walls), "policy::wall: {named:?}");
     let document = fs::read_to_string(repository("docs/SECURITY.md")).unwrap();
     for wall in &walls {
         assert!(document.contains(&format!("| `{wall}` |")), "{wall} is not in docs/SECURITY.md");

@@ -123,7 +123,10 @@ impl Replies {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
                     self.link.wait_for_change(&before).await;
                 }
-                Err(why) => tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}"),
+                Err(why) => {
+                    tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}");
+                    return false;
+                }
             }
         }
         false

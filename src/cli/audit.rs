@@ -156,7 +156,7 @@ fn answer_who_can(settings: &Settings, known: &host::Tools, question: &str, json
     let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
     let mut bases = settings.bases();
     bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
-    Ok(who_can(&decisions, &bases, &from_here(question), json).map_err(|fault| Refusal::from_fault(&fault))?)
+    Ok(who_can(&decisions, &bases, &from_here(question)?, json).map_err(|fault| Refusal::from_fault(&fault))?)
 }
 
 /// The policy that would grant what a tool asks for: printed, or written to a new file.
@@ -317,10 +317,13 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
 
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
 /// Grants hold no links, so links in the path are resolved.
-fn from_here(question: &str) -> String {
+fn from_here(question: &str) -> anyhow::Result<String> {
     let paths = question.split_once(':').filter(|(verb, path)| ["read", "write"].contains(verb) && !path.is_empty());
-    let Some((verb, path)) = paths else { return question.to_owned() };
-    format!("{verb}:{}", files::resolved(Path::new(path)).display())
+    let Some((verb, path)) = paths else { return Ok(question.to_owned()) };
+    let path = std::path::absolute(path).map_err(|e| {
+        Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
+    })?;
+    Ok(format!("{verb}:{}", files::resolved(&path).display()))
 }
 
 /// The decision about one tool: text, or one JSON object.

@@ -114,11 +114,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         files.clear();
     }
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    // The configured policies are checked if a path holds them, and so is each named folder that holds policies.
-    let is_named = |path: &&PathBuf| args.paths.is_empty() || paths.iter().any(|p| real(path).starts_with(real(p)));
+    // The configured policies are checked together if a path holds them or one of them, and so is each named folder
+    // that holds policies.
+    let lies_in = |path: &Path, folder: &Path| real(path).parent() == Some(&*real(folder));
+    let is_named = |all: &&PathBuf| {
+        args.paths.is_empty()
+            || paths.iter().any(|path| real(all).starts_with(real(path)))
+            || policy_paths.iter().any(|path| lies_in(path, all))
+    };
+    let configured = settings.policies.iter().filter(is_named).cloned();
     let holding = paths.iter().filter(|path| super::diff::holds_policies(path)).cloned();
-    let mut policies: Vec<_> =
-        settings.policies.iter().filter(is_named).cloned().chain(holding).chain(policy_paths).collect();
+    let single = policy_paths.iter().filter(|path| !settings.policies.iter().any(|all| lies_in(path, all))).cloned();
+    let mut seen = BTreeSet::new();
+    let all = configured.chain(holding).chain(single);
+    let mut policies: Vec<PathBuf> = all.filter(|path| seen.insert(real(path))).collect();
     // A folder of policies comes before its files, so that conflicts between files are found and each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
     let mut reported = BTreeSet::new();
@@ -136,12 +145,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 /// The policy files of a path with their problems, one entry for each file.
 fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
-    // A file means something only beside the others of its folder, unless it is all that is configured.
-    let alone = path.is_file() && settings.policies.as_deref() != Some(path);
-    let file = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let folder = if alone { file.parent().unwrap_or(path) } else { path };
     // One file that cannot be read does not keep the others from being checked.
-    let (policies, mut problems) = host::read_policies(settings, folder);
+    let (policies, mut problems) = host::read_policies(settings, path);
     problems.extend(policies.faults().iter().cloned());
     let machine = host::machine(settings, &policies, launchers.counted());
     problems.extend(policies.notes().iter().cloned());
@@ -158,7 +163,7 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
     for (path, found) in typos::find(&policies, tools, &machine) {
         files.entry(path.clone()).or_insert_with(|| loaded(&path)).problems.extend(found);
     }
-    files.into_values().filter(|found| !alone || [&*file, folder].contains(&&*found.path)).collect()
+    files.into_values().collect()
 }
 
 /// `--strict`: makes every warning an error, and every note about syntax that is not JSON.

@@ -91,7 +91,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER, service::background::FILE].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = files::cache_folder(|name| std::env::var_os(name));
-    let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));
+    let policies = settings.policies.clone().or_else(|| Some(settings.root.join(super::settings::POLICIES)));
     let one = [settings.config.manifest_schema.clone(), log.clone(), caches, settings.packages.clone(), policies];
     let mut found: Vec<PathBuf> = records.chain(one.into_iter().flatten()).chain(std::env::current_exe()).collect();
     found.extend(settings.configs.clone());

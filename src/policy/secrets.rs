@@ -203,6 +203,10 @@ impl SecretSource {
         }
     }
 
+    fn is_program(&self, file: &Path) -> bool {
+        matches!(self, SecretSource::Command(words) if words.first().is_some_and(|word| Path::new(word) == file))
+    }
+
     /// All files that the source names. Whoever can change one of them decides what the secret is.
     pub fn named_files(&self) -> Vec<&Path> {
         match self {
@@ -359,7 +363,8 @@ fn conflict(
         let reason = format!("the manifest sets or asks for the variable {name} itself: take that out of the manifest");
         return is_set.then_some((Narrower::House, reason));
     };
-    let named = secret.from.named_files().into_iter();
+    // Not a command's program: whoever reads that does not read the secret.
+    let named = secret.from.named_files().into_iter().filter(|file| !secret.from.is_program(file));
     let spellings: Vec<_> =
         named.flat_map(|file| [Some(file.to_owned()), file.canonicalize().ok()]).flatten().collect();
     let holds = |grant: &&Grant| spellings.iter().any(|file| Area::from_opening(&grant.opening).holds(file));

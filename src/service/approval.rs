@@ -25,7 +25,7 @@ const SHOWN: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct OpenQuestion {
     pub question: Question,
-    but: Option<String>,
+    not_own: bool,
     answer: oneshot::Sender<Answer>,
     _kept: Permit,
 }
@@ -44,7 +44,7 @@ impl Service {
         let answer = if approve { Answer::Approved { by } } else { Answer::Denied { by } };
         let answered = self.calls.change(call, |call| {
             let own = [&call.state.caller, &call.state.principal].contains(&&operator.user);
-            if own && call.question.as_ref()?.but.is_some() {
+            if own && call.question.as_ref()?.not_own {
                 let message = "This is a call of your own: another operator must answer.";
                 return Some(Err(Fault::new(Kind::AuthorizationError, message)));
             }
@@ -54,13 +54,13 @@ impl Service {
         answered.flatten()
     }
 
-    async fn ask_operators(&self, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
+    async fn ask_operators(&self, question: &Question, not_own: bool) -> Result<Answer, Fault> {
         let principal = question.through.as_ref().unwrap_or(&question.caller);
         let kept = self.limiter.questions.try_enter(principal, 1).ok_or_else(|| {
             Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.").retryable()
         })?;
         let (answer, answered) = oneshot::channel();
-        let open = OpenQuestion { question: question.clone(), but, answer, _kept: kept };
+        let open = OpenQuestion { question: question.clone(), not_own, answer, _kept: kept };
         self.calls.change(&question.call, |call| call.question = Some(open));
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
@@ -82,7 +82,7 @@ impl Service {
         };
         let asked = async {
             match approver {
-                Approver::Operators { but } => self.ask_operators(&question, but).await,
+                Approver::Operators { not_own } => self.ask_operators(&question, not_own).await,
                 Approver::Transport(transport) => Ok(transport.ask(&question).await),
                 Approver::Client { transport, .. } if by_client => Ok(transport.ask(&question).await),
                 Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),

@@ -316,7 +316,8 @@ impl CallRecord {
             (self.report.digests.script, confined.script) = (Some(digest.clone()), None);
         }
         // The executor refused, or the same call can be made again: nothing was started.
-        let again = ended.as_ref().is_err_and(|fault| fault.retryable);
+        let outside = self.confined.is_some() || self.decided.as_ref().is_some_and(|(_, service)| service.is_some());
+        let again = outside && ended.as_ref().is_err_and(|fault| fault.retryable);
         let refused = [Kind::SecurityError, Kind::CapabilityError, Kind::DependencyError];
         self.ran &= match ended {
             Err(fault) => !again && !refused.contains(&fault.kind),

@@ -2,6 +2,7 @@
 //! arguments, whatever their length; the mask that is made of them finds their texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
+use crate::manifest::arguments::declares;
 use crate::manifest::bounds::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::{Handler, Manifest};
 use crate::policy;
@@ -59,10 +60,15 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         }
         _ => None,
     };
-    let (mask, mut shown) =
+    let (mut mask, mut shown) =
         schema.map_or_else(|| (Mask::default(), arguments.clone()), |schema| hide(schema, arguments));
     let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
+        // An undeclared name may be the misspelt name of a secret.
+        if schema.is_some_and(|schema| !declares(schema, name)) {
+            collect(&arguments[name.as_str()], &mut mask);
+            *value = HIDDEN.into();
+        }
         match (names.map(|names| names.get(name).unwrap_or(name).as_str()), value) {
             (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
             (Some("env"), other) => *other = HIDDEN.into(),
@@ -127,15 +133,19 @@ impl<'s> Walk<'s> {
         let of_items = |at: usize| schemas.iter().flat_map(|schema| of_item(schema, at)).collect::<Vec<_>>();
         match value {
             Value::Object(fields) => {
+                let lists_names =
+                    |schema: &&Value| schema["properties"].as_object().is_some_and(|names| !names.is_empty());
+                let lists_names = depth > 0 && schemas.iter().any(lists_names);
                 for (name, field) in fields {
-                    // An undeclared name may be the misspelt name of a secret.
-                    let mut lists = schemas.iter().filter_map(|schema| schema["properties"].as_object()).peekable();
-                    if lists.peek().is_some() && !lists.any(|names| names.contains_key(name)) {
+                    let own: Vec<_> = schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
+                    if lists_names
+                        && own.is_empty()
+                        && !schemas.iter().any(|schema| schema["properties"].get(name).is_some())
+                    {
                         collect(field, &mut self.mask);
                         *field = HIDDEN.into();
                         continue;
                     }
-                    let own: Vec<_> = schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
                     self.hide(if own.is_empty() { of_items(0) } else { own }, field, depth + 1);
                 }
             }

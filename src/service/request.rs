@@ -115,7 +115,7 @@ pub enum Approver {
     #[default]
     Nobody,
     /// Operators, who see `Service::approvals`. `but`: the caller, who may not answer; `None`: all are one user.
-    Operators { but: Option<String> },
+    Operators { not_own: bool },
     /// A person whom the transport itself can ask.
     Transport(Arc<dyn Ask>),
     /// The person at the calling client, if every policy that requires approval allows that; otherwise `or`.

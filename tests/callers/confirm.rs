@@ -158,7 +158,7 @@ fn asks(root: &Path) {
 async fn a_question_ends_unanswered_and_holds_up_nobody() {
     let world = world_of(settings(), |root, _| asks(root));
     let call = || {
-        let approver = Approver::Operators { but: None };
+        let approver = Approver::Operators { not_own: false };
         let asked = CallRequest { approver, ..request("fake:echo", json!({"message": 1})) };
         let service = world.service.clone();
         tokio::spawn(async move { service.call(asked, Sink::none()).await })

@@ -44,11 +44,13 @@ fn check_gives_the_verdict_that_a_call_gives() {
     let (code, text, _) = host.run(&["check"]);
     assert!(code == 2 && text.contains("ask0.tool.json: REFUSED, t:ask0@1.0.0"), "{text}");
     assert!(text.contains("2 good, 0 skipped"), "{text}");
+    assert_eq!(host.run(&["audit", "--who-can", "call:t:ask0"]).1, "Nobody can call t:ask0.\n");
     // In `narrow` mode, what is never granted is only a warning.
     host.tool("t:wide", writing(&[".", "out/*.csv"]));
     host.policy("name = \"n\"\nwhy = \"w\"\ntools = [\"*\"]\nmode = \"narrow\"\n");
     let problems = host.problems()("wide.tool.json");
     assert_eq!((host.run(&["check"]).0, problems.len()), (0, 1), "{problems:?}");
+    assert_eq!(host.problems()("ask0.tool.json").len(), 1, "also where nothing else is asked");
     assert!(problems[0]["message"].as_str().unwrap().contains("never granted, whatever a policy says"), "{problems:?}");
     // Where it is not known what tools could write, nothing is loaded.
     fs::remove_dir_all(host.path("sandbox-policies")).unwrap();

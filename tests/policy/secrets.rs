@@ -128,21 +128,24 @@ fn a_secret_is_used_in_one_way_only() {
 
 #[test]
 fn a_tool_neither_reads_nor_writes_the_file_of_a_secret() {
-    let decided = |files: &str, names: &[&str], read: &[&str]| {
-        let mut tool = asking(Some(read), &[]);
+    let decided = |files: &str, names: &[&str], read: &[&str], write: &[&str]| {
+        let mut tool = asking(Some(read), write);
         let asks = asks(&["A"], &["api.x.com"]).requested;
         (tool.requested.capabilities, tool.requested.hosts) = (asks.capabilities, asks.hosts);
         decide(&tool, &ruled(&format!("{HEAD}[files]\n{files}\n{HOST}{}", listing(names))))
     };
     let reads = "read = [{ path = \"/t/p/**\", why = \"w\" }]";
-    let person = refused(&decided(reads, &["A+"], &["/t/p/**"])).1;
+    let person = refused(&decided(reads, &["A+"], &["/t/p/**"], &[])).1;
     assert!(person.contains("the tool could read its file (p: /t/p/**)"), "{person}");
-    assert!(decided(reads, &["A"], &["/t/p/**"]).shape.is_ok(), "a variable is the tool's own");
+    assert!(decided(reads, &["A"], &["/t/p/**"], &[]).shape.is_ok(), "a variable is the tool's own");
     let writes = "write = [{ path = \"/t/p/keys/**\", why = \"w\" }]";
-    // The tool that could write it asks for no secret.
+    // Also a tool that could write it and asks for no secret.
     let text = format!("{HEAD}[files]\n{writes}\n{HOST}{}", listing(&["A"]));
-    let person = refused(&decide(&asking(Some(&[]), &["/t/p/keys/**"]), &ruled(&text))).1;
-    assert!(person.contains("a file of this host could be written: /t/p/keys/A"), "{person}");
+    let other = decide(&asking(Some(&[]), &["/t/p/keys/**"]), &ruled(&text));
+    for decision in [other, decided(writes, &["A"], &[], &["/t/p/keys/**"])] {
+        let person = refused(&decision).1;
+        assert!(person.contains("a file of this host could be written: /t/p/keys/A"), "{person}");
+    }
 }
 
 #[test]

@@ -62,6 +62,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     assert!(kind(&control) == "none" && control.to_string().contains("hello"), "{control}");
     assert_eq!(kind(&server.called("esc:near", json!({}))), "none");
     // The host counts what a WASI tool writes while it runs.
+    assert_eq!(kind(&server.called("esc:spin", json!({}))), "TimeoutError", "the control");
     let spinning = server.call("esc:spin", json!({}));
     std::thread::sleep(LIMIT);
     kill(Pid::from_raw(silent.server.id().try_into().unwrap()), Signal::SIGUSR1).unwrap();

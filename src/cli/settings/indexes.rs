@@ -184,11 +184,13 @@ fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> 
     let mut found = None;
     for (key, value) in settings {
         let value = value.trim().trim_matches('"');
-        let is_other = ["extra-index-url", "no-index", "find-links"].contains(&&*key) || key.ends_with(":registry");
-        if !value.is_empty() && is_other {
+        if !value.is_empty() && (key == "extra-index-url" || key.ends_with(":registry")) {
             return Err(format!(
-                "packages could come from more than one index, or from none ({key}): write out one in [indexes]"
+                "it names more than one index ({key}), and a package could come from either: write out one in [indexes]"
             ));
+        }
+        if ["no-index", "find-links"].contains(&&*key) {
+            return Err(format!("{key} is not supported: write out one index in [indexes]"));
         }
         if key == wanted {
             if value.contains("${") {
@@ -206,8 +208,12 @@ struct Uv {
     index_url: Option<String>,
     #[serde(default)]
     index: Vec<UvIndex>,
-    #[serde(alias = "extra-index-url", alias = "no-index", alias = "find-links")]
-    other: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "extra-index-url")]
+    extra: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "no-index")]
+    no_index: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "find-links")]
+    find_links: Option<serde::de::IgnoredAny>,
     pip: Option<serde::de::IgnoredAny>,
 }
 
@@ -220,8 +226,11 @@ struct UvIndex {
 
 fn of_uv(text: &str) -> Result<Option<String>, String> {
     let uv: Uv = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-    if uv.other.is_some() || uv.pip.is_some() || uv.index.iter().any(|index| !index.default) {
-        return Err("packages could come from more than one index, or from none: write out one in [indexes]".to_owned());
+    if uv.no_index.is_some() || uv.find_links.is_some() {
+        return Err("no-index and find-links are not supported: write out one index in [indexes]".to_owned());
+    }
+    if uv.extra.is_some() || uv.pip.is_some() || uv.index.iter().any(|index| !index.default) {
+        return Err("it names more than one index, and a package could come from either: write out one".to_owned());
     }
     Ok(uv.index.into_iter().next().map(|index| index.url).or(uv.index_url))
 }

@@ -6,7 +6,7 @@ use crate::policy::{self, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::StagedFolder;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, renameat};
+use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::ffi::{CStr, CString};
@@ -107,7 +107,7 @@ fn names(copy: &OwnedFd, counts: impl Fn(&CStr) -> bool) -> Result<Vec<CString>,
 
 /// The size of a regular file; 0 for anything else.
 fn size(copy: &OwnedFd, name: &CStr) -> u64 {
-    let stat = fstatat(copy, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
+    let stat = fstatat(copy, name, AtFlags::AT_SYMLINK_NOFOLLOW);
     let regular = stat.ok().filter(|stat| files::is(stat.st_mode, SFlag::S_IFREG));
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
@@ -136,7 +136,8 @@ fn one(
     });
     // A mount point, at which a neighbour of the staged files is shown, holds nothing.
     let is_shown = |name: &CStr| {
-        let copied = name.to_str().is_ok_and(|text| stage.copies(text));
+        let is_file = || open_at(&to, name, OFlag::O_DIRECTORY).is_err();
+        let copied = name.to_str().is_ok_and(|text| stage.copies(text)) && is_file();
         !copied && size(copy, name) == 0 && open_at(&to, name, OFlag::O_PATH).is_ok()
     };
     let names = names(copy, |name| !is_shown(name))?;
@@ -198,8 +199,14 @@ fn file(
         return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
     }
     // Never writable by others, and open to no more than the file that it replaces.
-    let before = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW).map_or(0o644, |old| old.st_mode);
-    files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644 & before))?;
+    files::as_owner(owner, || {
+        let before = match fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(old) => old.st_mode,
+            Err(Errno::ENOENT) => 0o644,
+            Err(errno) => return Err(errno.into()),
+        };
+        write(to, name, &source, size, stat.st_mode & 0o644 & before)
+    })?;
     Ok(Some(size))
 }
 
@@ -233,7 +240,7 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
     for name in names_in(to).into_iter().flatten().map_while(Result::ok).filter(|name| ours(name)) {
         let name = name.as_c_str();
-        let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        let Ok(stat) = fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
         let regular = files::is(stat.st_mode, SFlag::S_IFREG);
         // Only the kernel sets a ctime.
         let made = files::is_me(stat.st_uid) || stat.st_uid == owner;

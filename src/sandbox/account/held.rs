@@ -29,9 +29,9 @@ const WATCH: u64 = 256;
 const LOCK: u64 = 256;
 /// Locks are counted again after this much CPU time, in which a call can make some megabytes of them.
 const CPU_MS: u64 = 200;
-/// The pause between two looks: `PART` times as long as a look takes, at most `MAX_SCAN_TIME`.
+/// The pause between two looks: `PART` times as long as a look takes, at most `MAX_PAUSE`.
 const PART: u32 = 10;
-const MAX_SCAN_TIME: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct DescriptorMemory {
@@ -66,7 +66,7 @@ impl DescriptorMemory {
         if Instant::now() >= self.due || self.descriptors.saturating_add(more(self)) > room {
             let began = Instant::now();
             (self.descriptors, self.count) = (self.look(pids, room)?, count);
-            self.due = Instant::now() + MAX_SCAN_TIME.min(began.elapsed() * PART);
+            self.due = Instant::now() + MAX_PAUSE.min(began.elapsed() * PART);
         }
         let sum = self.descriptors.saturating_add(more(self));
         Ok(sum.saturating_add(self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?))
@@ -92,7 +92,7 @@ impl DescriptorMemory {
                 }
             }
             self.cpu_ms = cpu_ms;
-            self.locks_due = Instant::now() + MAX_SCAN_TIME.min(began.elapsed() * PART);
+            self.locks_due = Instant::now() + MAX_PAUSE.min(began.elapsed() * PART);
         }
         Ok(self.locks)
     }

@@ -80,7 +80,7 @@ pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Res
 }
 
 /// Longest time that checking one tree may take.
-const INSPECTION_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_INSPECTION_TIME: Duration = Duration::from_secs(5);
 
 /// Calls `look` for every entry below a folder, in bounded number and time. Entries that vanish meanwhile are skipped.
 /// `message`: the refusal if not all could be checked; `closed`: folders that we may not read are skipped.
@@ -93,10 +93,10 @@ fn walk(
 ) -> Result<(), Fault> {
     let begun = Instant::now();
     for (seen, found) in below(folder, path).enumerate() {
-        if seen > MAX_WRITABLE_ENTRIES || begun.elapsed() > INSPECTION_INTERVAL {
+        if seen > MAX_WRITABLE_ENTRIES || begun.elapsed() > MAX_INSPECTION_TIME {
             let why = format!(
                 "more than {MAX_WRITABLE_ENTRIES} entries, or {} s to check them",
-                INSPECTION_INTERVAL.as_secs()
+                MAX_INSPECTION_TIME.as_secs()
             );
             let person = format!("{}: {why}; grant a smaller folder", path.display());
             return Err(refuse(message, person));

@@ -18,7 +18,7 @@ pub const GUEST: u32 = 1000;
 /// The default pool of ids for tools, where the host is real root.
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
 /// Smaller ids belong to people and services (login.defs(5), systemd's UIDs-GIDs) or are the overflow id (65534).
-const MIN_FREE_UIDS: u32 = 65_536;
+const MIN_POOL_ID: u32 = 65_536;
 pub const LOCKS: &str = "/run/toolhost/ids";
 
 /// Whether this process is real root: by its id map (user_namespaces(7)), never by its euid alone.
@@ -32,8 +32,8 @@ pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
     let end = first.checked_add(count).filter(|end| *end <= i32::MAX.unsigned_abs());
     match end {
         _ if count == 0 => Err("count must be at least 1".to_owned()),
-        _ if first < MIN_FREE_UIDS => {
-            Err(format!("first must be at least {MIN_FREE_UIDS}: ids below are people's and services'"))
+        _ if first < MIN_POOL_ID => {
+            Err(format!("first must be at least {MIN_POOL_ID}: ids below are people's and services'"))
         }
         None => Err(format!("first + count must be at most {}", i32::MAX)),
         Some(end) => Ok(first..end),

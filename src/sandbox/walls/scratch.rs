@@ -4,6 +4,7 @@
 //! launcher's.
 
 use crate::base::files::{self, Stamp};
+use crate::base::store;
 use crate::policy;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
@@ -30,8 +31,8 @@ pub struct Scratch {
     mounted: Vec<CString>,
     /// The folders that hold staged copies.
     staged: Vec<PathBuf>,
-    /// The staged copies, as they were made.
-    copies: Vec<(PathBuf, Stamp)>,
+    /// The staged copies, each with the stamp, digest and size that it was made with.
+    copies: Vec<(PathBuf, Stamp, ([u8; 32], u64))>,
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
 
@@ -211,12 +212,10 @@ impl Scratch {
             .open(&target)
             .map_err(filling("a staged copy"))?;
         std::io::copy(&mut source, &mut copy).map_err(filling("filling the staged copy"))?;
-        // A copy that is written gets another time than that of its original.
-        let modified = source.metadata().and_then(|facts| copy.set_modified(facts.modified()?));
-        modified.map_err(problem("the time of a staged copy"))?;
+        let made = fs::File::open(&target).and_then(store::digest).map_err(problem("a staged copy"))?;
         self.own(&target)?;
         let stamp = Stamp::at(&target).map_err(problem("a staged copy"))?;
-        self.copies.push((target, stamp));
+        self.copies.push((target, stamp, made));
         Ok(())
     }
 
@@ -236,10 +235,13 @@ impl Scratch {
     }
 
     /// Descriptors of the staged folders, for the host to publish from. Copies that the call did not change are
-    /// removed: published, they would put back what others changed meanwhile.
+    /// removed: published, they would put back what others changed meanwhile. An equal stamp is not enough: a write to
+    /// a mapped page of a tmpfs can leave the times as they are.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
-        for (copy, made) in &self.copies {
-            if Stamp::at(copy).is_ok_and(|now| now == *made) {
+        for (copy, _, made) in
+            self.copies.iter().filter(|(copy, stamp, _)| Stamp::at(copy).is_ok_and(|now| now == *stamp))
+        {
+            if fs::File::open(copy).and_then(store::digest).is_ok_and(|now| now == *made) {
                 fs::remove_file(copy).map_err(problem("a staged copy"))?;
             }
         }

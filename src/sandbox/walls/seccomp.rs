@@ -70,7 +70,7 @@ const ALLOWED: &[i64] = calls![
 
 /// Calls from this number on came in 2018 or later: a C library that uses them falls back when they answer ENOSYS.
 /// No program expects older calls to be missing, so these answer EPERM, as in other sandboxes.
-const FIRST_UNLISTED: u32 = 333;
+const FIRST_NEW_NUMBER: u32 = 333;
 
 /// Newer calls that still answer EPERM, so that a refusal is not taken for an old kernel.
 const FORBIDDEN: &[i64] = calls![
@@ -286,7 +286,7 @@ fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
 }
 
 fn rule_of(rules: &BTreeMap<i64, Rule>, number: u32) -> Rule {
-    let other = Errno(if number < FIRST_UNLISTED { EPERM } else { ENOSYS });
+    let other = Errno(if number < FIRST_NEW_NUMBER { EPERM } else { ENOSYS });
     rules.get(&i64::from(number)).copied().unwrap_or(other)
 }
 

@@ -210,4 +210,20 @@ mod tests {
         assert!(JobStore::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }
+
+    #[test]
+    fn the_file_stays_as_large_as_what_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (store, _) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
+        let size = || std::fs::metadata(folder.path().join(FILE)).expect("there").len();
+        let text = "x".repeat(1024 * 1024);
+        let mut early = 0;
+        for n in 0..60_usize {
+            let gone = n.checked_sub(8).map(|old| format!("{old:04}"));
+            let result = Some((format!("{n:04}"), text.clone()));
+            store.write(&Change { put: vec![job(n)], result, gone: gone.into_iter().collect() }).expect("written");
+            early = if n == 20 { size() } else { early };
+        }
+        assert!(size() <= early.max(32 * 1024 * 1024), "{early}, then {}", size());
+    }
 }

@@ -38,13 +38,14 @@ const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
     let id = tools::ToolNames::new(&start.known, None).id(tool.clone());
-    Ok(match read(&start, &id, body).await {
-        Ok(mut body) => {
-            if let Some(label) = &body.request.label {
-                body.request.tool = tools::ToolNames::new(&start.known, Some(label)).id(tool);
-            }
-            begin(start, body).await
-        }
+    let mut read = read(&start, &id, body).await;
+    if let Ok(CallBody { request, .. }) = &mut read
+        && let Some(label) = &request.label
+    {
+        request.tool = tools::ToolNames::new(&start.known, Some(label)).id(tool);
+    }
+    Ok(match read.and_then(CallBody::checked) {
+        Ok(body) => begin(start, body).await,
         Err(refusal) => start.refuse(&id, refusal).await,
     })
 }
@@ -58,7 +59,7 @@ async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal
     Ok(body)
 }
 
-async fn begin(start: Start, CallBody { request, detached, callback, stray }: CallBody) -> Response {
+async fn begin(start: Start, CallBody { request, detached, callback, stray, .. }: CallBody) -> Response {
     let recipient = start.recipient(request.label.clone());
     if background::is_detached(&start.known, &request, detached) {
         return background::begin(start, request, callback, &recipient).await;
@@ -137,6 +138,18 @@ struct CallBody {
     callback: Option<String>,
     /// The unknown member because of which a body with `arguments` was taken as the arguments.
     stray: Option<String>,
+    config_tool: Option<Value>,
+}
+
+impl CallBody {
+    /// Refuses a config that names another tool than the path.
+    fn checked(self) -> Result<CallBody, Refusal> {
+        let same_id = |other: &str| other.split('@').next() == self.request.tool.split('@').next();
+        if self.config_tool.as_ref().is_some_and(|tool| !tool.as_str().is_some_and(same_id)) {
+            return Err(Refusal::malformed("The config names another tool than the path."));
+        }
+        Ok(self)
+    }
 }
 
 #[derive(Deserialize)]
@@ -184,7 +197,7 @@ impl<'de> Deserialize<'de> for Stray {
 
 /// Reads `{user, config, arguments, mode, callback}`, of which only `arguments` is required, or the arguments alone.
 fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
-    let mut read = CallBody { request, detached: None, callback: None, stray: None };
+    let mut read = CallBody { request, detached: None, callback: None, stray: None, config_tool: None };
     if body.trim().is_empty() {
         return Ok(read);
     }
@@ -206,10 +219,7 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
         Some(config) => arguments::config(&text_or_json(config)).map_err(Refusal::unreadable)?,
         None => serde_json::Map::new(),
     };
-    let same_id = |other: &str| other.split('@').next() == read.request.tool.split('@').next();
-    if config.get("tool").is_some_and(|tool| !tool.as_str().is_some_and(same_id)) {
-        return Err(Refusal::malformed("The config names another tool than the path."));
-    }
+    read.config_tool = config.get("tool").cloned();
     read.request.label = service::label(envelope.user).map_err(Refusal::unreadable)?;
     read.request.timeout_ms = arguments::timeout_ms(&config).map_err(Refusal::unreadable)?;
     read.request.arguments = Arguments::Text(text_or_json(envelope.arguments.get()));
@@ -445,4 +455,50 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
         answer.extensions_mut().insert(reply::Recorded);
     }
     Ok(answer.map(Body::new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Caller;
+
+    type Parsed = (Option<String>, Option<u64>, String);
+
+    fn parsed(body: &str) -> Result<Parsed, String> {
+        let request = CallRequest::new(Caller::named("alice"), "t:x", Arguments::default());
+        let call = parse(request, body).and_then(CallBody::checked).map_err(|refusal| refusal.fault.message)?.request;
+        let Arguments::Text(text) = call.arguments else { panic!("not text") };
+        Ok((call.label, call.timeout_ms, text))
+    }
+
+    #[test]
+    fn both_forms_are_read_and_no_other() {
+        let plain = |text: &str| Ok((None, None, text.to_owned()));
+        let bob = || Ok((Some("bob".to_owned()), Some(5), "{\"n\":1}".to_owned()));
+        for (body, wanted) in [
+            ("", plain("")),
+            ("{\"n\": 1}", plain("{\"n\":1}")),
+            ("{\"user\": \"bob\"}", plain("{\"user\":\"bob\"}")),
+            ("{\"arguments\": 1, \"n\": 2}", plain("{\"arguments\":1,\"n\":2}")),
+            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x@1\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
+            ("{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}", bob()),
+        ] {
+            assert_eq!(parsed(body), wanted, "{body}");
+        }
+        for (bad, wanted) in [
+            ("[1]", "must be a JSON object"),
+            ("{\"n\":1,\"n\":2}", "not one JSON document"),
+            ("{\"n\":1} {}", "not one JSON document"),
+            ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
+            ("{\"arguments\":{},\"config\":{\"tool\":1}}", "another tool"),
+            ("{\"arguments\":{},\"config\":[]}", "config must be a JSON object"),
+            ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
+            ("{\"arguments\":{},\"user\":1}", "must be strings"),
+            ("{\"arguments\":{},\"mode\":\"fast\"}", "must be strings"),
+            ("{\"arguments\":{},\"callback\":[]}", "must be strings"),
+        ] {
+            let why = parsed(bad).unwrap_err();
+            assert!(why.contains(wanted), "{bad}: {why}");
+        }
+    }
 }

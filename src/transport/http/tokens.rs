@@ -55,7 +55,8 @@ struct TokenLine {
 #[derive(Debug)]
 pub struct Tokens {
     file: PathBuf,
-    read: Mutex<(Option<Stamp>, Arc<Vec<TokenLine>>)>,
+    /// The last reading: the file's stamp, its lines, and why there are none.
+    read: Mutex<(Option<Stamp>, Arc<Vec<TokenLine>>, String)>,
 }
 
 impl Tokens {
@@ -63,7 +64,7 @@ impl Tokens {
     pub fn open(file: &Path) -> Result<Tokens, String> {
         let file = std::path::absolute(file).map_err(|e| format!("token file {}: {e}", text::path(file)))?;
         let (stamp, lines) = read(&file)?;
-        Ok(Tokens { file, read: Mutex::new((Some(stamp), Arc::new(lines))) })
+        Ok(Tokens { file, read: Mutex::new((Some(stamp), Arc::new(lines), String::new())) })
     }
 
     /// The caller of a token.
@@ -92,13 +93,13 @@ impl Tokens {
         let mut kept = lock(&self.read);
         if now.is_none() || kept.0 != now {
             *kept = match read(&self.file) {
-                Ok((stamp, lines)) => (Some(stamp), Arc::new(lines)),
+                Ok((stamp, lines)) => (Some(stamp), Arc::new(lines), String::new()),
                 Err(why) => {
-                    // Logged once; without a stamp the next request looks again.
-                    if kept.0.is_some() {
+                    // Each reason is logged once; without a stamp the next request looks again.
+                    if kept.2 != why {
                         tracing::error!(target: "toolhost::http", "no token is accepted: {why}");
                     }
-                    (None, Arc::default())
+                    (None, Arc::default(), why)
                 }
             };
         }

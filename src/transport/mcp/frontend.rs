@@ -562,6 +562,8 @@ pub struct Notifier {
     /// The last progress, and when it was sent.
     progress: f64,
     sent: Option<Instant>,
+    /// The whole was reported once without waiting for the interval.
+    whole: bool,
     messages_left: usize,
 }
 
@@ -579,6 +581,7 @@ impl Notifier {
             tool: tool.to_owned(),
             progress: f64::NEG_INFINITY,
             sent: None,
+            whole: false,
             messages_left: MAX_LOG_MESSAGES,
         }
     }
@@ -600,12 +603,11 @@ impl Notifier {
     }
 
     async fn progress(&mut self, now: Progress) {
-        let is_due =
-            self.sent.is_none_or(|sent| sent.elapsed() >= PROGRESS_INTERVAL) || now.total == Some(now.progress);
-        let Some(token) = self.token.clone().filter(|_| is_due && now.progress > self.progress) else { return };
-        // Nothing comes after the whole.
         let is_whole = now.total == Some(now.progress);
-        (self.progress, self.sent) = (if is_whole { f64::INFINITY } else { now.progress }, Some(Instant::now()));
+        let is_due = self.sent.is_none_or(|sent| sent.elapsed() >= PROGRESS_INTERVAL)
+            || is_whole && !std::mem::replace(&mut self.whole, true);
+        let Some(token) = self.token.clone().filter(|_| is_due && now.progress > self.progress) else { return };
+        (self.progress, self.sent) = (now.progress, Some(Instant::now()));
         let mut params = ProgressNotificationParam::new(token, now.progress);
         (params.total, params.message) = (now.total, now.message);
         let _ = self.peer.notify_progress(params).await;

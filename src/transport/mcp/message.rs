@@ -135,6 +135,27 @@ mod tests {
     fn a_message_has_one_reading() {
         let good = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__b","arguments":{"x":1}}}"#;
         assert!(matches!(read(good.as_bytes()), Ok(Some(_))));
+        for (arguments, taken) in [
+            (r#"{"x":1}"#, true),
+            (r#"{"x":1,"x":2}"#, true),
+            (r#"{"x":NaN}"#, true),
+            (r#"{"x":"\ud83d"}"#, true),
+            (r#"{ /* } */ "x":1}"#, true),
+            (r#"[1]"#, false),
+            (r#""{}""#, false),
+        ] {
+            let received = read(good.replace(r#"{"x":1}"#, arguments).as_bytes()).unwrap().unwrap();
+            assert_eq!(received.arguments.as_deref(), Some(arguments).filter(|_| taken), "for the pipeline to judge");
+        }
+        let twice = good.replace(r#""name":"a__b""#, r#""name":"a__b","name":"c""#);
+        for bad in [
+            twice.as_str(),
+            &good.replace("\"id\"", "\"x\":1e999,\"id\""),
+            &good.replace(",\"params\"", ",\"x\":@,\"params\""),
+        ] {
+            let answer = refused(bad);
+            assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
+        }
         let echoed = |line: &str| read(line.as_bytes()).unwrap().unwrap().arguments;
         for same in [
             good.replace("tools/call", "tools\\/call"),

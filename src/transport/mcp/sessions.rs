@@ -135,7 +135,7 @@ impl Sessions {
     ) -> Result<SessionLease, LeaseError> {
         let mut known = lock(&self.known);
         let session = known.get_mut(id).filter(|session| session.user == user).ok_or(LeaseError::Unknown)?;
-        if request.is_some() && session.uses >= OPEN {
+        if request.is_some() && session.requests.len() >= OPEN {
             return Err(LeaseError::Full);
         }
         if request.as_ref().is_some_and(|request| !session.requests.insert(request.clone())) {

@@ -8,8 +8,9 @@ use super::message::{self, ErrorReply, Received, id_of, message_of, refusal};
 use super::request::McpRequest;
 use super::results::ResultContent;
 use crate::base::lock;
+use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service::{self, Caller};
+use crate::service::{self, Caller, Service};
 use crate::transport::answers::{Payer, visible};
 use crate::transport::patience::WriteTimeout;
 use rmcp::ServiceExt;
@@ -70,6 +71,7 @@ where
         closed: Notify::new(),
         places: Arc::new(Semaphore::new(MAX_OPEN_REQUESTS)),
         closing: stop.child_token(),
+        service: mcp.service.clone(),
         payer: Payer::new(mcp.service.limiter(), &client.caller.user),
         client,
     });
@@ -118,6 +120,7 @@ struct StdioConnection {
     /// A request was closed.
     closed: Notify,
     places: Arc<Semaphore>,
+    service: Arc<Service>,
     closing: CancellationToken,
     payer: Payer,
     client: Client,
@@ -191,7 +194,11 @@ impl StdioConnection {
             JsonRpcMessage::Request(request) => {
                 let Ok(place) = self.places.clone().try_acquire_owned() else {
                     let words = "Too many requests of this connection are open.";
-                    return Err(refusal(ErrorCode::INTERNAL_ERROR, words, Some(request.id.clone())));
+                    let fault = Fault::new(Kind::RateLimitError, words);
+                    let _ = self.service.record_refusal(&self.client.caller, "", fault);
+                    // Another request with this id may be open, and gets its own answer.
+                    let id = Some(request.id.clone()).filter(|id| !lock(&self.open).contains_key(id));
+                    return Err(refusal(ErrorCode::INTERNAL_ERROR, words, id));
                 };
                 let Client { caller, label } = self.client.clone();
                 let own = McpRequest {

@@ -49,7 +49,7 @@ impl Tasks {
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
     ) -> Task {
-        // It ends with its call, or with a question that is not answered in time.
+        // It ends with its call, or with a question that is not answered in time; `Tasks` forgets it.
         let options = TaskOptions::new().with_ttl_ms(None);
         let (ends, ended) = oneshot::channel::<()>();
         let manager = TaskManager::new();

@@ -47,9 +47,6 @@ pub struct Args {
     /// Time limit of this call, within what policy allows
     #[arg(long, value_name = "N")]
     pub timeout_ms: Option<u64>,
-    /// The same call under the same key runs once (for as long as the host that runs it lives)
-    #[arg(long, value_name = "KEY")]
-    pub idempotency_key: Option<String>,
     /// Print the whole outcome as JSON
     #[arg(long)]
     pub json: bool,
@@ -77,7 +74,6 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         id: Some(id.clone()),
         label: args.user.clone(),
         timeout_ms: args.timeout_ms,
-        idempotency_key: args.idempotency_key.clone(),
         explain: args.explain,
         verbose: args.verbose,
         ..request(&args.tool, given)

@@ -123,8 +123,6 @@ pub(super) enum Decision {
     Allowed,
     #[default]
     Refused,
-    /// It got the outcome of an earlier call, and ran nothing.
-    Replayed,
 }
 
 /// What a call goes through, in this order; some calls skip some.

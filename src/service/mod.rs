@@ -12,7 +12,6 @@ mod callers;
 mod calls;
 mod decision_cache;
 mod denials;
-pub mod idempotency;
 pub mod ledger;
 pub mod metrics;
 pub mod output;
@@ -105,7 +104,6 @@ pub struct Service {
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
-    keys: Arc<idempotency::Keys>,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
     scripts: script::DigestCache,
@@ -133,7 +131,6 @@ impl Service {
             packages: packages::Packages::new(components.packages.clone(), process, components.audit.clone()),
             breakers: Arc::default(),
             calls: Arc::default(),
-            keys: Arc::default(),
             limiter: Arc::new(quota::Limiter::new(components.settings.max_running, components.settings.max_queued)),
             metrics: Arc::default(),
             traces: Arc::default(),
@@ -235,7 +232,7 @@ impl Service {
     fn sample_refusal(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
         let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
-        if record.ran || record.replayed_report.is_some() || has_begun || !many {
+        if record.ran || has_begun || !many {
             return true;
         }
         let principal = record.principal().to_owned();

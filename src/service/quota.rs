@@ -49,8 +49,6 @@ pub struct Limiter {
     /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
     answers: Arc<FairSemaphore>,
     pub resumable: Arc<FairSemaphore>,
-    /// Outcomes under idempotency keys, bytes.
-    pub(super) outcomes: Arc<FairSemaphore>,
     /// Calls that wait for a person's answer.
     pub questions: Arc<FairSemaphore>,
     /// Sessions and tasks of MCP.
@@ -77,7 +75,7 @@ struct Rates {
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
 #[derive(Debug)]
 pub struct Slot {
-    /// `None`: the call waits for a person, or for another call.
+    /// `None`: the call waits for a person.
     pub(super) running: Option<Permit>,
     _admitted: Permit,
     _arguments: Permit,
@@ -110,7 +108,6 @@ impl Limiter {
             readers: FairSemaphore::new(readers, readers),
             answers: FairSemaphore::new(256 << 20, 64 << 20),
             resumable: FairSemaphore::new(64 << 20, 16 << 20),
-            outcomes: FairSemaphore::new(64 << 20, 16 << 20),
             questions: FairSemaphore::new(128, 32),
             sessions: FairSemaphore::new(256, 192),
             tasks: FairSemaphore::new(32, 24),

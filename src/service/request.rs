@@ -68,8 +68,6 @@ pub struct CallRequest {
     /// The quota of the body that brought the arguments, until they are charged themselves.
     pub body_quota: Option<Arc<Permit>>,
     pub timeout_ms: Option<u64>,
-    /// The same request under the same key of this caller runs once.
-    pub idempotency_key: Option<String>,
     pub approver: Approver,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,

@@ -131,7 +131,6 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
         ("[]", &[], "The body is {"),
         ("[[{\"tool\": \"esc:add\"}], null, null]", &[], "expected an object"),
         ("{\"calls\": [[\"esc:add\", {\"a\": 1, \"b\": 2}, null, false]]}", &[], "expected an object"),
-        ("{\"calls\": [{\"tool\": \"esc:add\"}]}", &["Idempotency-Key: k"], "is for one call"),
     ] {
         let reply = ask(&bob, body, more);
         assert!(reply.status == 400 && reply.body.contains(words), "{body}: {reply:?}");

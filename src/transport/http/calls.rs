@@ -54,9 +54,7 @@ async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal
     let received = body::read(&start.known, tool, body, |_| true).await?;
     let (counted, body_quota) = (received.counted, Some(Arc::new(received.charge)));
     let request = CallRequest { counted, body_quota, ..start.request(tool.to_owned(), Arguments::default()) };
-    let mut body = body::parse(&start.known, received.text, move |text| parse(request, text)).await?;
-    body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?;
-    Ok(body)
+    body::parse(&start.known, received.text, move |text| parse(request, text)).await
 }
 
 async fn begin(start: Start, CallBody { request, detached, callback, stray, .. }: CallBody) -> Response {
@@ -92,8 +90,8 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray, .. }
     reply::events(move |to| stream(to, id, (first, events), (call, report), recipient, begun))
 }
 
-/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
-/// of an earlier call, then exactly one `end`. `first` and `report`: what was received already.
+/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, then exactly one `end`. `first` and
+/// `report`: what was received already.
 async fn stream(
     to: Events,
     id: String,
@@ -121,10 +119,6 @@ async fn stream(
         to.tell(&event, None).await;
     }
     if let Some(report) = report {
-        // The outcome of an idempotency key has the id of its first call.
-        if report.id != id {
-            to.send("replay", &json!({ "id": report.id })).await;
-        }
         to.end(report, &recipient, begun).await;
     }
 }
@@ -285,10 +279,6 @@ fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N
 /// `POST /v1/calls`.
 pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
-    if start.known.headers.contains_key(request::IDEMPOTENCY_KEY) {
-        let words = "An Idempotency-Key is for one call: make the calls of a batch without it.";
-        return Err(Refusal::malformed(words));
-    }
     let received = match body::read(&start.known, "", body, |_| true).await {
         Ok(received) => received,
         Err(refusal) => return Ok(start.refuse("", refusal).await),
@@ -389,7 +379,6 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
         Refusal::malformed(words)
     })?;
     let request = CallRequest {
-        idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
         body_quota: Some(Arc::new(received.charge)),

@@ -94,7 +94,6 @@ fn retry_after(fault: &Fault) -> HeaderValue {
 pub fn status_of(fault: &Fault) -> StatusCode {
     match fault.kind {
         Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
-        _ if fault.conflict => StatusCode::CONFLICT,
         Kind::TimeoutError
         | Kind::ResourceLimitError
         | Kind::ScriptError

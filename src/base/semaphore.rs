@@ -25,6 +25,9 @@ struct SemaphoreState {
 
 type Queue = VecDeque<(usize, oneshot::Sender<Permit>)>;
 
+/// As the most of a key: it may have as many as are still free after it, so that nobody takes the last of them.
+pub const WHAT_STAYS_FREE: usize = usize::MAX;
+
 /// The keys that a permit counts against, from the widest to the narrowest, each with the most permits it may have.
 pub type Claim = Vec<(String, usize)>;
 
@@ -51,7 +54,12 @@ impl FairSemaphore {
     }
 
     pub fn claim_for(&self, key: &str) -> Claim {
-        claim(self.all, [(key.to_owned(), self.each)])
+        self.claim_unless_alone(key, false)
+    }
+
+    /// The claim of a key. `is_alone`: nobody else can have any, so the key may have all.
+    pub fn claim_unless_alone(&self, key: &str, is_alone: bool) -> Claim {
+        claim(self.all, (!is_alone).then(|| (key.to_owned(), self.each)))
     }
 
     /// Waits for one permit. Dropping the future ends the wait and takes no permit.
@@ -85,7 +93,7 @@ impl FairSemaphore {
     }
 
     /// A permit of no size, which counts against no key.
-    pub(super) fn none(self: &Arc<Self>) -> Permit {
+    pub fn none(self: &Arc<Self>) -> Permit {
         Permit { semaphore: self.clone(), claim: Claim::new(), size: 0 }
     }
 
@@ -131,7 +139,12 @@ impl SemaphoreState {
 
     /// The narrowest key of the claim that has no room for `size` more permits.
     fn full<'c>(&self, claim: &'c Claim, size: usize) -> Option<&'c str> {
-        let full = |(key, most): &&(String, usize)| self.in_use(key) + size > *most;
+        let (all, most) = claim.first()?;
+        let free = most.saturating_sub(self.in_use(all) + size);
+        let full = |(key, most): &&(String, usize)| {
+            let most = if *most == WHAT_STAYS_FREE { free } else { *most };
+            self.in_use(key) + size > most
+        };
         claim.iter().rev().find(full).map(|(key, _)| key.as_str())
     }
 
@@ -213,6 +226,19 @@ mod tests {
             }
         }
         assert_eq!(order, ["b", "c", "a", "a"]);
+    }
+
+    #[test]
+    fn whoever_takes_what_it_can_leaves_others_as_much_as_it_has() {
+        let semaphore = FairSemaphore::new(64, WHAT_STAYS_FREE);
+        let take = |who: &str, size| std::iter::from_fn(|| semaphore.try_enter(who, size)).collect::<Vec<_>>();
+        let (first, second, third) = (take("a", 1), take("b", 1), take("c", 1));
+        assert_eq!([first.len(), second.len(), third.len()], [32, 16, 8], "each leaves as much as it takes");
+        let alone = semaphore.claim_unless_alone("a", true);
+        assert!(semaphore.try_enter_as(&alone, 8).is_some(), "where nobody else can come");
+        drop((first, second, third));
+        let turns: Vec<_> = (0..64).map_while(|n| semaphore.try_enter(["a", "b", "c"][n % 3], 1)).collect();
+        assert_eq!(turns.len(), 48, "three that grow together leave a quarter");
     }
 
     #[test]

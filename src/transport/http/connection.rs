@@ -1,10 +1,10 @@
 //! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
 //! after another.
 
+use super::gate;
 use super::listen::Socket;
 use super::reply::{self, Refusal, Response};
 use super::server::{Connection, Server, full};
-use super::{crowd, gate};
 use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
 use crate::transport;
@@ -18,7 +18,6 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,29 +52,22 @@ pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
         }
         Socket::Unix(_) => ("unix".to_owned(), None),
     };
-    let uid = socket.uid(&server.kernel);
-    let owner = match (&uid, &socket) {
-        // By uid: a user of this machine can use millions of addresses.
-        (Ok(Some(uid)), _) => vec![format!("uid {uid}")],
-        (_, Socket::Unix(_)) => vec!["unix".to_owned()],
-        (_, Socket::Tcp(_, peer)) => crowd::address_owner(peer.ip()),
-    };
     // Other users of this machine take no room from the one whom it serves.
-    let seat = check_user(server, uid).and_then(|()| server.crowd.enter(owner.clone()).ok_or_else(full));
+    let seat = check_user(server, &socket).and_then(|()| server.crowd.enter().ok_or_else(full));
     let (seat, refusal) = match seat {
         Ok(seat) => (seat, None),
-        Err(fault) => (server.overflow.enter(owner)?, Some(fault)),
+        Err(fault) => (server.overflow.enter()?, Some(fault)),
     };
     let tls = server.tls.is_some() && ours.is_some();
     Some((socket, Connection { ours, tls, peer, seat, principal: Mutex::default(), refusal }))
 }
 
 /// Whether this user may speak to the server at all.
-fn check_user(server: &Server, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
+fn check_user(server: &Server, socket: &Socket) -> Result<(), Fault> {
     if !server.callers.is_own() {
         return Ok(());
     }
-    let who = match owner {
+    let who = match socket.uid(&server.kernel) {
         Ok(Some(uid)) if files::is_me(uid) => return Ok(()),
         Ok(Some(uid)) => format!("uid {uid}"),
         Ok(None) => "unknown user".to_owned(),
@@ -194,7 +186,7 @@ async fn answer(
     connection.seat.set_whole(request.body().is_end_stream());
     let Some(caller) = caller else { return Ok(route(router, request).await) };
     let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
-    let answer = match connection.charge_to(&caller) {
+    let answer = match connection.charge_to(server, &caller) {
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(connection.clone());

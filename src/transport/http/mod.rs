@@ -26,6 +26,7 @@ pub use peer::{SocketDiag, unix_peer};
 pub use server::ServerNames;
 pub use tokens::{Tokens, make as make_token};
 
+use crate::base::semaphore::{FairSemaphore, WHAT_STAYS_FREE};
 use crate::base::{lock, text};
 use crate::service::background::Background;
 use crate::transport;
@@ -95,7 +96,7 @@ pub async fn serve(
     let Options { callers, names, tls, brokers, announced } = options;
     let (begin, calls) = mpsc::channel(1);
     let server = Arc::new(Server {
-        mcp: transport::mcp::StreamableHttp::new(background.service(), kill.clone()),
+        mcp: transport::mcp::StreamableHttp::new(background.service(), callers.is_own(), kill.clone()),
         service: background.service(),
         background,
         callers,
@@ -107,6 +108,7 @@ pub async fn serve(
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
         overflow: ConnectionLimiter::new(connection::OVERFLOW),
+        known: FairSemaphore::new(connection::MAX_CONNECTIONS, WHAT_STAYS_FREE),
         begin: Mutex::new(Some(begin)),
         stop,
         kill,

@@ -5,6 +5,7 @@ use super::crowd::{ConnectionLimiter, ConnectionSlot};
 use super::peer::SocketDiag;
 use super::reply::Refusal;
 use crate::base::lock;
+use crate::base::semaphore::{FairSemaphore, Permit};
 use crate::fault::{Fault, Kind};
 use crate::service::background::Background;
 use crate::service::{Caller, Service};
@@ -44,6 +45,8 @@ pub struct Server {
     /// The connections that are served, and those beyond the limit.
     pub crowd: Arc<ConnectionLimiter>,
     pub overflow: Arc<ConnectionLimiter>,
+    /// Connections of known callers.
+    pub known: Arc<FairSemaphore>,
     /// Cloned for each call, and taken once no more may begin.
     pub begin: Mutex<Option<mpsc::Sender<()>>>,
     /// Cancelled: no call begins any more.
@@ -60,21 +63,21 @@ pub struct Connection {
     /// For the log.
     pub peer: String,
     pub seat: ConnectionSlot,
-    /// Its principal, once a good request came.
-    pub principal: Mutex<Option<String>>,
+    /// Its principal, and what that is charged for it, once a good request came.
+    pub principal: Mutex<Option<(String, Permit)>>,
     /// Why it is not served.
     pub refusal: Option<Fault>,
 }
 
 impl Connection {
     /// Charges the connection to the caller of a good request. `Err`: the caller has its share of connections.
-    pub fn charge_to(&self, caller: &Caller) -> Result<(), Refusal> {
+    pub fn charge_to(&self, server: &Server, caller: &Caller) -> Result<(), Refusal> {
         let mut principal = lock(&self.principal);
-        if principal.as_ref() != Some(&caller.user) {
-            if !self.seat.charge_to(&caller.user) {
-                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full()));
-            }
-            *principal = Some(caller.user.clone());
+        if principal.as_ref().is_none_or(|(user, _)| *user != caller.user) {
+            let claim = server.known.claim_unless_alone(&caller.user, server.callers.is_own());
+            let permit = server.known.try_enter_as(&claim, 1);
+            let refuse = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full());
+            *principal = Some((caller.user.clone(), permit.ok_or_else(refuse)?));
         }
         Ok(())
     }

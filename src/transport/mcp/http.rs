@@ -44,9 +44,9 @@ pub struct StreamableHttp {
 }
 
 impl StreamableHttp {
-    /// `closing` is cancelled when the server ends.
-    pub fn new(service: Arc<Service>, closing: CancellationToken) -> StreamableHttp {
-        let sessions = Sessions::new(service.limiter().clone());
+    /// `is_alone`: only one user can connect. `closing` is cancelled when the server ends.
+    pub fn new(service: Arc<Service>, is_alone: bool, closing: CancellationToken) -> StreamableHttp {
+        let sessions = Sessions::new(service.limiter().clone(), is_alone);
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
             // An answer without earlier events is one JSON document.

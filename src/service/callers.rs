@@ -35,6 +35,11 @@ impl Rights {
         self.callers.as_ref()?.rule(&self.caller.user)
     }
 
+    /// The name of the caller's entry.
+    pub fn entry_name(&self) -> Option<String> {
+        self.rule().map(|rule| rule.name.clone())
+    }
+
     pub fn may_call(&self, id: &str) -> bool {
         self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
     }

@@ -44,7 +44,7 @@ pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, S
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{CONCURRENCY, Show, Speakers, Stage, StageEvent};
-pub use tools::{Effects, Reread};
+pub use tools::{Effects, OfferKey, Reread};
 pub use traces::{Collector, TraceContext};
 
 use crate::base::text::{head, printable};
@@ -104,6 +104,7 @@ pub struct Service {
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
+    questions: approval::OpenQuestions,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
     scripts: script::DigestCache,
@@ -131,6 +132,7 @@ impl Service {
             packages: packages::Packages::new(components.packages.clone(), process, components.audit.clone()),
             breakers: Arc::default(),
             calls: Arc::default(),
+            questions: approval::OpenQuestions::default(),
             limiter: Arc::new(quota::Limiter::new(components.settings.max_running, components.settings.max_queued)),
             metrics: Arc::default(),
             traces: Arc::default(),

@@ -425,7 +425,8 @@ pub const MCP_PATH: &str = "/mcp";
 
 /// The MCP server, behind the same gate and the same quotas as everything else here.
 pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refusal> {
-    let start = known.start()?;
+    // A server that stops still takes the answers to its questions.
+    let start = Start { begun: known.server.begun.clone(), known };
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
         let KnownRequest { server, caller, .. } = start.known;
@@ -437,6 +438,9 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     };
     let Start { known, begun } = start;
     let message = body::parse(&known, received.text, |text| Message::read(text.as_bytes())).await;
+    if message.is_request() && known.server.stop.is_cancelled() {
+        return Err(Refusal::stopping());
+    }
     let (recorded, approver) = (message.is_refused(), known.approver());
     let quota = (received.counted, received.charge);
     let mut answer = known.server.mcp.post((known.caller, approver, quota), parts, message, begun).await;

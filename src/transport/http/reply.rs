@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 pub type Response = http::Response<Body>;
 /// Held until an answer is delivered.
-pub type Begun = mpsc::Sender<()>;
+pub type Begun = Arc<()>;
 
 /// How much of an answer is sent at a time, bytes.
 const PIECE: usize = 64 * 1024;
@@ -119,7 +119,7 @@ pub fn json_text(text: impl Into<Body>) -> Response {
     typed_response("application/json", text)
 }
 
-pub fn plain_text(text: String) -> Response {
+pub fn plain_text(text: impl Into<Body>) -> Response {
     typed_response("text/plain; charset=utf-8", text)
 }
 

@@ -2,7 +2,6 @@
 
 use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
-use crate::base::lock;
 use crate::fault::{Fault, Kind};
 use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
 use axum::extract::FromRequestParts;
@@ -51,8 +50,10 @@ impl KnownRequest {
 
     /// Begins a request that leads to calls, unless the server stops.
     pub fn start(self) -> Result<Start, Refusal> {
-        let begun = lock(&self.server.begin).clone().ok_or_else(Refusal::stopping)?;
-        Ok(Start { known: self, begun })
+        if self.server.stop.is_cancelled() {
+            return Err(Refusal::stopping());
+        }
+        Ok(Start { begun: self.server.begun.clone(), known: self })
     }
 
     /// A fault of the service outside of a call.

@@ -3,7 +3,8 @@
 use super::callers::Callers;
 use super::crowd::{ConnectionLimiter, ConnectionSlot};
 use super::peer::SocketDiag;
-use super::reply::Refusal;
+use super::reply::{Begun, Refusal};
+use super::tools::OfferedTools;
 use crate::base::lock;
 use crate::base::semaphore::{FairSemaphore, Permit};
 use crate::fault::{Fault, Kind};
@@ -12,12 +13,12 @@ use crate::service::{Caller, Service};
 use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
+use crate::transport::lists::Lists;
 use http::StatusCode;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,7 @@ pub struct Server {
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
     pub mcp: transport::mcp::StreamableHttp,
+    pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,
     pub warnings: Warnings,
     /// The connections that are served, and those beyond the limit.
@@ -47,8 +49,8 @@ pub struct Server {
     pub overflow: Arc<ConnectionLimiter>,
     /// Connections of known callers.
     pub known: Arc<FairSemaphore>,
-    /// Cloned for each call, and taken once no more may begin.
-    pub begin: Mutex<Option<mpsc::Sender<()>>>,
+    /// Cloned for each request that leads to calls.
+    pub begun: Begun,
     /// Cancelled: no call begins any more.
     pub stop: CancellationToken,
     /// Cancelled: calls that still run are killed.

@@ -21,7 +21,6 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 const SESSION: &str = "mcp-session-id";
@@ -72,7 +71,7 @@ impl StreamableHttp {
         (caller, approver, (counted, charge)): (Caller, Approver, (usize, Permit)),
         mut parts: Parts,
         Message(received): Message,
-        begun: mpsc::Sender<()>,
+        begun: Arc<()>,
     ) -> Response<ReplyBody> {
         let Received { message, arguments, small } = match received {
             Ok(Some(received)) => received,
@@ -186,7 +185,7 @@ impl StreamableHttp {
         request: McpRequest,
         parts: Parts,
         body: Bytes,
-        (lease, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
+        (lease, begun): (Option<SessionLease>, Option<Arc<()>>),
     ) -> Response<ReplyBody> {
         let request = Arc::new(request);
         // From here on, dropping this request ends its call.

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 /// An unused session may be forgotten after this time.
 const IDLE: Duration = Duration::from_secs(600);
@@ -237,7 +237,7 @@ struct RecordingState {
     /// When the response was complete.
     over: Option<Instant>,
     /// Held until the response is complete and sent.
-    lasts: Option<(SessionLease, Option<mpsc::Sender<()>>)>,
+    lasts: Option<(SessionLease, Option<Arc<()>>)>,
     /// The latest reader and its next event. Others get none: their connection may have broken unnoticed.
     reader: Option<(u64, u64)>,
     readers: u64,
@@ -258,7 +258,7 @@ impl SessionLease {
         self,
         (request, first, body): (Arc<McpRequest>, Bytes, BoxBody<Bytes, Infallible>),
         knows: bool,
-        begun: Option<mpsc::Sender<()>>,
+        begun: Option<Arc<()>>,
     ) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let id = std::str::from_utf8(&first).ok()?.lines().find_map(|line| line.strip_prefix("id: "))?;
         let (place, number) = parse_event_id(id).map(|(place, number)| (place, number.to_owned()))?;

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub input: Option<String>,
     /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Time limit of this call, within what policy allows
     #[arg(long, value_name = "N")]

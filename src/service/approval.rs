@@ -45,7 +45,9 @@ impl Service {
     /// Counts a question until the value is dropped, unless the host stops.
     pub fn begin_question(&self) -> Result<Arc<()>, Fault> {
         if self.questions.stop.is_cancelled() {
-            return Err(Fault::new(Kind::RateLimitError, "The server is being stopped, so nobody is asked.").retryable());
+            return Err(
+                Fault::new(Kind::RateLimitError, "The server is being stopped, so nobody is asked.").retryable()
+            );
         }
         Ok(self.questions.open.clone())
     }
@@ -167,9 +169,9 @@ impl Service {
         Question {
             call: record.id.clone(),
             tool: target.found.tool.reference(),
-            caller: printable(&record.caller.user),
-            through: record.through().map(printable),
-            label: record.label().map(printable),
+            caller: record.caller.user.clone(),
+            through: record.through().map(str::to_owned),
+            label: record.label().map(str::to_owned),
             why: decision.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments: printable(&text::head(&whole, SHOWN)),

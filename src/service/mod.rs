@@ -40,7 +40,9 @@ pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{Digests, Report, Verbose};
-pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};
+pub use request::{
+    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, Sink, label, new_id, user_name,
+};
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{CONCURRENCY, Show, Speakers, Stage, StageEvent};

@@ -96,8 +96,8 @@ impl CallRecord {
         let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
             call: id.clone(),
-            user: part(&request.caller.user),
-            label: request.label.as_deref().map(part),
+            user: request.caller.user.clone(),
+            label: request.label.clone(),
             transaction: request.transaction.as_deref().map(part),
             trace: span.context().map(TraceContext::id),
             tool: part(&request.tool),
@@ -140,8 +140,8 @@ impl CallRecord {
     pub fn set_caller(&mut self, caller: &Caller) {
         if *caller != self.caller {
             self.caller.clone_from(caller);
-            self.line.user = cut_to(&caller.user, PART);
-            self.line.through = self.through().map(|principal| cut_to(principal, PART));
+            self.line.user.clone_from(&caller.user);
+            self.line.through = self.through().map(str::to_owned);
             self.state(|state| state.caller.clone_from(&caller.user));
         }
     }
@@ -159,7 +159,7 @@ impl CallRecord {
     }
 
     pub fn approved(&mut self, by: &str) {
-        self.line.approved_by = Some(cut_to(by, PART));
+        self.line.approved_by = Some(by.to_owned());
     }
 
     pub fn enters(&mut self, stage: Stage) {
@@ -506,7 +506,7 @@ impl CallRecord {
         let policy = policy.map(|policy| format!("policy {policy}"));
         let rule = match (fault.filter(|_| !self.ran), &self.denied_by) {
             (None, _) => policy.unwrap_or_else(|| "in-process".to_owned()),
-            (Some(_), Some(denied_by)) => part(denied_by),
+            (Some(_), Some(denied_by)) => denied_by.clone(),
             (Some(fault), None) => match rule(fault.kind) {
                 "policy" => policy.unwrap_or_else(|| "policy".to_owned()),
                 rule => rule.to_owned(),

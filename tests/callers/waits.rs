@@ -121,6 +121,12 @@ fn each_request_has_its_own_outcome_whatever_key_it_brings() {
     });
     let records: Vec<Value> = playground.records().iter().map(|record| record["call"].clone()).collect();
     assert_eq!(records, ids, "three calls that ran");
+    // A name is whole, or refused.
+    let (longest, label) = ("é".repeat(128), |name: &str| json!(format!("{name}x")));
+    call(1, json!(longest));
+    assert_eq!(playground.records().pop().unwrap()["label"], longest, "control");
+    let refused = call(1, label(&longest));
+    assert!(refused["error"]["message"].as_str().unwrap().contains("at most 256 bytes"), "{refused}");
     // A user that is not text would be the caller itself.
     let refused = call(1, json!(1234));
     assert!(refused["error"]["message"].as_str().unwrap().ends_with("must be a string."), "{refused}");

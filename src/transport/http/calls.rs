@@ -136,11 +136,10 @@ struct CallBody {
 }
 
 impl CallBody {
-    /// Refuses a config that names another tool than the path.
+    /// Refuses a config that names another tool or version than the path.
     fn checked(self) -> Result<CallBody, Refusal> {
-        let same_id = |other: &str| other.split('@').next() == self.request.tool.split('@').next();
-        if self.config_tool.as_ref().is_some_and(|tool| !tool.as_str().is_some_and(same_id)) {
-            return Err(Refusal::malformed("The config names another tool than the path."));
+        if self.config_tool.as_ref().is_some_and(|tool| *tool != self.request.tool) {
+            return Err(Refusal::malformed("The config names another tool or version than the path."));
         }
         Ok(self)
     }
@@ -473,7 +472,7 @@ mod tests {
             ("{\"n\": 1}", plain("{\"n\":1}")),
             ("{\"user\": \"bob\"}", plain("{\"user\":\"bob\"}")),
             ("{\"arguments\": 1, \"n\": 2}", plain("{\"arguments\":1,\"n\":2}")),
-            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x@1\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
+            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
             ("{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}", bob()),
         ] {
             assert_eq!(parsed(body), wanted, "{body}");
@@ -484,6 +483,7 @@ mod tests {
             ("{\"n\":1} {}", "not one JSON document"),
             ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
             ("{\"arguments\":{},\"config\":{\"tool\":1}}", "another tool"),
+            ("{\"arguments\":{},\"config\":{\"tool\":\"t:x@1\"}}", "another tool"),
             ("{\"arguments\":{},\"config\":[]}", "config must be a JSON object"),
             ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
             ("{\"arguments\":{},\"user\":1}", "must be strings"),

@@ -2,6 +2,7 @@
 //! after another.
 
 use super::gate;
+use super::head::StrictHeads;
 use super::listen::Socket;
 use super::reply::{self, Refusal, Response};
 use super::server::{Connection, Server, full};
@@ -19,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -123,7 +125,12 @@ async fn speak(
 ) {
     let (killed, connection) = (server.kill.clone(), Arc::new(connection));
     let router = TowerToHyperService::new(router);
+    let body = Arc::new(AtomicU64::new(0));
+    let (read, write) = tokio::io::split(WriteTimeout::new(stream));
+    let stream = tokio::io::join(StrictHeads::new(read, body.clone()), write);
     let handler = service_fn(move |request: Request<Incoming>| {
+        // A body in chunks is refused, and ends the connection.
+        body.store(request.body().size_hint().exact().unwrap_or(u64::MAX), Ordering::Relaxed);
         let (server, connection, router) = (server.clone(), connection.clone(), router.clone());
         async move {
             // No path takes a body in chunks: only we decide where it ends.
@@ -136,6 +143,7 @@ async fn speak(
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
             if status == StatusCode::UNAUTHORIZED {
                 headers.insert(header::WWW_AUTHENTICATE, gate::challenge(&server));
             }
@@ -152,7 +160,7 @@ async fn speak(
         .header_read_timeout(head_time)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)
-        .serve_connection(TokioIo::new(WriteTimeout::new(stream)), handler);
+        .serve_connection(TokioIo::new(stream), handler);
     tokio::pin!(served);
     // Not at once, so that a client that shut its sending half gets a quick answer.
     let mut look = tokio::time::interval_at(Instant::now() + CLIENT_CHECK_INTERVAL, CLIENT_CHECK_INTERVAL);

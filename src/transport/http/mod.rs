@@ -10,6 +10,7 @@ mod calls;
 mod connection;
 mod crowd;
 mod gate;
+mod head;
 mod jwt;
 mod listen;
 mod peer;

@@ -14,6 +14,7 @@ pub struct FairSemaphore {
     pub all: usize,
     /// The default limit of one key.
     pub each: usize,
+    share: Share,
 }
 
 #[derive(Debug, Default)]
@@ -25,16 +26,21 @@ struct SemaphoreState {
 
 type Queue = VecDeque<(usize, oneshot::Sender<Permit>)>;
 
-/// As the most of a key: it may have as many as are still free after it, so that nobody takes the last of them.
-pub const WHAT_STAYS_FREE: usize = usize::MAX;
+/// How many permits a key may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    AtMost(usize),
+    /// As many as are still free after it, so that nobody takes the last of them.
+    WhatStaysFree,
+}
 
-/// The keys that a permit counts against, from the widest to the narrowest, each with the most permits it may have.
-pub type Claim = Vec<(String, usize)>;
+/// The keys that a permit counts against, from the widest, of which all permits are, to the narrowest.
+pub type Claim = Vec<(String, Share)>;
 
 /// Makes a claim: at most `all` permits in all, and at most the given number for each key.
 pub fn claim(all: usize, keys: impl IntoIterator<Item = (String, usize)>) -> Claim {
-    let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), most));
-    [("all".to_owned(), all)].into_iter().chain(keys).collect()
+    let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), Share::AtMost(most)));
+    [("all".to_owned(), Share::AtMost(all))].into_iter().chain(keys).collect()
 }
 
 /// One permit or more, until it is dropped.
@@ -50,7 +56,12 @@ struct Waiter<'p>(&'p Arc<FairSemaphore>, oneshot::Receiver<Permit>);
 
 impl FairSemaphore {
     pub fn new(all: usize, each: usize) -> Arc<FairSemaphore> {
-        Arc::new(FairSemaphore { state: Mutex::default(), all, each })
+        Arc::new(FairSemaphore { state: Mutex::default(), all, each, share: Share::AtMost(each) })
+    }
+
+    /// A semaphore of which each key may have what stays free.
+    pub fn shared(all: usize) -> Arc<FairSemaphore> {
+        Arc::new(FairSemaphore { state: Mutex::default(), all, each: all, share: Share::WhatStaysFree })
     }
 
     pub fn claim_for(&self, key: &str) -> Claim {
@@ -59,7 +70,9 @@ impl FairSemaphore {
 
     /// The claim of a key. `is_alone`: nobody else can have any, so the key may have all.
     pub fn claim_unless_alone(&self, key: &str, is_alone: bool) -> Claim {
-        claim(self.all, (!is_alone).then(|| (key.to_owned(), self.each)))
+        let mut claim = claim(self.all, []);
+        claim.extend((!is_alone).then(|| (format!("of {key}"), self.share)));
+        claim
     }
 
     /// Waits for one permit. Dropping the future ends the wait and takes no permit.
@@ -139,11 +152,11 @@ impl SemaphoreState {
 
     /// The narrowest key of the claim that has no room for `size` more permits.
     fn full<'c>(&self, claim: &'c Claim, size: usize) -> Option<&'c str> {
-        let (all, most) = claim.first()?;
-        let free = most.saturating_sub(self.in_use(all) + size);
-        let full = |(key, most): &&(String, usize)| {
-            let most = if *most == WHAT_STAYS_FREE { free } else { *most };
-            self.in_use(key) + size > most
+        let in_use = |key: &str| self.in_use(key) + size;
+        let full = |(key, share): &&(String, Share)| match (share, claim.first()) {
+            (Share::AtMost(most), _) => in_use(key) > *most,
+            (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => in_use(key) + in_use(all) > *most,
+            (Share::WhatStaysFree, _) => true,
         };
         claim.iter().rev().find(full).map(|(key, _)| key.as_str())
     }
@@ -222,7 +235,7 @@ mod tests {
             let given = waits.iter_mut().position(|wait| wait.now_or_never().is_some());
             order.extend(given.map(|at| ["a", "a", "b", "c"][at]));
             if let Some(at) = given {
-                waits[at] = Box::pin(semaphore.enter_as(vec![("late".to_owned(), 0)], 1));
+                waits[at] = Box::pin(semaphore.enter_as(super::claim(0, []), 1));
             }
         }
         assert_eq!(order, ["b", "c", "a", "a"]);
@@ -230,7 +243,7 @@ mod tests {
 
     #[test]
     fn whoever_takes_what_it_can_leaves_others_as_much_as_it_has() {
-        let semaphore = FairSemaphore::new(64, WHAT_STAYS_FREE);
+        let semaphore = FairSemaphore::shared(64);
         let take = |who: &str, size| std::iter::from_fn(|| semaphore.try_enter(who, size)).collect::<Vec<_>>();
         let (first, second, third) = (take("a", 1), take("b", 1), take("c", 1));
         assert_eq!([first.len(), second.len(), third.len()], [32, 16, 8], "each leaves as much as it takes");

@@ -188,7 +188,7 @@ impl Service {
         };
         let principal = record.principal().to_owned();
         self.sample_refusal(&mut record, result.as_ref().err());
-        let ended = record.finish(result);
+        let ended = record.end(result);
         self.alert(&ended, &principal);
         stream.finish().await;
         ended.report
@@ -215,7 +215,7 @@ impl Service {
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(self.open_record(&caller.user)?);
         if self.sample_refusal(&mut record, Some(&fault)) {
-            record.finish(Err(fault));
+            record.end(Err(fault));
         }
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Service {
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(entry);
         record.one_of_many(Some(count - 1));
-        record.finish(Err(fault));
+        record.end(Err(fault));
     }
 
     /// Logs an alert about a caller that policy keeps refusing.

@@ -5,7 +5,7 @@
 
 use super::callers::Rights;
 use super::{Arguments, CallRequest, blocking};
-use crate::base::semaphore::{self, Claim, FairSemaphore, Permit, WHAT_STAYS_FREE};
+use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};
 use crate::fault::{Fault, Kind};
@@ -104,12 +104,12 @@ impl Limiter {
             running: FairSemaphore::new(running, running),
             admitted: FairSemaphore::new(admitted, admitted),
             arguments: FairSemaphore::new(256 << 10, 192 << 10),
-            bodies: FairSemaphore::new(64 << 10, WHAT_STAYS_FREE),
+            bodies: FairSemaphore::shared(64 << 10),
             readers: FairSemaphore::new(readers, readers),
             answers: FairSemaphore::new(256 << 20, 64 << 20),
             resumable: FairSemaphore::new(64 << 20, 16 << 20),
             questions: FairSemaphore::new(128, 32),
-            sessions: FairSemaphore::new(256, WHAT_STAYS_FREE),
+            sessions: FairSemaphore::shared(256),
             tasks: FairSemaphore::new(32, 24),
             background: FairSemaphore::new(512, 128),
             rates: Mutex::default(),

@@ -444,13 +444,9 @@ impl CallRecord {
         }
     }
 
-    pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
-        let result = result.map_err(|fault| self.sanitize(fault));
-        self.end(result)
-    }
-
     /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
-    fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
+    pub fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
+        let result = result.map_err(|fault| self.sanitize(fault));
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
@@ -568,7 +564,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
             // The caller has left: only the record is written.
-            self.end(Err(self.sanitize(output::cancelled())));
+            self.end(Err(output::cancelled()));
         }
     }
 }

@@ -69,7 +69,7 @@ const ROWS: &[Row] = &[
     // Where a line ends, and what a request is.
     (LINES, READ, "$own|%", "", &[400]),
     ("HTTP/0.9", "GET /v1/tools", "", "", &[400]),
-    ("HTTP/2 in the clear", "PRI * HTTP/2.0", "", "SM||", &[]),
+    ("HTTP/2 in the clear", "PRI * HTTP/2.0", "", "SM||", &[400]),
     ("HTTP/3", "GET /v1/tools/esc:add HTTP/3.0", "$own", "", &[400]),
     ("HTTP/1.0 without a host", "GET /v1/tools HTTP/1.0", "", "", &[400]),
     ("many headers", READ, "$own|$many", "", &[431]),

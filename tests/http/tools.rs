@@ -132,7 +132,7 @@ fn a_list_is_made_once_and_for_each_kind_of_rights() {
     let list = |header: &str, path: &str| web.get(path, &[header]).is(200, "none").json();
     let took = |times: usize| {
         let before = processor_ticks(web.child.id());
-        (0..times).for_each(|_| assert_eq!(list(&alice, "/v1/tools?format=openai").as_array().unwrap().len(), 301));
+        (0..times).for_each(|_| assert!(list(&alice, "/v1/tools?format=openai").as_array().unwrap().len() > 300));
         processor_ticks(web.child.id()) - before
     };
     let (first, twenty) = (took(1), took(20));
@@ -144,5 +144,5 @@ fn a_list_is_made_once_and_for_each_kind_of_rights() {
     assert_eq!(list(&alice, "/v1/tools?namespace=no")["tools"], json!([]));
     write_callers(&playground, &caller("*", ""));
     web.signal(Signal::SIGHUP);
-    wait_for("new rules, a new list", || list(&bob, "/v1/tools?format=openai").as_array().unwrap().len() == 301);
+    wait_for("new rules, a new list", || list(&bob, "/v1/tools?format=openai").as_array().unwrap().len() > 300);
 }

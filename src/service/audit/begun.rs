@@ -157,7 +157,8 @@ mod tests {
             let next = begun.begin(&record(n)).expect("written");
             begun.end(last);
             last = next;
-            let open: Vec<String> = read(&begun.file).expect("read").into_iter().map(|(call, _)| call).collect();
+            let file = File::open(kept.path().join(BEGUN).join(&begun.name)).expect("there");
+            let open: Vec<String> = read(&file).expect("read").into_iter().map(|(call, _)| call).collect();
             assert_eq!(open, [n.to_string()], "no other is read");
         }
         let size = begun.file.metadata().expect("there").len();

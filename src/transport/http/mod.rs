@@ -27,7 +27,7 @@ pub use peer::{SocketDiag, unix_peer};
 pub use server::ServerNames;
 pub use tokens::{Tokens, make as make_token};
 
-use crate::base::semaphore::{FairSemaphore, WHAT_STAYS_FREE};
+use crate::base::semaphore::FairSemaphore;
 use crate::base::text;
 use crate::service::background::Background;
 use crate::transport;
@@ -111,7 +111,7 @@ pub async fn serve(
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
         overflow: ConnectionLimiter::new(connection::OVERFLOW),
-        known: FairSemaphore::new(connection::MAX_CONNECTIONS, WHAT_STAYS_FREE),
+        known: FairSemaphore::shared(connection::MAX_CONNECTIONS),
         begun: Arc::default(),
         stop,
         kill,

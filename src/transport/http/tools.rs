@@ -46,9 +46,6 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
         return Ok(reply::json(StatusCode::OK, &export::describe(&tool)));
     };
     let all = offered_tools(&known, &caller);
-    if all.names.name(&tool.manifest.id).is_some() {
-        return Ok(export_response(export::tools(&[tool], &all.names, format)));
-    }
     // A tool that is not listed has the name that it would have in the list.
     let names = export::names(all.tools.iter().chain([&tool]));
     Ok(export_response(export::tools(&[tool], &names, format)))

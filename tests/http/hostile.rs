@@ -155,7 +155,7 @@ fn a_request_is_read_in_one_way_and_as_its_callers() {
     let mut records = playground.records();
     records.retain(|record| record["decision"] == "allowed");
     let users: Vec<_> = records.iter().map(|record| record["user"].as_str().unwrap_or_default()).collect();
-    assert_eq!(users, ["alice", "alice", "bob", "alice", "alice", "alice", "alice"]);
+    assert_eq!(users, ["alice", "alice", "bob", "alice", "alice", "alice", "bob", "alice", "alice"]);
     assert_eq!(records[4]["label"], "bob");
     let told = [&alice, &bob].iter().any(|header| web.said().contains(token_of(header)));
     assert!(!told, "a token stands in the log: {}", web.said());

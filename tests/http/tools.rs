@@ -142,7 +142,7 @@ fn a_list_is_made_once_and_for_each_kind_of_rights() {
     }
     assert_eq!(list(&alice, "/v1/tools?namespace=many")["tools"].as_array().unwrap().len(), 300);
     assert_eq!(list(&alice, "/v1/tools?namespace=no")["tools"], json!([]));
-    write_callers(&playground, &caller("*", ""));
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), caller("*", "")).unwrap();
     web.signal(Signal::SIGHUP);
     wait_for("new rules, a new list", || list(&bob, "/v1/tools?format=openai").as_array().unwrap().len() > 300);
 }

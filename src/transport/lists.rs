@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Lists that are kept.
 const MAX_CACHED_LISTS: usize = 64;
 
-/// The lists of this moment. Each is made by the first who needs it.
-pub struct Lists<L>(Mutex<Vec<(OfferKey, Arc<OnceLock<Arc<L>>>)>>);
+/// A list that is made by the first who needs it.
+type CachedList<L> = Arc<OnceLock<Arc<L>>>;
+
+/// The lists of this moment.
+pub struct Lists<L>(Mutex<Vec<(OfferKey, CachedList<L>)>>);
 
 impl<L> Default for Lists<L> {
     fn default() -> Lists<L> {
@@ -24,7 +27,7 @@ impl<L> Lists<L> {
         self.cell(key).get_or_init(make).clone()
     }
 
-    fn cell(&self, key: OfferKey) -> Arc<OnceLock<Arc<L>>> {
+    fn cell(&self, key: OfferKey) -> CachedList<L> {
         let mut kept = lock(&self.0);
         kept.retain(|(other, _)| other.is_of_same_moment(&key));
         if let Some((_, list)) = kept.iter().find(|(other, _)| *other == key) {
@@ -33,7 +36,7 @@ impl<L> Lists<L> {
         if kept.len() == MAX_CACHED_LISTS {
             kept.remove(0);
         }
-        let list = Arc::<OnceLock<Arc<L>>>::default();
+        let list = CachedList::default();
         kept.push((key, list.clone()));
         list
     }

@@ -81,8 +81,6 @@ pub struct Fault {
     pub retry_after_ms: Option<u64>,
     /// The caller can fix this fault although its kind has another origin: by another path, or by better code.
     pub by_caller: bool,
-    /// Its idempotency key stands for another request.
-    pub conflict: bool,
     /// An operator reads it over a network: its JSON has `person`.
     pub shows_person: bool,
 }
@@ -114,7 +112,6 @@ impl Fault {
             retryable: false,
             retry_after_ms: None,
             by_caller: false,
-            conflict: false,
             shows_person: false,
         }
     }
@@ -136,10 +133,6 @@ impl Fault {
     }
     pub fn by_caller(mut self) -> Fault {
         self.by_caller = true;
-        self
-    }
-    pub fn conflict(mut self) -> Fault {
-        self.conflict = true;
         self
     }
     pub fn retryable(mut self) -> Fault {

@@ -14,6 +14,7 @@ pub struct FairSemaphore {
     pub all: usize,
     /// The default limit of one key.
     pub each: usize,
+    share: Share,
 }
 
 #[derive(Debug, Default)]
@@ -25,13 +26,21 @@ struct SemaphoreState {
 
 type Queue = VecDeque<(usize, oneshot::Sender<Permit>)>;
 
-/// The keys that a permit counts against, from the widest to the narrowest, each with the most permits it may have.
-pub type Claim = Vec<(String, usize)>;
+/// How many permits a key may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    AtMost(usize),
+    /// As many as are still free after it, so that nobody takes the last of them.
+    WhatStaysFree,
+}
+
+/// The keys that a permit counts against, from the widest, of which all permits are, to the narrowest.
+pub type Claim = Vec<(String, Share)>;
 
 /// Makes a claim: at most `all` permits in all, and at most the given number for each key.
 pub fn claim(all: usize, keys: impl IntoIterator<Item = (String, usize)>) -> Claim {
-    let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), most));
-    [("all".to_owned(), all)].into_iter().chain(keys).collect()
+    let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), Share::AtMost(most)));
+    [("all".to_owned(), Share::AtMost(all))].into_iter().chain(keys).collect()
 }
 
 /// One permit or more, until it is dropped.
@@ -47,11 +56,23 @@ struct Waiter<'p>(&'p Arc<FairSemaphore>, oneshot::Receiver<Permit>);
 
 impl FairSemaphore {
     pub fn new(all: usize, each: usize) -> Arc<FairSemaphore> {
-        Arc::new(FairSemaphore { state: Mutex::default(), all, each })
+        Arc::new(FairSemaphore { state: Mutex::default(), all, each, share: Share::AtMost(each) })
+    }
+
+    /// A semaphore of which each key may have what stays free.
+    pub fn shared(all: usize) -> Arc<FairSemaphore> {
+        Arc::new(FairSemaphore { state: Mutex::default(), all, each: all, share: Share::WhatStaysFree })
     }
 
     pub fn claim_for(&self, key: &str) -> Claim {
-        claim(self.all, [(key.to_owned(), self.each)])
+        self.claim_unless_alone(key, false)
+    }
+
+    /// The claim of a key. `is_alone`: nobody else can have any, so the key may have all.
+    pub fn claim_unless_alone(&self, key: &str, is_alone: bool) -> Claim {
+        let mut claim = claim(self.all, []);
+        claim.extend((!is_alone).then(|| (format!("of {key}"), self.share)));
+        claim
     }
 
     /// Waits for one permit. Dropping the future ends the wait and takes no permit.
@@ -85,7 +106,7 @@ impl FairSemaphore {
     }
 
     /// A permit of no size, which counts against no key.
-    pub(super) fn none(self: &Arc<Self>) -> Permit {
+    pub fn none(self: &Arc<Self>) -> Permit {
         Permit { semaphore: self.clone(), claim: Claim::new(), size: 0 }
     }
 
@@ -131,7 +152,12 @@ impl SemaphoreState {
 
     /// The narrowest key of the claim that has no room for `size` more permits.
     fn full<'c>(&self, claim: &'c Claim, size: usize) -> Option<&'c str> {
-        let full = |(key, most): &&(String, usize)| self.in_use(key) + size > *most;
+        let in_use = |key: &str| self.in_use(key) + size;
+        let full = |(key, share): &&(String, Share)| match (share, claim.first()) {
+            (Share::AtMost(most), _) => in_use(key) > *most,
+            (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => in_use(key) + in_use(all) > *most,
+            (Share::WhatStaysFree, _) => true,
+        };
         claim.iter().rev().find(full).map(|(key, _)| key.as_str())
     }
 
@@ -172,11 +198,6 @@ impl Permit {
             full.map_or(Ok(()), Err)
         })
     }
-
-    /// Changes the size of this permit. False: the new size does not fit, and nothing has changed.
-    pub fn resize(&mut self, size: usize) -> bool {
-        self.charge(&self.claim.clone(), size).is_ok()
-    }
 }
 
 impl Drop for Waiter<'_> {
@@ -214,10 +235,23 @@ mod tests {
             let given = waits.iter_mut().position(|wait| wait.now_or_never().is_some());
             order.extend(given.map(|at| ["a", "a", "b", "c"][at]));
             if let Some(at) = given {
-                waits[at] = Box::pin(semaphore.enter_as(vec![("late".to_owned(), 0)], 1));
+                waits[at] = Box::pin(semaphore.enter_as(super::claim(0, []), 1));
             }
         }
         assert_eq!(order, ["b", "c", "a", "a"]);
+    }
+
+    #[test]
+    fn whoever_takes_what_it_can_leaves_others_as_much_as_it_has() {
+        let semaphore = FairSemaphore::shared(64);
+        let take = |who: &str, size| std::iter::from_fn(|| semaphore.try_enter(who, size)).collect::<Vec<_>>();
+        let (first, second, third) = (take("a", 1), take("b", 1), take("c", 1));
+        assert_eq!([first.len(), second.len(), third.len()], [32, 16, 8], "each leaves as much as it takes");
+        let alone = semaphore.claim_unless_alone("a", true);
+        assert!(semaphore.try_enter_as(&alone, 8).is_some(), "where nobody else can come");
+        drop((first, second, third));
+        let turns: Vec<_> = (0..64).map_while(|n| semaphore.try_enter(["a", "b", "c"][n % 3], 1)).collect();
+        assert_eq!(turns.len(), 48, "three that grow together leave a quarter");
     }
 
     #[test]

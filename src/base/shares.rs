@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn whoever_has_most_gives_way_and_what_is_in_use_stays() {
-        let of = |who: &str| (vec![("all".to_owned(), 8), (who.to_owned(), 6)], 1);
+        let of = |who: &str| (super::super::semaphore::claim(8, [(who.to_owned(), 6)]), 1);
         let past = Duration::from_nanos;
         let mut shares = Shares::default();
         for n in 0..20 {

@@ -40,20 +40,23 @@ fn escape(text: &str, keep_newlines: bool) -> String {
     out
 }
 
-/// Characters that move the cursor, reorder or hide text, or are drawn as nothing.
+/// Characters that move the cursor, break lines, or are drawn as nothing.
 fn is_hidden(c: char) -> bool {
     let code = u32::from(c);
     c.is_control() // C0, DEL, C1: terminal commands start here
-        || matches!(code,
-            0x00ad | 0x034f | 0x061c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f // fillers, soft hyphen, bidi
-            | 0x200b..=0x200f // zero width, bidi marks
-            | 0x2028..=0x202e // line and paragraph separators, bidi embeddings
-            | 0x2060..=0x206f // invisible operators, bidi isolates
-            | 0x3164 | 0xfeff | 0xffa0 | 0xfff9..=0xfffb
-            | 0x2800 | 0xfe00..=0xfe0d | 0x1d173..=0x1d17a // blank, selectors (not those of emoji), musical format
-            | 0xfdd0..=0xfdef // noncharacters
-            | 0xe0000..=0xe0fff) // tag characters, selectors that draw nothing
-        || code & 0xfffe == 0xfffe // noncharacters at the end of each plane
+        || !c.is_ascii()
+            && (is_default_ignorable(c)
+                || matches!(code, 0x2028 | 0x2029 | 0x2800 | 0xfff9..=0xfffb) // separators, a blank, annotations
+                || matches!(code, 0xfdd0..=0xfdef) // noncharacters
+                || code & 0xfffe == 0xfffe) // noncharacters at the end of each plane
+}
+
+/// Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt), which includes ranges that are still unassigned.
+fn is_default_ignorable(c: char) -> bool {
+    matches!(u32::from(c),
+        0xad | 0x34f | 0x61c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x202a..=0x202e
+        | 0x2060..=0x206f | 0x3164 | 0xfe00..=0xfe0f | 0xfeff | 0xffa0 | 0xfff0..=0xfff8 | 0x1bca0..=0x1bca3
+        | 0x1d173..=0x1d17a | 0xe0000..=0xe0fff)
 }
 
 /// The fields of a JSON object and one more, whose value is JSON text.
@@ -155,6 +158,16 @@ mod tests {
             assert_eq!(is_printable(raw), raw == shown, "{raw:?}");
         }
         assert_eq!(printable_block("a\n\u{1b}b"), "a\n\\u{1b}b");
+    }
+
+    #[test]
+    fn what_is_drawn_as_nothing_is_what_unicode_says() {
+        let property = serde_json::json!({"pattern": "^\\p{Default_Ignorable_Code_Point}$"});
+        let property = jsonschema::validator_for(&property).expect("a pattern");
+        for c in (0..0x20000).chain(0xdff00..0xe1100).filter_map(char::from_u32).filter(|c| !c.is_control()) {
+            let ignorable = property.is_valid(&serde_json::json!(c.to_string()));
+            assert_eq!(is_default_ignorable(c), ignorable, "{:x}", u32::from(c));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, process, words};
-use crate::service::{Arguments, CallRequest};
+use crate::service::{self, Arguments, CallRequest};
 use crate::transport::action::{self, ActionResult};
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE|-", default_value = "-", allow_hyphen_values = true)]
     pub text: String,
     /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Print the whole answer as JSON: lead, observation, warnings, outcome
     #[arg(long)]

@@ -42,14 +42,11 @@ pub struct Args {
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub input: Option<String>,
     /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Time limit of this call, within what policy allows
     #[arg(long, value_name = "N")]
     pub timeout_ms: Option<u64>,
-    /// The same call under the same key runs once (for as long as the host that runs it lives)
-    #[arg(long, value_name = "KEY")]
-    pub idempotency_key: Option<String>,
     /// Print the whole outcome as JSON
     #[arg(long)]
     pub json: bool,
@@ -77,7 +74,6 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         id: Some(id.clone()),
         label: args.user.clone(),
         timeout_ms: args.timeout_ms,
-        idempotency_key: args.idempotency_key.clone(),
         explain: args.explain,
         verbose: args.verbose,
         ..request(&args.tool, given)

@@ -97,7 +97,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         all.retain(|tool| known(&tool.manifest.id));
         let all = export::offered(all, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
         let offered: Vec<_> = all.iter().filter(|tool| filter.takes(tool)).cloned().collect();
-        return match export::tools(&offered, &all, format) {
+        return match export::tools(&offered, &export::names(&all), format) {
             Value::String(text) => write!(out, "{text}"),
             value => writeln!(out, "{}", json_text(&value, true)),
         };

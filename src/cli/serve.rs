@@ -11,7 +11,7 @@ use crate::base::files::{self, Folder};
 use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog;
-use crate::service::{Caller, Service};
+use crate::service::{self, Caller, Service};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{BrokerSettings, Brokers};
 use crate::transport::{self, http, mcp};
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long)]
     pub stdio: bool,
     /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
-    #[arg(long, value_name = "NAME", requires = "stdio")]
+    #[arg(long, value_name = "NAME", requires = "stdio", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Speak HTTP at ADDRESS:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = http::Address::parse)]

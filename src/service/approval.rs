@@ -14,8 +14,10 @@ use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Confirm};
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
@@ -30,7 +32,36 @@ pub(super) struct OpenQuestion {
     _kept: Permit,
 }
 
+/// The questions that persons and clients have not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct OpenQuestions {
+    /// Cloned for each.
+    open: Arc<()>,
+    /// Cancelled: no further one is asked.
+    stop: CancellationToken,
+}
+
 impl Service {
+    /// Counts a question until the value is dropped, unless the host stops.
+    pub fn begin_question(&self) -> Result<Arc<()>, Fault> {
+        if self.questions.stop.is_cancelled() {
+            return Err(
+                Fault::new(Kind::RateLimitError, "The server is being stopped, so nobody is asked.").retryable()
+            );
+        }
+        Ok(self.questions.open.clone())
+    }
+
+    /// Refuses further questions, because the host stops.
+    pub fn stop_questions(&self) {
+        self.questions.stop.cancel();
+    }
+
+    /// Whether nothing but questions is open. `begun`: requests whose answers are not delivered, questions included.
+    pub fn is_only_asking(&self, begun: usize) -> bool {
+        begun < Arc::strong_count(&self.questions.open) && self.calls.are_only_asking()
+    }
+
     /// The calls that wait for an operator's answer, for operators; the oldest first.
     pub fn approvals(&self) -> Vec<Question> {
         let mut open = self.calls.questions();
@@ -75,6 +106,8 @@ impl Service {
     ) -> Result<(), Fault> {
         let (question, timeout) = (self.question(target, record), self.components.settings.approval_timeout);
         record.step_aside();
+        let _open = self.begin_question()?;
+        self.calls.change(&record.id, |call| call.is_asking = true);
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
             Approver::Client { or, .. } if !by_client => *or,
@@ -100,7 +133,7 @@ impl Service {
                 }
             }
         };
-        self.calls.change(&record.id, |call| call.question = None);
+        self.calls.change(&record.id, |call| (call.question, call.is_asking) = (None, false));
         let not_agreed =
             |rest: &str| Fault::new(Kind::AuthorizationError, format!("A person was asked about this call{rest}"));
         let late = || not_agreed(&format!(", and did not answer within {} s.", timeout.as_secs())).retryable();
@@ -136,9 +169,9 @@ impl Service {
         Question {
             call: record.id.clone(),
             tool: target.found.tool.reference(),
-            caller: printable(&record.caller.user),
-            through: record.through().map(printable),
-            label: record.label().map(printable),
+            caller: record.caller.user.clone(),
+            through: record.through().map(str::to_owned),
+            label: record.label().map(str::to_owned),
             why: decision.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments: printable(&text::head(&whole, SHOWN)),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Longest text of a caller or tool in a record, bytes.
 pub(super) const CUT: usize = 2048;
-/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into
+/// Longest part where a record has several, bytes. Names of callers are as long at most, and never cut. Even with each byte as `\u00XX` all fit into
 /// `audit::MAX_RECORD_BYTES`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
@@ -123,8 +123,6 @@ pub(super) enum Decision {
     Allowed,
     #[default]
     Refused,
-    /// It got the outcome of an earlier call, and ran nothing.
-    Replayed,
 }
 
 /// What a call goes through, in this order; some calls skip some.
@@ -243,7 +241,7 @@ mod tests {
             user: part.clone(),
             through: Some(part.clone()),
             label: Some(part.clone()),
-            approved_by: Some(part.clone()),
+            approved_by: Some(format!("{part} (as the MCP client says)")),
             transaction: Some(part.clone()),
             trace: Some("0".repeat(32)),
             tool: part.clone(),

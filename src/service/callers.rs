@@ -35,6 +35,11 @@ impl Rights {
         self.callers.as_ref()?.rule(&self.caller.user)
     }
 
+    /// The name of the caller's entry.
+    pub fn entry_name(&self) -> Option<String> {
+        self.rule().map(|rule| rule.name.clone())
+    }
+
     pub fn may_call(&self, id: &str) -> bool {
         self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
     }
@@ -46,7 +51,7 @@ impl Rights {
 
     /// Says, for the person, why the caller may not call this tool.
     pub fn withheld(&self, id: &str) -> String {
-        let (user, id) = (printable(&head(&self.caller.user, 100)), printable(&head(id, 100)));
+        let (user, id) = (printable(&self.caller.user), printable(&head(id, 100)));
         let place = self.callers.as_ref().map(|callers| match self.rule() {
             Some(rule) => format!("its entry, {}, does not name it in `tools`", callers.place(rule.at)),
             None => format!("no entry of {} names it", crate::base::text::path(&callers.file)),
@@ -84,7 +89,7 @@ impl Rights {
         found.ok_or_else(|| {
             // A query may hold a secret.
             let url = CallbackUrl { query: None, ..url.clone() };
-            let user = printable(&head(&self.caller.user, 100));
+            let user = printable(&self.caller.user);
             let person = format!("{}: no entry of `callbacks` for {user} is for {url}", self.name());
             Fault::new(Kind::AuthorizationError, "Policy does not allow this callback URL.").person(person)
         })

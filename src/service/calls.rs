@@ -54,6 +54,8 @@ pub(super) struct Calls(Mutex<Shares<String, CallEntry>>);
 pub(super) struct CallEntry {
     pub state: CallState,
     cancel: CancellationToken,
+    /// A person is asked about it.
+    pub is_asking: bool,
     /// A question that operators may answer.
     pub question: Option<OpenQuestion>,
 }
@@ -79,7 +81,7 @@ impl Calls {
             outcome: None,
             ran: false,
         };
-        let entry = CallEntry { state, cancel: cancelled.clone(), question: None };
+        let entry = CallEntry { state, cancel: cancelled.clone(), is_asking: false, question: None };
         // Admission (`quota`) bounds how many are open.
         lock(&self.0).put(id.to_owned(), (Claim::new(), 0), IN_USE, entry);
         OpenCall { calls: self.clone(), id: id.to_owned(), cancelled }
@@ -88,6 +90,11 @@ impl Calls {
     /// Changes an open call, or reads it.
     pub fn change<T>(&self, id: &str, change: impl FnOnce(&mut CallEntry) -> T) -> Option<T> {
         lock(&self.0).get_mut(&id.to_owned()).filter(|call| call.state.phase != Phase::Ended).map(change)
+    }
+
+    /// Whether all open calls wait for persons.
+    pub fn are_only_asking(&self) -> bool {
+        lock(&self.0).iter().all(|(_, call)| call.state.phase == Phase::Ended || call.is_asking)
     }
 
     pub fn questions(&self) -> Vec<Question> {

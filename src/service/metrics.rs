@@ -1,7 +1,7 @@
 //! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused, what this host holds
 //! now. Calls of tools that do not exist count under one name.
 
-use super::call_ended::{CallEnded, Decision};
+use super::call_ended::CallEnded;
 use super::{Caller, Phase, Service, runlog};
 use crate::base::lock;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub(super) struct Meter {
 
 impl Meter {
     pub fn count(self, ended: &CallEnded) {
-        let CallEnded { report, line, took, .. } = ended;
+        let CallEnded { report, took, .. } = ended;
         let outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
         let mut tools = lock(&self.metrics.0);
         let tool = tools.entry(self.tool).or_default();
@@ -47,9 +47,6 @@ impl Meter {
         (tool.calls, tool.took) = (tool.calls + 1, tool.took + *took);
         let within = BOUNDS.iter().zip(&mut tool.within);
         within.filter(|(bound, _)| *took <= Duration::from_millis(**bound)).for_each(|(_, count)| *count += 1);
-        if line.decision == Decision::Replayed {
-            return;
-        }
         tool.cpu += Duration::from_millis(report.usage.cpu_ms.unwrap_or_default());
         tool.peak = tool.peak.max(report.usage.peak_memory_bytes.unwrap_or_default());
         for denial in &report.denials.observed {

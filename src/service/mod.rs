@@ -12,7 +12,6 @@ mod callers;
 mod calls;
 mod decision_cache;
 mod denials;
-pub mod idempotency;
 pub mod ledger;
 pub mod metrics;
 pub mod output;
@@ -41,11 +40,13 @@ pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{Digests, Report, Verbose};
-pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};
+pub use request::{
+    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, Sink, label, new_id, user_name,
+};
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{CONCURRENCY, Show, Speakers, Stage, StageEvent};
-pub use tools::{Effects, Reread};
+pub use tools::{Effects, OfferKey, Reread};
 pub use traces::{Collector, TraceContext};
 
 use crate::base::text::{head, printable};
@@ -105,7 +106,7 @@ pub struct Service {
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
-    keys: Arc<idempotency::Keys>,
+    questions: approval::OpenQuestions,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
     scripts: script::DigestCache,
@@ -133,7 +134,7 @@ impl Service {
             packages: packages::Packages::new(components.packages.clone(), process, components.audit.clone()),
             breakers: Arc::default(),
             calls: Arc::default(),
-            keys: Arc::default(),
+            questions: approval::OpenQuestions::default(),
             limiter: Arc::new(quota::Limiter::new(components.settings.max_running, components.settings.max_queued)),
             metrics: Arc::default(),
             traces: Arc::default(),
@@ -187,7 +188,7 @@ impl Service {
         };
         let principal = record.principal().to_owned();
         self.sample_refusal(&mut record, result.as_ref().err());
-        let ended = record.finish(result);
+        let ended = record.end(result);
         self.alert(&ended, &principal);
         stream.finish().await;
         ended.report
@@ -214,7 +215,7 @@ impl Service {
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(self.open_record(&caller.user)?);
         if self.sample_refusal(&mut record, Some(&fault)) {
-            record.finish(Err(fault));
+            record.end(Err(fault));
         }
         Ok(())
     }
@@ -235,7 +236,7 @@ impl Service {
     fn sample_refusal(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
         let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
-        if record.ran || record.replayed_report.is_some() || has_begun || !many {
+        if record.ran || has_begun || !many {
             return true;
         }
         let principal = record.principal().to_owned();
@@ -267,7 +268,7 @@ impl Service {
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(entry);
         record.one_of_many(Some(count - 1));
-        record.finish(Err(fault));
+        record.end(Err(fault));
     }
 
     /// Logs an alert about a caller that policy keeps refusing.

@@ -15,7 +15,7 @@ use super::record::CallRecord;
 use super::request::{CallRequest, Event, EventStream};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
-use super::{Service, blocking, denials, idempotency, ledger, packages, redact, secrets};
+use super::{Service, blocking, denials, ledger, packages, redact, secrets};
 use crate::base::json::{self, Text};
 use crate::base::mask::{Hidden, TextStream};
 use crate::base::{files, lock};
@@ -45,8 +45,6 @@ const CHANGES: usize = 3;
 struct PendingCall {
     request: CallRequest,
     arguments: Arc<Arguments>,
-    /// This call waited for the first call under its key.
-    waited_for_first: bool,
     is_approved: bool,
     environment: Option<EnvironmentLease>,
     /// The tools that have counted this call in their rate.
@@ -56,13 +54,6 @@ struct PendingCall {
     stopped: bool,
     /// The new decision, if that check found one.
     changed: Option<Target>,
-}
-
-enum Wait {
-    Nothing,
-    Something,
-    /// For an earlier call under its key; the record has its outcome.
-    Outcome,
 }
 
 impl Service {
@@ -94,7 +85,6 @@ impl Service {
         let mut pending = PendingCall {
             request,
             arguments,
-            waited_for_first: false,
             is_approved: false,
             environment: None,
             counted: Vec::new(),
@@ -104,18 +94,16 @@ impl Service {
         };
         let mut target = self.decide(&pending, record).await?;
         loop {
-            let now = match self.await_next_need(&mut pending, &mut target, stream, record).await? {
-                Wait::Outcome => return Ok(Text::from(&Value::Null)),
-                Wait::Something => self.decide_again(&pending, record).await?,
-                Wait::Nothing => {
-                    let answer = self.attempt(&mut pending, &mut target, stream, record).await;
-                    match pending.changed.take() {
-                        None => return Ok(record.hidden(answer?)),
-                        Some(now) => now,
-                    }
+            let now = if self.await_next_need(&mut pending, &target, stream, record).await? {
+                self.decide_again(&pending, record).await?
+            } else {
+                let answer = self.attempt(&mut pending, &mut target, stream, record).await;
+                match pending.changed.take() {
+                    None => return Ok(record.hidden(answer?)),
+                    Some(now) => now,
                 }
             };
-            target = pending.next_target(&target, now, record)?;
+            target = pending.next_target(&target, now)?;
         }
     }
 
@@ -160,26 +148,20 @@ impl Service {
         self.decide(pending, record).await
     }
 
-    /// Waits for the next thing that this decision needs: the first call under its key, a person, its packages.
+    /// Waits for the next thing that this decision needs: a slot, a person, its packages. False: it needs nothing more.
     async fn await_next_need(
         &self,
         pending: &mut PendingCall,
-        target: &mut Target,
+        target: &Target,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<Wait, Fault> {
+    ) -> Result<bool, Fault> {
         let (rights, tools) = (&target.found.rights, &target.tools);
         if record.slot().is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools)) {
             // Another tool of the target has no free slot now.
             record.step_aside();
             self.reacquire_slot(target, record).await?;
-            return Ok(Wait::Something);
-        }
-        if pending.request.idempotency_key.is_some() && record.key_claim.is_none() {
-            match self.claim_idempotency_key(pending, target, record).await? {
-                Wait::Nothing => {}
-                waited => return Ok(waited),
-            }
+            return Ok(true);
         }
         // A call whose breaker is open is refused before it waits.
         drop(target.attempt(&self.breakers, false)?);
@@ -188,7 +170,7 @@ impl Service {
             let approver = std::mem::take(&mut pending.request.approver);
             self.await_approval(target, approver, stream, record).await?;
             pending.is_approved = true;
-            return Ok(Wait::Something);
+            return Ok(true);
         }
         if pending.environment.is_none()
             && let Some(need) = packages::Need::from_decision(&target.decided.decision)?
@@ -197,56 +179,16 @@ impl Service {
             let ready = self.prepare_packages(need, target, stream).await?;
             pending.environment = Some(ready.lease);
             if ready.built {
-                return Ok(Wait::Something);
+                return Ok(true);
             }
         }
-        Ok(Wait::Nothing)
+        Ok(false)
     }
 
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
     pub(super) async fn reacquire_slot(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
         self.limiter.reacquire_slot(slot, (&found.rights, &target.tools), found.deadline.limit).await
-    }
-
-    /// Makes this request the first under its idempotency key, or waits for the first.
-    async fn claim_idempotency_key(
-        &self,
-        pending: &mut PendingCall,
-        target: &mut Target,
-        record: &mut CallRecord,
-    ) -> Result<Wait, Fault> {
-        let FoundTool { rights, tool, timeout_ms, deadline, .. } = &target.found;
-        let (reference, timeout_ms, input) = (tool.reference(), *timeout_ms, std::mem::take(&mut target.input));
-        let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
-        let digest = move || (idempotency::digest(&reference, &input, timeout_ms), input);
-        let (digest, input) = deadline.run(long, digest).await?;
-        target.input = input;
-        let key = pending.request.idempotency_key.as_deref().unwrap_or_default();
-        match self.keys.find(&self.limiter, (&rights.caller.user, &rights.principal), key, digest)? {
-            idempotency::KeyState::Ended(report) => {
-                record.replayed_report = Some(report);
-                Ok(Wait::Outcome)
-            }
-            _ if pending.waited_for_first => {
-                let message = "The first call under this idempotency key left no outcome. Make the same call again.";
-                Err(Fault::new(Kind::CancelledError, message).retryable())
-            }
-            idempotency::KeyState::First(claim) => {
-                record.key_claim = Some(claim);
-                Ok(Wait::Nothing)
-            }
-            idempotency::KeyState::Open(mut ends) => {
-                // A call that waits for the first one needs no slot, but counts among those that wait. To deliver its
-                // answer it needs a slot, as every call.
-                pending.waited_for_first = true;
-                target.input = Value::Null;
-                record.step_aside();
-                let _ = ends.changed().await;
-                self.reacquire_slot(target, record).await?;
-                Ok(Wait::Something)
-            }
-        }
     }
 
     /// The built environment of a target that requires packages, held for the call.
@@ -288,10 +230,6 @@ impl Service {
             Ok(outcome) => self.answer(outcome, pending, target, record).await,
             Err(fault) => Err(fault),
         };
-        if record.report.questions.is_some() && answer.is_ok() {
-            // The same request with answers is a new call, not a repetition.
-            record.key_claim = None;
-        }
         if !std::mem::take(&mut pending.stopped) {
             attempt.ended(answer.as_ref().err(), record.crashed);
         }
@@ -486,7 +424,7 @@ impl PendingCall {
     }
 
     /// The decision with which a call continues after a wait.
-    fn next_target(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
+    fn next_target(&mut self, before: &Target, now: Target) -> Result<Target, Fault> {
         if now.digest() == before.digest() {
             return Ok(now);
         }
@@ -497,7 +435,7 @@ impl PendingCall {
         if self.changes >= CHANGES {
             return Err(unsettled());
         }
-        (self.waited_for_first, self.environment, record.key_claim) = (false, None, None);
+        self.environment = None;
         Ok(now)
     }
 }

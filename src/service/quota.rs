@@ -42,15 +42,13 @@ pub struct Limiter {
     admitted: Arc<FairSemaphore>,
     /// Memory for the arguments of admitted calls, KiB.
     arguments: Arc<FairSemaphore>,
-    /// Bodies that are being read or parsed, KiB.
+    /// Bodies that have arrived and are not decided yet, KiB.
     pub bodies: Arc<FairSemaphore>,
     /// Threads that read large bodies; the other cores are left to quick calls.
     pub readers: Arc<FairSemaphore>,
     /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
     answers: Arc<FairSemaphore>,
     pub resumable: Arc<FairSemaphore>,
-    /// Outcomes under idempotency keys, bytes.
-    pub(super) outcomes: Arc<FairSemaphore>,
     /// Calls that wait for a person's answer.
     pub questions: Arc<FairSemaphore>,
     /// Sessions and tasks of MCP.
@@ -77,7 +75,7 @@ struct Rates {
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
 #[derive(Debug)]
 pub struct Slot {
-    /// `None`: the call waits for a person, or for another call.
+    /// `None`: the call waits for a person.
     pub(super) running: Option<Permit>,
     _admitted: Permit,
     _arguments: Permit,
@@ -106,13 +104,12 @@ impl Limiter {
             running: FairSemaphore::new(running, running),
             admitted: FairSemaphore::new(admitted, admitted),
             arguments: FairSemaphore::new(256 << 10, 192 << 10),
-            bodies: FairSemaphore::new(64 << 10, 48 << 10),
+            bodies: FairSemaphore::shared(64 << 10),
             readers: FairSemaphore::new(readers, readers),
             answers: FairSemaphore::new(256 << 20, 64 << 20),
             resumable: FairSemaphore::new(64 << 20, 16 << 20),
-            outcomes: FairSemaphore::new(64 << 20, 16 << 20),
             questions: FairSemaphore::new(128, 32),
-            sessions: FairSemaphore::new(256, 192),
+            sessions: FairSemaphore::shared(256),
             tasks: FairSemaphore::new(32, 24),
             background: FairSemaphore::new(512, 128),
             rates: Mutex::default(),

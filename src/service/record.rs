@@ -11,7 +11,7 @@ use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
 use super::script::Script;
 use super::traces::{CallSpan, TraceContext};
-use super::{audit, idempotency, output, runlog};
+use super::{audit, output, runlog};
 use crate::base::json::{self, Text};
 use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::{self, cut as cut_to};
@@ -48,11 +48,6 @@ pub(super) struct CallRecord {
     span: CallSpan,
     pub meter: Option<Meter>,
     pub listed: Option<OpenCall>,
-    pub key_claim: Option<idempotency::KeyPlace>,
-    /// Something of the call may have run, so its idempotency key keeps the outcome.
-    uses_key: bool,
-    /// The outcome of an earlier call, which this one gets.
-    pub replayed_report: Option<Arc<Report>>,
     /// The permit to write its line of the audit log, until that is written.
     pub entry: Option<audit::RecordPermit>,
     /// Its transport could not read it as a call.
@@ -101,8 +96,8 @@ impl CallRecord {
         let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
             call: id.clone(),
-            user: part(&request.caller.user),
-            label: request.label.as_deref().map(part),
+            user: request.caller.user.clone(),
+            label: request.label.clone(),
             transaction: request.transaction.as_deref().map(part),
             trace: span.context().map(TraceContext::id),
             tool: part(&request.tool),
@@ -118,9 +113,6 @@ impl CallRecord {
             span,
             meter: None,
             listed: None,
-            key_claim: None,
-            uses_key: false,
-            replayed_report: None,
             entry: None,
             unread: request.refused.is_some(),
             denied_by: None,
@@ -148,8 +140,8 @@ impl CallRecord {
     pub fn set_caller(&mut self, caller: &Caller) {
         if *caller != self.caller {
             self.caller.clone_from(caller);
-            self.line.user = cut_to(&caller.user, PART);
-            self.line.through = self.through().map(|principal| cut_to(principal, PART));
+            self.line.user.clone_from(&caller.user);
+            self.line.through = self.through().map(str::to_owned);
             self.state(|state| state.caller.clone_from(&caller.user));
         }
     }
@@ -167,7 +159,7 @@ impl CallRecord {
     }
 
     pub fn approved(&mut self, by: &str) {
-        self.line.approved_by = Some(cut_to(by, PART));
+        self.line.approved_by = Some(by.to_owned());
     }
 
     pub fn enters(&mut self, stage: Stage) {
@@ -279,7 +271,7 @@ impl CallRecord {
 
     /// Sets whether something of the call runs.
     pub fn runs(&mut self, ran: bool) {
-        (self.ran, self.uses_key) = (ran, ran);
+        self.ran = ran;
         let phase = if ran { Phase::Running } else { Phase::Waiting };
         self.state(|state| (state.phase, state.ran) = (phase, ran));
     }
@@ -323,8 +315,6 @@ impl CallRecord {
             Err(fault) => !again && !refused.contains(&fault.kind),
             Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
         };
-        // A function of this process can fail like this after it did something; what a sandbox refuses did not start.
-        self.uses_key &= !again && (self.ran || self.confined.is_none());
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
@@ -454,23 +444,9 @@ impl CallRecord {
         }
     }
 
-    /// Ends the call with this result, or with the outcome that was kept under its key.
-    pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
-        let Some(replayed) = self.replayed_report.clone() else {
-            let result = result.map_err(|fault| self.sanitize(fault));
-            return self.end(result);
-        };
-        let mut ended = self.end(match &replayed.error {
-            Some(fault) => Err(fault.clone()),
-            None => Ok(replayed.output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
-        });
-        ended.report = Report { slot: ended.report.slot.take(), ..Report::clone(&replayed) };
-        ended
-    }
-
-    /// Makes the one value that the call leaves, and has it recorded, logged, traced, counted and, where something ran,
-    /// kept under its key.
-    fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
+    /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
+    pub fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
+        let result = result.map_err(|fault| self.sanitize(fault));
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
@@ -508,9 +484,7 @@ impl CallRecord {
             report,
         };
         ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
-        // Before the outcome is released under its key, so that the record of a repeated call comes after this one.
         self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
-        self.key_claim.take().filter(|_| self.uses_key).into_iter().for_each(|claim| claim.keep(&ended.report));
         runlog::call(&ended);
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
@@ -523,22 +497,17 @@ impl CallRecord {
 
     fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> AuditRecord {
         let part = |text: &str| cut_to(text, PART);
-        let replayed = self.replayed_report.as_ref().map(|r| part(&format!("idempotency key of call {}", r.id)));
-        let decision = match &replayed {
-            Some(_) => Decision::Replayed,
-            None if self.ran => Decision::Allowed,
-            None => Decision::Refused,
-        };
+        let decision = if self.ran { Decision::Allowed } else { Decision::Refused };
         let (policy, service) = self.decided.clone().unzip();
         let policy = policy.map(|policy| format!("policy {policy}"));
-        let rule = replayed.unwrap_or_else(|| match (fault.filter(|_| !self.ran), &self.denied_by) {
+        let rule = match (fault.filter(|_| !self.ran), &self.denied_by) {
             (None, _) => policy.unwrap_or_else(|| "in-process".to_owned()),
-            (Some(_), Some(denied_by)) => part(denied_by),
+            (Some(_), Some(denied_by)) => denied_by.clone(),
             (Some(fault), None) => match rule(fault.kind) {
                 "policy" => policy.unwrap_or_else(|| "policy".to_owned()),
                 rule => rule.to_owned(),
             },
-        });
+        };
         AuditRecord {
             digests: self.report.digests.clone(),
             decision,
@@ -595,7 +564,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
             // The caller has left: only the record is written.
-            self.end(Err(self.sanitize(output::cancelled())));
+            self.end(Err(output::cancelled()));
         }
     }
 }

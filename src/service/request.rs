@@ -5,13 +5,13 @@ use super::Arguments;
 use super::output::AskableClient;
 use super::traces::TraceContext;
 use crate::base::semaphore::Permit;
-use crate::base::text::printable;
+use crate::base::text::{self, printable};
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::policy::Confirm;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -41,18 +41,22 @@ impl Caller {
     }
 }
 
-/// Longest label, characters: each call has its own copies of it.
-const MAX_LABEL_CHARS: usize = 1000;
+/// Longest name of a caller or of a user that a request names, bytes. Such a name is refused where it is accepted, and
+/// never cut.
+pub const MAX_NAME_BYTES: usize = 256;
+
+/// The name of a user.
+pub fn user_name(name: &str) -> Result<String, String> {
+    match name.len() <= MAX_NAME_BYTES {
+        true => Ok(name.to_owned()),
+        false => Err(format!("user must be at most {MAX_NAME_BYTES} bytes.")),
+    }
+}
 
 /// The user whom a request names; an empty name counts as none.
 pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
-    match user {
-        Some(user) if user.chars().count() > MAX_LABEL_CHARS => {
-            let message = format!("user must be at most {MAX_LABEL_CHARS} characters.");
-            Err(Fault::new(Kind::ParameterValidationError, message))
-        }
-        user => Ok(user.filter(|user| !user.is_empty())),
-    }
+    let named = user.filter(|user| !user.is_empty()).map(|user| user_name(&user)).transpose();
+    named.map_err(|why| Fault::new(Kind::ParameterValidationError, why))
 }
 
 #[derive(Clone, Debug, Default)]
@@ -68,8 +72,6 @@ pub struct CallRequest {
     /// The quota of the body that brought the arguments, until they are charged themselves.
     pub body_quota: Option<Arc<Permit>>,
     pub timeout_ms: Option<u64>,
-    /// The same request under the same key of this caller runs once.
-    pub idempotency_key: Option<String>,
     pub approver: Approver,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
@@ -140,7 +142,7 @@ pub struct Question {
     pub call: String,
     pub tool: String,
     pub caller: String,
-    /// Who authenticated, if not `caller`; and the label of the request.
+    /// Who authenticated, if not `caller`; and the label of the request. Names are as they were brought.
     pub through: Option<String>,
     pub label: Option<String>,
     pub why: Vec<Confirm>,
@@ -157,14 +159,14 @@ pub struct Question {
 }
 
 impl Question {
-    /// The question in lines. Its texts come from tools, callers and policies. `touches`: also what the call may touch.
+    /// The question in lines. What callers chose is quoted, as JSON. `touches`: also what the call may touch.
     pub fn text(&self, touches: bool) -> String {
         let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
         let mut lines = vec![format!("{tool}: may this call run?")];
         lines.extend(why.iter().map(|rule| format!("  why        {} (policy {})", rule.why, rule.policy)));
-        let through = through.iter().map(|name| format!(", through {name}"));
-        let label = label.iter().map(|label| format!(", which calls itself {label}"));
-        lines.push(format!("  for        {caller}{}", through.chain(label).collect::<String>()));
+        let through = through.iter().map(|name| format!(", through {}", quoted(name)));
+        let label = label.iter().map(|label| format!(", which calls itself {}", quoted(label)));
+        lines.push(format!("  for        {}{}", quoted(caller), through.chain(label).collect::<String>()));
         let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
         lines.push(format!("  arguments  {arguments}{rest}"));
         let nothing = ["nothing but its script and scratch".to_owned()];
@@ -172,6 +174,11 @@ impl Question {
         lines.extend(all.iter().filter(|_| touches).map(|line| format!("  may        {line}")));
         lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// A text that a caller chose, as one JSON string.
+fn quoted(chosen: &String) -> String {
+    text::json(&json!(chosen), false)
 }
 
 /// What the person said. `by`: who, as records show it.

@@ -24,7 +24,34 @@ pub struct Effects {
     pub hosts: bool,
 }
 
+/// What the tools that a caller is offered depend on: equal keys stand for the same tools.
+#[derive(Clone)]
+pub struct OfferKey {
+    decisions: Arc<DecisionCache>,
+    /// The entry of the file of callers.
+    entry: Option<String>,
+}
+
+impl OfferKey {
+    /// Whether the tools and rules are the same.
+    pub fn is_of_same_moment(&self, other: &OfferKey) -> bool {
+        Arc::ptr_eq(&self.decisions, &other.decisions)
+    }
+}
+
+impl PartialEq for OfferKey {
+    fn eq(&self, other: &OfferKey) -> bool {
+        self.is_of_same_moment(other) && self.entry == other.entry
+    }
+}
+
 impl Service {
+    pub fn offer_key(&self, caller: &Caller) -> Result<OfferKey, Fault> {
+        let decisions = self.decisions()?;
+        let entry = decisions.rights(caller, None).entry_name();
+        Ok(OfferKey { decisions, entry })
+    }
+
     /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
     pub fn register(&self, document: Value, kind: &str, handler: Arc<dyn Executor>) -> Result<Arc<Tool>, Fault> {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// The form in which tools are shown: the shape of a model API, or a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     OpenAi,
     OpenAiResponses,
@@ -46,20 +46,24 @@ pub fn offered(
     tools
 }
 
-/// These tools as a model API takes them in its `tools`. `all`: names are unique among these, so that a tool has
-/// the same name alone and in a list. A tool whose name is taken is left out. A prompt is one text.
-pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Value {
+/// These tools as a model API takes them in its `tools`. `names`: of all tools that are offered, so that a tool has the
+/// same name alone and in a list. A tool whose name is taken is left out. A prompt is one text.
+pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
         return Value::String(texts.join("\n"));
     }
-    let names = Names::new(all.iter().map(|tool| tool.manifest.named()));
     let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
     let entries: Vec<Value> = entries.collect();
     match format {
         Format::Gemini => json!([{ "functionDeclarations": entries }]),
         _ => Value::Array(entries),
     }
+}
+
+/// The names of these tools.
+pub fn names<'t>(tools: impl IntoIterator<Item = &'t Arc<Tool>>) -> Names {
+    Names::new(tools.into_iter().map(|tool| tool.manifest.named()))
 }
 
 /// One tool in the shape of one model API. `strict` is off: it would refuse values that the tool's own schema takes.

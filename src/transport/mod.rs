@@ -7,6 +7,7 @@ mod answers;
 pub mod broker;
 pub mod export;
 pub mod http;
+mod lists;
 pub mod mcp;
 mod names;
 mod patience;

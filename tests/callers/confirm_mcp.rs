@@ -2,7 +2,7 @@
 
 use super::{entry, me, put};
 use crate::http::mcp::{Client, messages};
-use crate::http::{Web, exchanged, heard};
+use crate::http::{GATE, Web, exchanged, gated, heard, open_gate};
 use crate::prelude::*;
 use std::process::{ChildStdin, ChildStdout};
 
@@ -138,6 +138,42 @@ fn the_file_of_callers_says_who_is_an_operator() {
     assert_eq!(shown, [false, true], "alice's token says operator and the file does not; the control: ops");
 }
 
+/// A call of an older client, and the question that it is asked.
+fn asked(client: &mut Client) -> (TcpStream, Value) {
+    let mut stream = client.begin("esc__pay");
+    let all = heard(&mut stream, "elicitation/create");
+    let all = if all.ends_with('\n') { all } else { all + &heard(&mut stream, "\n") };
+    let mut data = all.lines().filter_map(|line| line.strip_prefix("data: "));
+    let question = data.find(|line| line.contains("elicitation/create")).unwrap();
+    (stream, serde_json::from_str(question).unwrap())
+}
+
+#[test]
+fn a_server_that_stops_takes_the_answer_of_a_client_and_is_not_held_up_by_its_question() {
+    for answers in [true, false] {
+        let playground = playground(Who::ours());
+        gated(&playground);
+        playground.settle();
+        let mut web = Web::start(&playground, &[]);
+        let mut running = web.send("POST", "/v1/tools/esc:gate/calls", &[], "{\"file\": \"end\"}");
+        playground.runs(GATE, 1);
+        let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
+        let (stream, question) = asked(&mut client);
+        web.signal(Signal::SIGTERM);
+        wait_for("it drains", || web.get("/readyz", &[]).status == 503);
+        assert_eq!(client.ask("ping", json!({})).status, 503, "control: no request is taken");
+        if answers {
+            let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": yes()});
+            assert_eq!(client.post(&reply).status, 202);
+            let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+            assert!(rest.contains("paid"), "{rest}");
+        }
+        open_gate(&playground, "end");
+        heard(&mut running, "through");
+        assert_eq!(web.ended(Duration::from_secs(15)), Some(143));
+    }
+}
+
 #[test]
 fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_the_client_does_not_allow_it() {
     let playground = playground(Who::ours());
@@ -148,12 +184,7 @@ fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_t
         (json!({"error": {"code": -32603, "message": "no window"}}), "and did not"),
     ] {
         let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
-        let mut stream = client.begin("esc__pay");
-        let all = heard(&mut stream, "elicitation/create");
-        let all = if all.ends_with('\n') { all } else { all + &heard(&mut stream, "\n") };
-        let mut data = all.lines().filter_map(|line| line.strip_prefix("data: "));
-        let question = data.find(|line| line.contains("elicitation/create")).unwrap();
-        let question: Value = serde_json::from_str(question).unwrap();
+        let (stream, question) = asked(&mut client);
         assert!(question["params"]["message"].as_str().unwrap().contains("it spends money"), "{question}");
         let mut reply = json!({"jsonrpc": "2.0", "id": question["id"]});
         reply.as_object_mut().unwrap().extend(given.as_object().cloned().unwrap());

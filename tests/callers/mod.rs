@@ -5,7 +5,6 @@ mod confirm;
 mod confirm_mcp;
 mod door;
 mod file;
-mod keys;
 mod often;
 mod secrets;
 mod waits;

@@ -1,8 +1,11 @@
 //! A call that waited is decided about again: under the rights, tools and policies of the moment when it goes on.
 
 use super::{entry, me, playground, put};
+use crate::harness::fake::{request, world_of};
 use crate::http::Web;
 use crate::prelude::*;
+use toolhost::fault::Kind;
+use toolhost::service::{CallRequest, Caller, Settings, Sink};
 
 const BOTH: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\"]\ntools = [\"*\"]\n\
     [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\nat_once = 1\n";
@@ -78,4 +81,53 @@ fn a_call_that_waited_for_a_person_is_charged_once() {
     };
     let ended = [call(), call(), call()].map(|ended| ended["error"]["type"].clone());
     assert_eq!(ended, [Value::Null, Value::Null, json!("RateLimitError")]);
+}
+
+#[tokio::test]
+async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
+    let world = world_of(Settings { max_running: 1, ..Settings::default() }, |_, _| {});
+    let begin = |id: &str| {
+        let slow = request("fake:user", json!({"n": 1, "delay": 20_000}));
+        let (service, call) = (world.service.clone(), CallRequest { id: Some(id.into()), ..slow });
+        tokio::spawn(async move { service.call(call, Sink::none()).await })
+    };
+    let running = begin("c1");
+    until("it runs", || world.runs() == 1).await;
+    let waiting = begin("c2");
+    let alice = Caller::named("alice");
+    until("it waits", || world.service.call_state(&alice, "c2").is_some()).await;
+    for (id, call, again) in [("c2", waiting, true), ("c1", running, false)] {
+        assert!(world.service.cancel(&alice, id));
+        let fault = call.await.unwrap().error.expect("cancelled");
+        assert_eq!((fault.kind, fault.retryable), (Kind::CancelledError, again), "{id}: {fault}");
+        assert_eq!(fault.message.contains("how far it came is not known"), !again, "{id}: {fault}");
+    }
+}
+
+/// A key that clients bring is nothing to this host: no call gets what another one left.
+#[test]
+fn each_request_has_its_own_outcome_whatever_key_it_brings() {
+    let head = entry("ME", "\"*\"", "act_as = [\"bob\"]\n") + &entry("bob", "\"*\"", "");
+    let playground = playground(Who::ours(), &head);
+    let mut server = Server::start(&playground);
+    let mut call = |n: u32, user: Value| {
+        let meta = json!({"dev.toolhost/idempotencyKey": "k", "dev.toolhost/user": user});
+        server.asked("tools/call", json!({"name": "a__one", "arguments": {"n": n}, "_meta": meta}))
+    };
+    let ids = [(1, json!("bob")), (1, Value::Null), (2, Value::Null)].map(|(n, user)| {
+        let answer = call(n, user);
+        assert_eq!(answer["result"]["structuredContent"], json!({ "n": n }), "{answer}");
+        answer["result"]["_meta"]["dev.toolhost/callId"].clone()
+    });
+    let records: Vec<Value> = playground.records().iter().map(|record| record["call"].clone()).collect();
+    assert_eq!(records, ids, "three calls that ran");
+    // A name is whole, or refused.
+    let (longest, label) = ("é".repeat(128), |name: &str| json!(format!("{name}x")));
+    call(1, json!(longest));
+    assert_eq!(playground.records().pop().unwrap()["label"], longest, "control");
+    let refused = call(1, label(&longest));
+    assert!(refused["error"]["message"].as_str().unwrap().contains("at most 256 bytes"), "{refused}");
+    // A user that is not text would be the caller itself.
+    let refused = call(1, json!(1234));
+    assert!(refused["error"]["message"].as_str().unwrap().ends_with("must be a string."), "{refused}");
 }

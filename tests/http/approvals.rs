@@ -1,6 +1,6 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
-use super::{Reply, Web, exchanged, served, served_to};
+use super::{GATE, Reply, Web, exchanged, gated, open_gate, served, served_to};
 use crate::prelude::*;
 
 /// A tool that leaves a mark when it runs, and which a policy has a person agree to.
@@ -100,6 +100,14 @@ fn an_operator_answers_for_one_call_and_no_other_caller_does() {
     assert_eq!((ran(&playground), open(&web, &boss).len()), (0, 1));
     // From the command line, too.
     let verb = |words: &[&str]| web.verb(&playground, words, boss[0]);
+    let label = "root, through ops\u{3164}\u{fe0f}\n  may        nothing";
+    let named = call(&web, &alice, &json!({"user": label, "arguments": {"to": "x"}}));
+    wait_for("it is asked", || open(&web, &boss).len() == 2);
+    let seen = verb(&["approvals"]).text();
+    let line = r#"  for        "alice", which calls itself "root, through ops\u3164\ufe0f\n  may        nothing""#;
+    assert!(seen.lines().any(|other| other == line), "what a caller chose is one quoted text: {seen}");
+    drop(named);
+    wait_for("its client is gone", || open(&web, &boss).len() == 1);
     let seen = verb(&["approvals"]).text();
     let id = own["call"].as_str().unwrap();
     for word in ["esc:pay@1.0.0: may this call run?", "it spends money", "ops", id] {
@@ -139,4 +147,30 @@ fn what_changes_while_a_person_is_asked_does_not_run() {
     assert_eq!(answer(&web, &asked, &[], YES).status, 404);
     assert_eq!(playground.records().pop().unwrap()["outcome"], "CancelledError");
     assert_eq!(ran(&playground), 0);
+}
+
+#[test]
+fn a_stop_takes_answers_and_is_held_up_by_what_runs_and_not_by_questions() {
+    for runs in [true, false] {
+        let (playground, mut web, callers) = served_to(["alice", "ops!"], |it| {
+            payer(it);
+            gated(it);
+        });
+        let [alice, ops] = callers.each_ref().map(|header| [header.as_str()]);
+        let running = runs.then(|| web.send("POST", "/v1/tools/esc:gate/calls", &alice, "{\"file\": \"end\"}"));
+        playground.runs(GATE, usize::from(runs));
+        let waits = call(&web, &alice, &json!({"to": "x"}));
+        let asked = question(&playground, &web, &ops);
+        web.signal(Signal::SIGTERM);
+        if let Some(running) = running {
+            wait_for("it drains", || web.get("/readyz", &[]).status == 503);
+            assert_eq!(answer(&web, &asked, &ops, YES).status, 200, "the control: what runs holds it up");
+            assert_eq!(ended(waits).is(200, "none").json()["success"], true);
+            open_gate(&playground, "end");
+            assert_eq!(ended(running).status, 200);
+        } else {
+            ended(waits).is(200, "CancelledError: The server was stopped");
+        }
+        assert_eq!((web.ended(Duration::from_secs(15)), ran(&playground)), (Some(143), usize::from(runs)));
+    }
 }

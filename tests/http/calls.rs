@@ -158,11 +158,8 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
 }
 
 #[test]
-fn a_models_text_is_acted_on_and_a_key_runs_its_request_once() {
-    let (playground, web) = served(|it| {
-        adder(it);
-        it.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
-    });
+fn a_models_text_is_acted_on() {
+    let (playground, web) = served(adder);
     let act = |body: &Value| web.ask("POST", "/v1/actions", &[], &body.to_string());
     let text = "I add. <ACTION><tool_id>esc:add</tool_id><inputs><input name=\"a\">1</input>\
                     <input name=\"b\">2</input></inputs></ACTION>";
@@ -177,41 +174,9 @@ fn a_models_text_is_acted_on_and_a_key_runs_its_request_once() {
     let none = act(&json!({"text": "nothing to do"})).json();
     assert_eq!((&none["observation"], &none["outcome"]), (&Value::Null, &Value::Null));
     assert_eq!(playground.records().len(), 1, "no call, no record");
-    // Under a key it runs once, and without one each time.
-    let again = |more: &[&str]| {
-        let reply = web.ask("POST", "/v1/actions", more, &json!({ "text": text }).to_string());
-        let run = playground.records().pop().unwrap()["decision"].clone();
-        (reply.json()["outcome"]["outputData"]["sum"].clone(), run)
-    };
-    let key = ["Idempotency-Key: k"];
-    let told = [again(&key), again(&key), again(&[])].map(|(sum, run)| (sum, run.as_str().unwrap().to_owned()));
-    assert_eq!(told, ["allowed", "replayed", "allowed"].map(|run| (json!(3), run.to_owned())));
     let lost = act(&json!({"text": "<ACTION><tool_id>esc:no</tool_id></ACTION>"}));
     assert_eq!((lost.status, &lost.json()["outcome"]["error"]["type"]), (200, &json!("ToolNotFoundError")));
     for bad in [json!({}), json!({"text": 1}), json!({"text": "x", "tool": "y"})] {
         assert_eq!(act(&bad).status, 400, "{bad}");
     }
-
-    let call = |key: &str, body: Value| web.call("esc:count", &body, &[&format!("Idempotency-Key: {key}")]);
-    let (first, second) = (call("k1", json!({})).json(), call("k1", json!({})).json());
-    assert_eq!((&first["outputData"], &first["id"]), (&second["outputData"], &second["id"]));
-    assert_ne!(call("k2", json!({})).json()["outputData"], first["outputData"]);
-    call("k1", json!({"n": 1})).is(409, "ParameterValidationError");
-    let sum = json!({"a": 1, "b": 2});
-    call("k4", sum.clone()).is(200, "none");
-    assert_eq!(web.call("esc:add", &sum, &["Idempotency-Key: k4"]).status, 409, "another tool");
-    let streamed = |key: &str| -> (Vec<String>, Vec<Value>) {
-        let headers = [&format!("Idempotency-Key: {key}"), STREAM];
-        let told = events(&web.call("esc:count", &json!({}), &headers).body);
-        told.into_iter().map(|(name, data)| (name, data["id"].clone())).unzip()
-    };
-    let (names, ids) = streamed("k1");
-    assert_eq!(names, ["start", "replay", "end"], "a stream says whose outcome it ends with");
-    let own = &ids[0];
-    assert!(*own != first["id"] && ids[1..] == [first["id"].clone(), first["id"].clone()], "{ids:?}");
-    assert_eq!(web.get(&format!("/v1/calls/{}", own.as_str().unwrap()), &[]).json()["outcome"], "success");
-    let (names, ids) = streamed("k3");
-    assert!(names == ["start", "end"] && ids[0] == ids[1], "control: a first call: {names:?} {ids:?}");
-    web.call("esc:count", &json!({}), &["Idempotency-Key: a", "Idempotency-Key: b"])
-        .is(400, "ParameterValidationError");
 }

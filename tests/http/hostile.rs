@@ -1,6 +1,6 @@
 //! Hostile requests, as data: what is sent, and the status that must come back, or none.
 
-use super::{Reply, Web, adder, caller, exchanged, heard, request, served, served_to, token_of, write_callers};
+use super::{Reply, Web, adder, caller, heard, request, served, served_to, token_of, write_callers};
 use crate::prelude::*;
 use std::io::ErrorKind;
 
@@ -52,7 +52,12 @@ const ROWS: &[Row] = &[
     ("an unknown coding", CALL, "$own|$json|Transfer-Encoding: gzip", BODY, &[400]),
     ("a hidden coding", CALL, "$own|$json|Transfer-Encoding: xchunked|$length", BODY, &[400]),
     ("a space before the colon", CALL, "$own|$json|Transfer-Encoding : chunked|$length", BODY, &[400]),
-    ("a coding behind a bare line feed", CALL, "$own|$json|$length|X-A: b\nTransfer-Encoding: chunked", BODY, &[411]),
+    ("a coding behind a bare line feed", CALL, "$own|$json|$length|X-A: b\nTransfer-Encoding: chunked", BODY, &[400]),
+    ("a harmless line behind a bare line feed", READ, "$own|X-A: b\nX-C: d|$close", "", &[400]),
+    ("a first line that ends with a bare line feed", "GET /v1/tools HTTP/1.1\nX-A: b", "$own|$close", "", &[400]),
+    ("a head that ends with a bare line feed", READ, "$own|$close|\n", "", &[400]),
+    ("an empty line before a request", "|GET /v1/tools/esc:add HTTP/1.1", "$own|$close", "", &[200]),
+    ("line feeds in a body", CALL, "$own|$json|Content-Length: 15", "{\"a\":1,\n\"b\":2\n}$again", &[200, 200]),
     ("a length behind a bare line feed", CALL, "$own|$json|$length|X-A: b\nContent-Length: 1", BODY, &[400]),
     ("the same length twice", CALL, "$own|$json|$length|$length|$close", BODY, &[200]),
     ("two lengths", CALL, "$own|$json|$length|Content-Length: 1", BODY, &[400]),
@@ -64,7 +69,7 @@ const ROWS: &[Row] = &[
     // Where a line ends, and what a request is.
     (LINES, READ, "$own|%", "", &[400]),
     ("HTTP/0.9", "GET /v1/tools", "", "", &[400]),
-    ("HTTP/2 in the clear", "PRI * HTTP/2.0", "", "SM||", &[]),
+    ("HTTP/2 in the clear", "PRI * HTTP/2.0", "", "SM||", &[400]),
     ("HTTP/3", "GET /v1/tools/esc:add HTTP/3.0", "$own", "", &[400]),
     ("HTTP/1.0 without a host", "GET /v1/tools HTTP/1.0", "", "", &[400]),
     ("many headers", READ, "$own|$many", "", &[431]),
@@ -82,6 +87,16 @@ const ROWS: &[Row] = &[
     ("a tunnel", "CONNECT evil.example:443 HTTP/1.1", "Host: evil.example:443|$alice", "", &[403]),
     ("a tunnel to ourselves", "CONNECT $host HTTP/1.1", "$own|$close", "", &[405]),
     (ORIGINS, READ, "$own|Origin: %|$close", "", &[403]),
+    ("a page of another site", READ, "Host: $host|Sec-Fetch-Site: cross-site|$close", "", &[403]),
+    (
+        "the health, for a page of another site",
+        "GET /healthz HTTP/1.1",
+        "Host: $host|Sec-Fetch-Site: cross-site",
+        "",
+        &[403],
+    ),
+    ("a page of another site with a token", READ, "$own|Sec-Fetch-Site: cross-site|$close", "", &[200]),
+    ("a page of this site", READ, "$own|Sec-Fetch-Site: same-origin|$close", "", &[200]),
     ("a preflight", "OPTIONS /v1/tools HTTP/1.1", "$own|Origin: http://evil.example", "", &[403]),
     ("two origins", READ, "$own|Origin: http://$host|Origin: http://evil.example", "", &[403]),
     ("our own origin", READ, "$own|Origin: HTTP://$host|$close", "", &[200]),
@@ -126,7 +141,10 @@ fn a_request_is_read_in_one_way_and_as_its_callers() {
             // What could not be read as HTTP has no body; all else is JSON.
             let (head, body) = text.rsplit_once("\r\n\r\n").unwrap_or_default();
             let json = serde_json::from_str::<Value>(body).is_ok() && head.contains("application/json");
-            let open = text.to_ascii_lowercase().contains("access-control");
+            let lower = text.to_ascii_lowercase();
+            // What hyper answers by itself says nothing.
+            let open = lower.contains("access-control")
+                || !body.is_empty() && !lower.contains("cross-origin-resource-policy: same-origin");
             if statuses.collect::<Vec<u16>>() != *wanted || !json && !body.is_empty() || open {
                 faults.push(format!("{what}: {way}: {wanted:?}: {text}"));
             }
@@ -137,7 +155,7 @@ fn a_request_is_read_in_one_way_and_as_its_callers() {
     let mut records = playground.records();
     records.retain(|record| record["decision"] == "allowed");
     let users: Vec<_> = records.iter().map(|record| record["user"].as_str().unwrap_or_default()).collect();
-    assert_eq!(users, ["alice", "alice", "bob", "alice", "alice", "alice", "alice"]);
+    assert_eq!(users, ["alice", "alice", "bob", "alice", "alice", "alice", "bob", "alice", "alice"]);
     assert_eq!(records[4]["label"], "bob");
     let told = [&alice, &bob].iter().any(|header| web.said().contains(token_of(header)));
     assert!(!told, "a token stands in the log: {}", web.said());
@@ -208,28 +226,17 @@ fn bodies_are_strict_documents_read_apart_and_long_ones_hold_up_no_other() {
     assert!(rules.contains(&json!("callers.policy.toml: *")), "{rules:?}");
 }
 
-/// A connection as another user of this machine, which has an address of its own for each.
-fn from_elsewhere(web: &Web, n: u8) -> TcpStream {
-    super::reset::from(web, 12399, [127, 9, 0, n], 0).0
-}
-
 #[test]
 fn who_shows_no_token_or_one_token_keeps_no_other_out() {
-    if !is_root() {
-        return skipped(1, "another user's connection needs root");
-    }
     let (playground, web, [alice, bob]) = served_to(["alice", "bob"], |_| ());
-    // A user of this machine has one share, whatever its addresses: beyond it its own oldest connection is closed.
-    let mut silent: Vec<_> = (1..=250).chain(1..=140).map(|n| from_elsewhere(&web, n)).collect();
-    let healthy = request("GET", "/healthz", &web.address, &[], "");
-    assert_eq!(status(&exchanged(from_elsewhere(&web, 251), healthy.as_bytes())), 200, "health answers always");
-    within(Duration::from_secs(5), "its oldest connection is closed", || {
+    let mut silent: Vec<_> = (0..512).map(|_| web.connect()).collect();
+    assert_eq!(web.get("/v1/tools", &[&bob]).status, 200, "others come in");
+    within(Duration::from_secs(5), "the oldest without a whole request is closed", || {
         silent[0].set_nonblocking(true).unwrap();
         matches!(silent[0].read(&mut [0]), Ok(0))
     });
-    assert_eq!(web.get("/v1/tools", &[&bob]).status, 200, "others come in");
     drop(silent);
-    // One token has its share of the connections that are known.
+    // One token may have as many known connections as it leaves free.
     let asked = request("GET", "/v1/tools", &web.address, &["Connection: keep-alive", &alice], "");
     let (mut known, mut told) = (Vec::new(), String::new());
     while told.is_empty() && known.len() < 400 {
@@ -243,7 +250,7 @@ fn who_shows_no_token_or_one_token_keeps_no_other_out() {
         }
     }
     assert!(told.starts_with("HTTP/1.1 503") && told.contains("retry-after: 1"), "{} open: {told}", known.len());
-    assert!((300..=384).contains(&known.len()), "{}", known.len());
+    assert!((200..=256).contains(&known.len()), "{}", known.len());
     assert_eq!((web.get("/v1/tools", &[&bob]).status, web.get("/readyz", &[]).status), (200, 200), "others come in");
     drop(known);
     // What is answered without a token keeps no connection open.
@@ -260,7 +267,7 @@ fn who_shows_no_token_or_one_token_keeps_no_other_out() {
 fn who_is_slow_or_many_keeps_no_other_out() {
     let (_playground, web) = served(|_| ());
     // Heads that never end.
-    let mut slow: Vec<_> = (0..400).map(|_| web.connect()).collect();
+    let mut slow: Vec<_> = (0..530).map(|_| web.connect()).collect();
     slow.iter_mut().for_each(|stream| drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nX-A:")));
     for path in ["/healthz", "/v1/tools"] {
         assert_eq!(web.get(path, &[]).status, 200, "{path}: the oldest that sent nothing whole makes room");
@@ -273,4 +280,35 @@ fn who_is_slow_or_many_keeps_no_other_out() {
     let mut closed = || slow.iter_mut().filter_map(|stream| is_closed(stream).then_some(())).count();
     within(Duration::from_secs(5), "the oldest make room", || closed() >= 10);
     assert!(closed() <= 40, "{} made room, and no more", closed());
+}
+
+#[test]
+fn two_callers_without_rights_leave_room_for_the_bodies_of_others() {
+    let (_playground, web, [alice, mallory, bob]) = served_to(["alice", "mallory", "bob"], |it| {
+        write_callers(it, &caller("bob", ""));
+    });
+    let length = format!("Content-Length: {}", 8 << 20);
+    let held = |header: &str, arrived: usize| {
+        let head = request("POST", "/v1/actions", &web.address, &[&length, header], "");
+        let mut stream = web.connect();
+        // The server may refuse it meanwhile.
+        let _ = stream.write_all(&[head.as_bytes(), &vec![b' '; arrived]].concat());
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let refused =
+        |stream: &mut TcpStream| !matches!(stream.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock);
+    let text = json!({"text": "x".repeat(4 << 20)}).to_string();
+    let act = || web.ask("POST", "/v1/actions", &[&bob], &text).status;
+    let mut said: Vec<_> = (0..16).map(|n| held([&alice, &mallory][n % 2], 0)).collect();
+    assert_eq!((act(), said.iter_mut().any(refused)), (200, false), "what has not arrived is not charged");
+    drop(said);
+    let mut full: Vec<_> = (0..16).map(|n| held([&alice, &mallory][n / 8], (8 << 20) - 1)).collect();
+    for (who, bodies) in full.chunks_mut(8).enumerate() {
+        within(Duration::from_secs(20), "the control: each takes what it can", || {
+            bodies.iter_mut().filter_map(|body| refused(body).then_some(())).count() >= 4
+        });
+        assert!(!bodies.iter_mut().all(refused), "{who} takes a part");
+    }
+    assert_eq!(act(), 200, "and leaves room");
 }

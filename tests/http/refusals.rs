@@ -19,7 +19,7 @@ fn each_refusal_of_a_known_caller_has_one_record() {
         ("GET", "/v1/tools/esc:add/audit", "X-A: b", "", 403),
         ("GET", "/v1/tools?as=bob", "X-A: b", "", 403),
         ("GET", "/v1/tools?format=odd", "X-A: b", "", 400),
-        ("POST", "/v1/calls", "Idempotency-Key: k", "{\"calls\": [{\"tool\": \"esc:add\"}]}", 400),
+        ("POST", "/v1/calls", "X-A: b", "{\"calls\": []}", 400),
         ("POST", "/v1/tools/esc:add/calls", "X-A: b", "{\"a\": 1, \"a\": 2}", 400),
         ("POST", "/v1/tools/esc:none/calls", "X-A: b", "{}", 404),
         ("POST", "/mcp", "X-A: b", "[", 400),

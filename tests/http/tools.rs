@@ -1,6 +1,6 @@
 //! The tools over HTTP and on the command line: who sees what, and in whose shape.
 
-use super::{adder, served};
+use super::{adder, caller, served, served_to, write_callers};
 use crate::prelude::*;
 
 #[test]
@@ -109,4 +109,40 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
     }
     // A part of the list has the names of the whole.
     assert_eq!(playground.cli(&["list", "--format", "anthropic", "--namespace", "far"]).out, json!([]));
+}
+
+/// The processor time of a process.
+fn processor_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split(' ').collect();
+    fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_list_is_made_once_and_for_each_kind_of_rights() {
+    let (playground, web, [alice, bob, carol]) = served_to(["alice", "bob", "carol"], |it| {
+        for n in 0..300 {
+            let many = json!({"type": "object", "properties": (0..40).map(|n| (format!("p{n}"), json!({"type": "string"})))
+                .collect::<serde_json::Map<_, _>>()});
+            it.tool_at(&format!("many:t{n}"), "python", "many/main.py", "print(1)\n", json!({"parameters": many}));
+        }
+        adder(it);
+        write_callers(it, &(caller("alice", "") + &caller("*", "").replace("[\"*\"]", "[\"esc:*\"]")));
+    });
+    let list = |header: &str, path: &str| web.get(path, &[header]).is(200, "none").json();
+    let took = |times: usize| {
+        let before = processor_ticks(web.child.id());
+        (0..times).for_each(|_| assert!(list(&alice, "/v1/tools?format=openai").as_array().unwrap().len() > 300));
+        processor_ticks(web.child.id()) - before
+    };
+    let (first, twenty) = (took(1), took(20));
+    assert!(twenty < 10 * first.max(1), "one: {first}, twenty more: {twenty}");
+    for header in [&bob, &carol] {
+        assert_eq!(list(header, "/v1/tools?format=openai").as_array().unwrap().len(), 1, "other rights, another list");
+    }
+    assert_eq!(list(&alice, "/v1/tools?namespace=many")["tools"].as_array().unwrap().len(), 300);
+    assert_eq!(list(&alice, "/v1/tools?namespace=no")["tools"], json!([]));
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), caller("*", "")).unwrap();
+    web.signal(Signal::SIGHUP);
+    wait_for("new rules, a new list", || list(&bob, "/v1/tools?format=openai").as_array().unwrap().len() > 300);
 }

@@ -134,7 +134,7 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
         return Err(format!("idempotent: '{}' is not the id of a tool in `tools`", other.escape_debug()));
     }
-    if given.caller.is_empty() {
+    if !(1..=service::MAX_NAME_BYTES).contains(&given.caller.len()) {
         return Err("caller: name who these calls count as, in callers.policy.toml and in records".to_owned());
     }
     let at_once = given.at_once.map_or(Ok(DEFAULT_CONCURRENCY), u16::try_from).ok();

@@ -7,6 +7,7 @@ use crate::base::files::Folder;
 use crate::base::lock;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -21,14 +22,9 @@ pub(super) struct Begun {
     file: Flock<File>,
     folder: Folder,
     name: String,
-    state: Mutex<FileState>,
-}
-
-#[derive(Debug, Default)]
-struct FileState {
-    running: usize,
-    /// Where the next record goes.
-    end: u64,
+    /// The records of running calls: where each begins and ends in the file. The file is as long as those that ran at
+    /// one time.
+    running: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Begun {
@@ -41,35 +37,40 @@ impl Begun {
             let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
             // Before the lock, another host may have removed the file as a dead host's.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Begun { file, folder, name, state: Mutex::default() });
+                return Ok(Begun { file, folder, name, running: Mutex::default() });
             }
         }
     }
 
-    /// Adds a record. Returns its offset in the file.
+    /// Adds a record, in the first gap between those of running calls. Returns its offset in the file.
     pub fn begin(&self, record: &str) -> io::Result<u64> {
-        let mut state = lock(&self.state);
-        let at = state.end;
-        self.file.write_all_at(format!("{record}\n").as_bytes(), at)?;
-        *state = FileState { running: state.running + 1, end: at + record.len() as u64 + 1 };
+        // What an earlier record left behind this one cannot be read as a record.
+        let text = format!("\n{record}\n#");
+        let mut running = lock(&self.running);
+        let mut at = 0;
+        for (start, end) in running.iter() {
+            if start - at >= text.len() as u64 {
+                break;
+            }
+            at = *end;
+        }
+        self.file.write_all_at(text.as_bytes(), at)?;
+        running.insert(at, at + text.len() as u64);
         Ok(at)
     }
 
     /// Makes a begin unreadable, once the end of its call is in the log.
     pub fn end(&self, at: u64) {
-        let mut state = lock(&self.state);
+        let mut running = lock(&self.running);
         // If this write fails, the next host finds the end in the log.
-        let _ = self.file.write_all_at(b"\n", at);
-        state.running -= 1;
-        if state.running == 0 {
-            state.end = 0;
-        }
+        let _ = self.file.write_all_at(b"\n#", at);
+        running.remove(&at);
     }
 }
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        if lock(&self.state).running == 0 {
+        if lock(&self.running).is_empty() {
             let _ = self.folder.remove(&self.name);
         }
     }
@@ -137,5 +138,30 @@ fn read(file: &File) -> io::Result<Vec<(String, String)>> {
         {
             records.push((call.to_owned(), text.to_owned()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_as_long_as_what_ran_at_one_time() {
+        let kept = tempfile::tempdir().expect("a folder");
+        let folder = Folder::make(kept.path()).expect("ours");
+        let begun = Begun::create(&folder, "log").expect("made");
+        let record = |n: usize| format!("{{\"call\":\"{n}\",\"x\":\"{}\"}}", "y".repeat(n * 7919 % 4000));
+        let mut last = begun.begin(&record(0)).expect("written");
+        for n in 1..2000 {
+            // There is always one that runs.
+            let next = begun.begin(&record(n)).expect("written");
+            begun.end(last);
+            last = next;
+            let file = File::open(kept.path().join(BEGUN).join(&begun.name)).expect("there");
+            let open: Vec<String> = read(&file).expect("read").into_iter().map(|(call, _)| call).collect();
+            assert_eq!(open, [n.to_string()], "no other is read");
+        }
+        let size = begun.file.metadata().expect("there").len();
+        assert!(size < 20_000, "{size}");
     }
 }

@@ -134,7 +134,7 @@ impl<'a> Installer<'a> {
         let result = self.run_recorded(what, shape, order, &mut record).await;
         let output = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
         // A run that left no record counts as failed.
-        record.finish(output).report.error.map_or(result, Err)
+        record.end(output).report.error.map_or(result, Err)
     }
 
     /// What a run may touch: its interpreter, one folder to write, one to read, and the index or nothing.

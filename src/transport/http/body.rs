@@ -1,10 +1,10 @@
-//! Bodies of requests. The principal is charged before a body is read and parsed, and both are limited in time.
+//! Bodies of requests. The principal is charged for what has arrived, before it is parsed, and both are limited in time.
 
 use super::gate::single;
 use super::reply::{Refusal, malformed};
 use super::request::KnownRequest;
 use crate::base::json;
-use crate::base::semaphore::Permit;
+use crate::base::semaphore::{Claim, Permit};
 use crate::fault::{Fault, Kind};
 use axum::body::{Body, HttpBody};
 use http::{StatusCode, header};
@@ -28,8 +28,7 @@ pub struct Received {
     pub counted: usize,
 }
 
-/// Charges the principal, then reads the body. The charge is for the bytes, and for a call if `is_call` says so of the
-/// length. `tool`: the tool in the path. If it does not exist for the caller, a long body is not read.
+/// Charges the principal for a call, if `is_call` says so of the length, then reads the body. `tool`: the tool in the path. If it does not exist for the caller, a long body is not read.
 pub async fn read(
     known: &KnownRequest,
     tool: &str,
@@ -58,24 +57,29 @@ pub async fn read(
     if counted > 0 {
         server.service.charge_callers(caller, Some(tool).filter(|tool| length > LONG && !tool.is_empty()))?;
     }
-    let Some(charge) = server.service.limiter().bodies.try_enter(&caller.user, length.div_ceil(1024)) else {
-        let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault));
-    };
+    let bodies = &server.service.limiter().bodies;
+    let (claim, mut charge) = (bodies.claim_unless_alone(&caller.user, server.callers.is_own()), bodies.none());
     let mut unread = PendingRequest { known, tool, counts: true };
-    let whole = tokio::time::timeout(TIME, body.collect()).await;
+    let whole = tokio::time::timeout(TIME, collect(body, &claim, &mut charge)).await;
     unread.counts = false;
-    match whole {
-        Ok(Ok(whole)) => match String::from_utf8(whole.to_bytes().into()) {
-            Ok(text) => {
-                known.connection.seat.set_whole(true);
-                Ok(Received { text, charge, counted })
-            }
-            Err(_) => refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8."),
-        },
-        Ok(Err(_)) => refuse(StatusCode::BAD_REQUEST, "The body ended before its Content-Length."),
-        Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "The body did not come in time."),
+    let Ok(whole) = whole else { return refuse(StatusCode::REQUEST_TIMEOUT, "The body did not come in time.") };
+    let Ok(text) = String::from_utf8(whole?) else { return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.") };
+    known.connection.seat.set_whole(true);
+    Ok(Received { text, charge, counted })
+}
+
+/// Reads a body, and charges for what has arrived beyond a small one. The number of connections bounds small ones.
+async fn collect(mut body: Body, claim: &Claim, charge: &mut Permit) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refusal::malformed("The body ended before its Content-Length."))?;
+        bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        if bytes.len() > SMALL && charge.charge(claim, bytes.len().div_ceil(1024)).is_err() {
+            let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault));
+        }
     }
+    Ok(bytes)
 }
 
 /// A request that is not read yet. If its client leaves now, dropping this writes the record.

@@ -54,9 +54,7 @@ async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal
     let received = body::read(&start.known, tool, body, |_| true).await?;
     let (counted, body_quota) = (received.counted, Some(Arc::new(received.charge)));
     let request = CallRequest { counted, body_quota, ..start.request(tool.to_owned(), Arguments::default()) };
-    let mut body = body::parse(&start.known, received.text, move |text| parse(request, text)).await?;
-    body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?;
-    Ok(body)
+    body::parse(&start.known, received.text, move |text| parse(request, text)).await
 }
 
 async fn begin(start: Start, CallBody { request, detached, callback, stray, .. }: CallBody) -> Response {
@@ -92,8 +90,8 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray, .. }
     reply::events(move |to| stream(to, id, (first, events), (call, report), recipient, begun))
 }
 
-/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
-/// of an earlier call, then exactly one `end`. `first` and `report`: what was received already.
+/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, then exactly one `end`. `first` and
+/// `report`: what was received already.
 async fn stream(
     to: Events,
     id: String,
@@ -121,10 +119,6 @@ async fn stream(
         to.tell(&event, None).await;
     }
     if let Some(report) = report {
-        // The outcome of an idempotency key has the id of its first call.
-        if report.id != id {
-            to.send("replay", &json!({ "id": report.id })).await;
-        }
         to.end(report, &recipient, begun).await;
     }
 }
@@ -142,11 +136,10 @@ struct CallBody {
 }
 
 impl CallBody {
-    /// Refuses a config that names another tool than the path.
+    /// Refuses a config that names another tool or version than the path.
     fn checked(self) -> Result<CallBody, Refusal> {
-        let same_id = |other: &str| other.split('@').next() == self.request.tool.split('@').next();
-        if self.config_tool.as_ref().is_some_and(|tool| !tool.as_str().is_some_and(same_id)) {
-            return Err(Refusal::malformed("The config names another tool than the path."));
+        if self.config_tool.as_ref().is_some_and(|tool| *tool != self.request.tool) {
+            return Err(Refusal::malformed("The config names another tool or version than the path."));
         }
         Ok(self)
     }
@@ -285,10 +278,6 @@ fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N
 /// `POST /v1/calls`.
 pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
-    if start.known.headers.contains_key(request::IDEMPOTENCY_KEY) {
-        let words = "An Idempotency-Key is for one call: make the calls of a batch without it.";
-        return Err(Refusal::malformed(words));
-    }
     let received = match body::read(&start.known, "", body, |_| true).await {
         Ok(received) => received,
         Err(refusal) => return Ok(start.refuse("", refusal).await),
@@ -389,7 +378,6 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
         Refusal::malformed(words)
     })?;
     let request = CallRequest {
-        idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
         body_quota: Some(Arc::new(received.charge)),
@@ -436,7 +424,8 @@ pub const MCP_PATH: &str = "/mcp";
 
 /// The MCP server, behind the same gate and the same quotas as everything else here.
 pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refusal> {
-    let start = known.start()?;
+    // A server that stops still takes the answers to its questions.
+    let start = Start { begun: known.server.begun.clone(), known };
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
         let KnownRequest { server, caller, .. } = start.known;
@@ -448,6 +437,9 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     };
     let Start { known, begun } = start;
     let message = body::parse(&known, received.text, |text| Message::read(text.as_bytes())).await;
+    if message.is_request() && known.server.stop.is_cancelled() {
+        return Err(Refusal::stopping());
+    }
     let (recorded, approver) = (message.is_refused(), known.approver());
     let quota = (received.counted, received.charge);
     let mut answer = known.server.mcp.post((known.caller, approver, quota), parts, message, begun).await;
@@ -480,7 +472,7 @@ mod tests {
             ("{\"n\": 1}", plain("{\"n\":1}")),
             ("{\"user\": \"bob\"}", plain("{\"user\":\"bob\"}")),
             ("{\"arguments\": 1, \"n\": 2}", plain("{\"arguments\":1,\"n\":2}")),
-            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x@1\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
+            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
             ("{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}", bob()),
         ] {
             assert_eq!(parsed(body), wanted, "{body}");
@@ -491,6 +483,7 @@ mod tests {
             ("{\"n\":1} {}", "not one JSON document"),
             ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
             ("{\"arguments\":{},\"config\":{\"tool\":1}}", "another tool"),
+            ("{\"arguments\":{},\"config\":{\"tool\":\"t:x@1\"}}", "another tool"),
             ("{\"arguments\":{},\"config\":[]}", "config must be a JSON object"),
             ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
             ("{\"arguments\":{},\"user\":1}", "must be strings"),

@@ -1,10 +1,11 @@
 //! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
 //! after another.
 
+use super::gate;
+use super::head::StrictHeads;
 use super::listen::Socket;
 use super::reply::{self, Refusal, Response};
 use super::server::{Connection, Server, full};
-use super::{crowd, gate};
 use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
 use crate::transport;
@@ -18,8 +19,8 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
-use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -53,29 +54,22 @@ pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
         }
         Socket::Unix(_) => ("unix".to_owned(), None),
     };
-    let uid = socket.uid(&server.kernel);
-    let owner = match (&uid, &socket) {
-        // By uid: a user of this machine can use millions of addresses.
-        (Ok(Some(uid)), _) => vec![format!("uid {uid}")],
-        (_, Socket::Unix(_)) => vec!["unix".to_owned()],
-        (_, Socket::Tcp(_, peer)) => crowd::address_owner(peer.ip()),
-    };
     // Other users of this machine take no room from the one whom it serves.
-    let seat = check_user(server, uid).and_then(|()| server.crowd.enter(owner.clone()).ok_or_else(full));
+    let seat = check_user(server, &socket).and_then(|()| server.crowd.enter().ok_or_else(full));
     let (seat, refusal) = match seat {
         Ok(seat) => (seat, None),
-        Err(fault) => (server.overflow.enter(owner)?, Some(fault)),
+        Err(fault) => (server.overflow.enter()?, Some(fault)),
     };
     let tls = server.tls.is_some() && ours.is_some();
     Some((socket, Connection { ours, tls, peer, seat, principal: Mutex::default(), refusal }))
 }
 
 /// Whether this user may speak to the server at all.
-fn check_user(server: &Server, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
+fn check_user(server: &Server, socket: &Socket) -> Result<(), Fault> {
     if !server.callers.is_own() {
         return Ok(());
     }
-    let who = match owner {
+    let who = match socket.uid(&server.kernel) {
         Ok(Some(uid)) if files::is_me(uid) => return Ok(()),
         Ok(Some(uid)) => format!("uid {uid}"),
         Ok(None) => "unknown user".to_owned(),
@@ -131,7 +125,12 @@ async fn speak(
 ) {
     let (killed, connection) = (server.kill.clone(), Arc::new(connection));
     let router = TowerToHyperService::new(router);
+    let body = Arc::new(AtomicU64::new(0));
+    let (read, write) = tokio::io::split(WriteTimeout::new(stream));
+    let stream = tokio::io::join(StrictHeads::new(read, body.clone()), write);
     let handler = service_fn(move |request: Request<Incoming>| {
+        // A body in chunks is refused, and ends the connection.
+        body.store(request.body().size_hint().exact().unwrap_or(u64::MAX), Ordering::Relaxed);
         let (server, connection, router) = (server.clone(), connection.clone(), router.clone());
         async move {
             // No path takes a body in chunks: only we decide where it ends.
@@ -144,6 +143,7 @@ async fn speak(
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
             if status == StatusCode::UNAUTHORIZED {
                 headers.insert(header::WWW_AUTHENTICATE, gate::challenge(&server));
             }
@@ -160,7 +160,7 @@ async fn speak(
         .header_read_timeout(head_time)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)
-        .serve_connection(TokioIo::new(WriteTimeout::new(stream)), handler);
+        .serve_connection(TokioIo::new(stream), handler);
     tokio::pin!(served);
     // Not at once, so that a client that shut its sending half gets a quick answer.
     let mut look = tokio::time::interval_at(Instant::now() + CLIENT_CHECK_INTERVAL, CLIENT_CHECK_INTERVAL);
@@ -194,7 +194,7 @@ async fn answer(
     connection.seat.set_whole(request.body().is_end_stream());
     let Some(caller) = caller else { return Ok(route(router, request).await) };
     let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
-    let answer = match connection.charge_to(&caller) {
+    let answer = match connection.charge_to(server, &caller) {
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(connection.clone());

@@ -1,4 +1,4 @@
-//! What is checked before any handler: Host, Origin, path and query, then who calls. Web pages of other origins, and
+//! What is checked before any handler: Host, Origin, site, path and query, then who calls. Web pages of other origins, and
 //! requests to another name than this server's (DNS rebinding), are refused; no header of CORS is sent.
 
 use super::callers::CallerError;
@@ -38,6 +38,12 @@ pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) 
     if !takes_origin(&server.names, request.headers(), &host, connection) {
         warn("Origin", "Origin");
         let words = "Web pages of this Origin may not call. The operator lists them in [http] origins.";
+        return Err(refuse(StatusCode::FORBIDDEN, words));
+    }
+    let is_cross_site = request.headers().get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    if is_cross_site && !request.headers().contains_key(header::AUTHORIZATION) {
+        warn("Sec-Fetch-Site", "Sec-Fetch-Site");
+        let words = "Web pages of other sites may not call without a token.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
     check_target(request.uri()).map_err(Refusal::malformed)?;

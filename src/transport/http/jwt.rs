@@ -2,7 +2,7 @@
 //! operator's, never those that a token names; a shared secret is not a key.
 
 use crate::base::text;
-use crate::service::Caller;
+use crate::service::{Caller, MAX_NAME_BYTES};
 use http::Uri;
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, new_error};
@@ -19,8 +19,6 @@ use std::path::PathBuf;
 const PREFIX: &str = "jwt:";
 /// Longest token that is looked at, bytes.
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
-/// Longest subject.
-const MAX_NAME_BYTES: usize = 256;
 /// How far clocks may differ, seconds.
 const LEEWAY_SECONDS: u64 = 30;
 
@@ -98,11 +96,11 @@ impl Jwt {
         let validation = Validation { algorithms: vec![*algorithm], ..self.validation.clone() };
         let claims: Claims = decode(token, key, &validation).map_err(|e| e.to_string())?.claims;
         let sub = claims.sub;
-        if sub.is_empty() || sub.len() > MAX_NAME_BYTES || !text::is_printable(&sub) {
+        let user = format!("{PREFIX}{sub}");
+        if sub.is_empty() || user.len() > MAX_NAME_BYTES || !text::is_printable(&sub) {
             return Err("the subject is not a name".to_owned());
         }
-        let operator = self.operators.contains(&sub);
-        Ok(Caller { operator, ..Caller::named(format!("{PREFIX}{sub}")) })
+        Ok(Caller { user, operator: self.operators.contains(&sub) })
     }
 
     pub fn operators(&self) -> Vec<Caller> {

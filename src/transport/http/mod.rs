@@ -10,6 +10,7 @@ mod calls;
 mod connection;
 mod crowd;
 mod gate;
+mod head;
 mod jwt;
 mod listen;
 mod peer;
@@ -26,11 +27,13 @@ pub use peer::{SocketDiag, unix_peer};
 pub use server::ServerNames;
 pub use tokens::{Tokens, make as make_token};
 
-use crate::base::{lock, text};
+use crate::base::semaphore::FairSemaphore;
+use crate::base::text;
 use crate::service::background::Background;
 use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
+use crate::transport::lists::Lists;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -40,15 +43,16 @@ use reply::{Refusal, Response};
 use serde_json::json;
 use server::Server;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// How long calls may still run once the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often we look whether they have ended.
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long their answers may take after that.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -93,9 +97,9 @@ pub async fn serve(
     kill: CancellationToken,
 ) -> io::Result<()> {
     let Options { callers, names, tls, brokers, announced } = options;
-    let (begin, calls) = mpsc::channel(1);
     let server = Arc::new(Server {
-        mcp: transport::mcp::StreamableHttp::new(background.service(), kill.clone()),
+        mcp: transport::mcp::StreamableHttp::new(background.service(), callers.is_own(), kill.clone()),
+        lists: Lists::default(),
         service: background.service(),
         background,
         callers,
@@ -107,13 +111,14 @@ pub async fn serve(
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
         overflow: ConnectionLimiter::new(connection::OVERFLOW),
-        begin: Mutex::new(Some(begin)),
+        known: FairSemaphore::shared(connection::MAX_CONNECTIONS),
+        begun: Arc::default(),
         stop,
         kill,
     });
     let router = router().with_state(server.clone());
     let mut connections = JoinSet::new();
-    let ended = wait_until_drained(&server, calls);
+    let ended = wait_until_drained(&server);
     tokio::pin!(ended);
     loop {
         tokio::select! {
@@ -141,12 +146,19 @@ pub async fn serve(
     Ok(())
 }
 
-/// Waits until the server stops and no call runs any more, or until it must end at once.
-async fn wait_until_drained(server: &Server, mut calls: mpsc::Receiver<()>) {
+/// Waits until the server stops and no call runs any more, or until it must end at once. A call that only waits for the
+/// answer to a question is not waited for.
+async fn wait_until_drained(server: &Server) {
+    let drained = async {
+        let begun = || Arc::strong_count(&server.begun) - 1;
+        while begun() > 0 && !server.service.is_only_asking(begun()) {
+            tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
+        }
+    };
     let calls_ended = async {
         server.stop.cancelled().await;
-        drop(lock(&server.begin).take());
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, calls.recv()).await;
+        server.service.stop_questions();
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
     };
     tokio::select! {
         () = calls_ended => {}

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 pub type Response = http::Response<Body>;
 /// Held until an answer is delivered.
-pub type Begun = mpsc::Sender<()>;
+pub type Begun = Arc<()>;
 
 /// How much of an answer is sent at a time, bytes.
 const PIECE: usize = 64 * 1024;
@@ -94,7 +94,6 @@ fn retry_after(fault: &Fault) -> HeaderValue {
 pub fn status_of(fault: &Fault) -> StatusCode {
     match fault.kind {
         Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
-        _ if fault.conflict => StatusCode::CONFLICT,
         Kind::TimeoutError
         | Kind::ResourceLimitError
         | Kind::ScriptError
@@ -120,7 +119,7 @@ pub fn json_text(text: impl Into<Body>) -> Response {
     typed_response("application/json", text)
 }
 
-pub fn plain_text(text: String) -> Response {
+pub fn plain_text(text: impl Into<Body>) -> Response {
     typed_response("text/plain; charset=utf-8", text)
 }
 

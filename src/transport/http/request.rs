@@ -2,16 +2,12 @@
 
 use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
-use crate::base::lock;
 use crate::fault::{Fault, Kind};
-use crate::service::idempotency::check_key;
 use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use std::sync::Arc;
-
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A request whose caller the gate knows.
 pub struct KnownRequest {
@@ -54,8 +50,10 @@ impl KnownRequest {
 
     /// Begins a request that leads to calls, unless the server stops.
     pub fn start(self) -> Result<Start, Refusal> {
-        let begun = lock(&self.server.begin).clone().ok_or_else(Refusal::stopping)?;
-        Ok(Start { known: self, begun })
+        if self.server.stop.is_cancelled() {
+            return Err(Refusal::stopping());
+        }
+        Ok(Start { begun: self.server.begun.clone(), known: self })
     }
 
     /// A fault of the service outside of a call.
@@ -130,16 +128,6 @@ pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
         () = server.kill.cancelled() => Report::of_fault(id.clone(), &tool, server.service.stopped(&id)),
         ended = server.service.call(request, sink) => ended,
     }
-}
-
-/// The idempotency key. One that cannot be read is refused: without it the call could run twice.
-pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
-    if !headers.contains_key(IDEMPOTENCY_KEY) {
-        return Ok(None);
-    }
-    let key = super::gate::single(headers, &IDEMPOTENCY_KEY).map(str::trim);
-    let key = key.ok_or_else(|| reply::malformed("Idempotency-Key must occur once, and hold one key."))?;
-    check_key(key).map(|()| Some(key.to_owned()))
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {

@@ -3,20 +3,22 @@
 use super::callers::Callers;
 use super::crowd::{ConnectionLimiter, ConnectionSlot};
 use super::peer::SocketDiag;
-use super::reply::Refusal;
+use super::reply::{Begun, Refusal};
+use super::tools::OfferedTools;
 use crate::base::lock;
+use crate::base::semaphore::{FairSemaphore, Permit};
 use crate::fault::{Fault, Kind};
 use crate::service::background::Background;
 use crate::service::{Caller, Service};
 use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
+use crate::transport::lists::Lists;
 use http::StatusCode;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -39,13 +41,16 @@ pub struct Server {
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
     pub mcp: transport::mcp::StreamableHttp,
+    pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,
     pub warnings: Warnings,
     /// The connections that are served, and those beyond the limit.
     pub crowd: Arc<ConnectionLimiter>,
     pub overflow: Arc<ConnectionLimiter>,
-    /// Cloned for each call, and taken once no more may begin.
-    pub begin: Mutex<Option<mpsc::Sender<()>>>,
+    /// Connections of known callers.
+    pub known: Arc<FairSemaphore>,
+    /// Cloned for each request that leads to calls.
+    pub begun: Begun,
     /// Cancelled: no call begins any more.
     pub stop: CancellationToken,
     /// Cancelled: calls that still run are killed.
@@ -60,21 +65,21 @@ pub struct Connection {
     /// For the log.
     pub peer: String,
     pub seat: ConnectionSlot,
-    /// Its principal, once a good request came.
-    pub principal: Mutex<Option<String>>,
+    /// Its principal, and what that is charged for it, once a good request came.
+    pub principal: Mutex<Option<(String, Permit)>>,
     /// Why it is not served.
     pub refusal: Option<Fault>,
 }
 
 impl Connection {
     /// Charges the connection to the caller of a good request. `Err`: the caller has its share of connections.
-    pub fn charge_to(&self, caller: &Caller) -> Result<(), Refusal> {
+    pub fn charge_to(&self, server: &Server, caller: &Caller) -> Result<(), Refusal> {
         let mut principal = lock(&self.principal);
-        if principal.as_ref() != Some(&caller.user) {
-            if !self.seat.charge_to(&caller.user) {
-                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full()));
-            }
-            *principal = Some(caller.user.clone());
+        if principal.as_ref().is_none_or(|(user, _)| *user != caller.user) {
+            let claim = server.known.claim_unless_alone(&caller.user, server.callers.is_own());
+            let permit = server.known.try_enter_as(&claim, 1);
+            let refuse = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full());
+            *principal = Some((caller.user.clone(), permit.ok_or_else(refuse)?));
         }
         Ok(())
     }

@@ -7,35 +7,32 @@ use super::gate::parameter;
 use super::reply::{self, Refusal, Response};
 use super::request::{KnownRequest, Operator, not_operator};
 use crate::base::json::Object;
+use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::registry::{Filter, Tool};
 use crate::service::{Caller, Phase};
 use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use http::{StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// `GET /v1/tools`.
 pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     let caller = acting(&known, &uri)?;
     let format = format(&uri)?;
-    let all = offered_tools(&known, &caller).map_err(|fault| known.refusal(fault))?;
-    let mut listed = all.clone();
-    if let Some(namespace) = parameter(&uri, "namespace") {
-        listed.retain(|tool| tool.manifest.namespace() == namespace);
-    }
+    known.server.service.ready().map_err(|fault| known.refusal(fault))?;
+    let namespace = parameter(&uri, "namespace").map(|namespace| namespace.into_owned());
+    // Blocks where the text is to be made.
+    let text = tokio::task::spawn_blocking(move || offered_tools(&known, &caller).text(format, namespace)).await;
+    let text = text.map_err(|_| Fault::new(Kind::InternalError, "The host failed while it made this list."))?;
     Ok(match format {
-        Some(format) => export_response(export::tools(&listed, &all, format)),
-        None => {
-            let listed: Vec<Value> = listed.iter().map(|tool| export::describe(tool)).collect();
-            reply::json(StatusCode::OK, &json!({ "tools": listed }))
-        }
+        Some(Format::Prompt) => reply::plain_text(text),
+        _ => reply::json_text(text),
     })
 }
 
@@ -48,12 +45,10 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
     let Some(format) = format else {
         return Ok(reply::json(StatusCode::OK, &export::describe(&tool)));
     };
-    let mut all = offered_tools(&known, &caller).map_err(|fault| known.refusal(fault))?;
+    let all = offered_tools(&known, &caller);
     // A tool that is not listed has the name that it would have in the list.
-    if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
-        all.push(tool.clone());
-    }
-    Ok(export_response(export::tools(&[tool], &all, format)))
+    let names = export::names(all.tools.iter().chain([&tool]));
+    Ok(export_response(export::tools(&[tool], &names, format)))
 }
 
 /// `GET /v1/tools/{tool}/audit`, for operators.
@@ -70,15 +65,13 @@ pub async fn audit(Operator(known): Operator, Path(tool): Path<String>) -> Resul
 pub struct ToolNames<'k> {
     known: &'k KnownRequest,
     caller: Caller,
-    /// Made when the first name is not an id.
-    names: OnceCell<Names>,
 }
 
 impl ToolNames<'_> {
     /// `label`: for whom the tools are called.
     pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
         let caller = known.server.service.who(&known.caller, label);
-        ToolNames { known, caller, names: OnceCell::new() }
+        ToolNames { known, caller }
     }
 
     /// The id behind a name; anything else stays as it is.
@@ -87,11 +80,8 @@ impl ToolNames<'_> {
         if name.contains(':') {
             return tool;
         }
-        let names = self.names.get_or_init(|| {
-            let all = offered_tools(self.known, &self.caller).unwrap_or_default();
-            Names::new(all.iter().map(|tool| tool.manifest.named()))
-        });
-        names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)
+        let offered = offered_tools(self.known, &self.caller);
+        offered.names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)
     }
 }
 
@@ -106,11 +96,51 @@ fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     Err(Fault::new(Kind::AuthorizationError, words).into())
 }
 
+/// The tools that callers with the same rights are offered, their names, and each text that was made of them.
+pub struct OfferedTools {
+    tools: Vec<Arc<Tool>>,
+    names: Names,
+    texts: Mutex<HashMap<TextKey, Arc<OnceLock<Bytes>>>>,
+}
+
+/// Which tools a text has, and how.
+#[derive(PartialEq, Eq, Hash)]
+struct TextKey {
+    format: Option<Format>,
+    namespace: Option<String>,
+}
+
 /// The tools that this caller is offered.
-fn offered_tools(known: &KnownRequest, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
     let service = &known.server.service;
-    let called = |id: &str| service.find(caller, id).ok();
-    Ok(export::offered(service.tools(caller)?, called, |tool| service.can_call(caller, tool)))
+    known.server.lists.find(service, caller, || {
+        let called = |id: &str| service.find(caller, id).ok();
+        let all = service.tools(caller).unwrap_or_default();
+        let tools = export::offered(all, called, |tool| service.can_call(caller, tool));
+        OfferedTools { names: export::names(&tools), tools, texts: Mutex::default() }
+    })
+}
+
+impl OfferedTools {
+    /// The list as it is sent.
+    fn text(&self, format: Option<Format>, namespace: Option<String>) -> Bytes {
+        let is_listed = |tool: &Tool| namespace.as_ref().is_none_or(|namespace| tool.manifest.namespace() == namespace);
+        let listed: Vec<_> = self.tools.iter().filter(|tool| is_listed(tool)).cloned().collect();
+        let make = || match format.map(|format| export::tools(&listed, &self.names, format)) {
+            Some(Value::String(text)) => text.into(),
+            Some(value) => text::json(&value, false).into(),
+            None => {
+                let listed: Vec<Value> = listed.iter().map(|tool| export::describe(tool)).collect();
+                text::json(&json!({ "tools": listed }), false).into()
+            }
+        };
+        // Only namespaces that exist are kept.
+        if listed.is_empty() {
+            return make();
+        }
+        let text = lock(&self.texts).entry(TextKey { format, namespace }).or_default().clone();
+        text.get_or_init(make).clone()
+    }
 }
 
 fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {

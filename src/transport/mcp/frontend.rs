@@ -2,7 +2,7 @@
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
 use super::asking::{self, OpenQuestions, Person, Seal, SealedState};
-use super::listed::{self, Lists, ToolList};
+use super::listed::{self, ToolList};
 use super::request::McpRequest;
 use super::tasks::Tasks;
 use super::{message, results};
@@ -13,6 +13,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
 use crate::service::{Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output};
+use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -52,7 +53,7 @@ type ClientReply = (Option<String>, Option<InputResponses>);
 /// What all clients of one server share.
 pub struct Mcp {
     pub service: Arc<Service>,
-    lists: Arc<Lists>,
+    lists: Arc<Lists<ToolList>>,
     seal: Seal,
     /// Questions to the persons of clients that make a call again with the answer.
     questions: Arc<OpenQuestions>,
@@ -109,7 +110,8 @@ impl Frontend {
 
     /// The tools of this request's caller.
     fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
-        Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)?))
+        let caller = self.who(McpRequest::find(context)?, context)?;
+        Ok(ToolList::find(&self.mcp.lists, &self.mcp.service, &caller))
     }
 
     /// Like `offered`, for a request that leads to a call: if it cannot be read, that is recorded.
@@ -234,6 +236,8 @@ impl Frontend {
             call = again;
             // The arguments take memory while the client is asked.
             let _held = report.release_slot_only();
+            let open = self.mcp.service.begin_question();
+            let _open = open.map_err(|fault| ErrorData::internal_error(fault.message, None))?;
             (call.client.answers, call.client.state) = asking::ask_all(context, &tool, questions).await?;
         }
         Err(ErrorData::internal_error("The tool asked too often.", None))
@@ -298,7 +302,7 @@ impl ServerHandler for Frontend {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let caller = CALLER.try_with(|caller| self.mcp.service.who(caller, None)).ok()?;
-        self.mcp.lists.find(&self.mcp.service, caller).tool(name).cloned()
+        ToolList::find(&self.mcp.lists, &self.mcp.service, &caller).tool(name).cloned()
     }
 
     async fn list_tools(

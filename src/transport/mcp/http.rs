@@ -21,7 +21,6 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 const SESSION: &str = "mcp-session-id";
@@ -44,9 +43,9 @@ pub struct StreamableHttp {
 }
 
 impl StreamableHttp {
-    /// `closing` is cancelled when the server ends.
-    pub fn new(service: Arc<Service>, closing: CancellationToken) -> StreamableHttp {
-        let sessions = Sessions::new(service.limiter().clone());
+    /// `is_alone`: only one user can connect. `closing` is cancelled when the server ends.
+    pub fn new(service: Arc<Service>, is_alone: bool, closing: CancellationToken) -> StreamableHttp {
+        let sessions = Sessions::new(service.limiter().clone(), is_alone);
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
             // An answer without earlier events is one JSON document.
@@ -72,7 +71,7 @@ impl StreamableHttp {
         (caller, approver, (counted, charge)): (Caller, Approver, (usize, Permit)),
         mut parts: Parts,
         Message(received): Message,
-        begun: mpsc::Sender<()>,
+        begun: Arc<()>,
     ) -> Response<ReplyBody> {
         let Received { message, arguments, small } = match received {
             Ok(Some(received)) => received,
@@ -186,7 +185,7 @@ impl StreamableHttp {
         request: McpRequest,
         parts: Parts,
         body: Bytes,
-        (lease, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
+        (lease, begun): (Option<SessionLease>, Option<Arc<()>>),
     ) -> Response<ReplyBody> {
         let request = Arc::new(request);
         // From here on, dropping this request ends its call.

@@ -1,12 +1,13 @@
 //! Tools, prompts and resources that a caller is offered. Prompts and resources are read by a call like any other.
 
-use crate::base::{lock, text};
+use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
-use crate::registry::{self, Snapshot};
+use crate::registry;
 use crate::service::output::{self, OutputKind};
 use crate::service::{Caller, Effects, Report, Service};
 use crate::transport::export;
+use crate::transport::lists::Lists;
 use crate::transport::names::Names;
 use rmcp::model::{
     CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
@@ -16,49 +17,29 @@ use rmcp::model::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Tools on one page of a list.
 const PAGE: usize = 200;
-/// Callers whose lists are kept.
-const MAX_CACHED_LISTS: usize = 64;
 
 /// The tools of one snapshot that one caller is offered.
 pub struct ToolList {
-    snapshot: Arc<Snapshot>,
-    caller: Caller,
     pub names: Names,
     /// Sorted by name.
     pub tools: Vec<Tool>,
     pub documents: Documents,
 }
 
-/// The lists of this moment, one for each caller that asked.
-#[derive(Default)]
-pub struct Lists(Mutex<Vec<Arc<ToolList>>>);
-
-impl Lists {
-    /// The list of a caller, made once per snapshot.
-    pub fn find(&self, service: &Service, caller: Caller) -> Arc<ToolList> {
-        let snapshot = service.registry().snapshot();
-        let mut kept = lock(&self.0);
-        kept.retain(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot));
-        if let Some(offered) = kept.iter().find(|offered| offered.caller == caller) {
-            return offered.clone();
-        }
-        if kept.len() == MAX_CACHED_LISTS {
-            kept.remove(0);
-        }
-        let offered = Arc::new(ToolList::new(service, snapshot, caller));
-        kept.push(offered.clone());
-        offered
-    }
-}
-
 impl ToolList {
-    fn new(service: &Service, snapshot: Arc<Snapshot>, caller: Caller) -> ToolList {
+    /// The list of a caller.
+    pub fn find(lists: &Lists<ToolList>, service: &Service, caller: &Caller) -> Arc<ToolList> {
+        lists.find(service, caller, || ToolList::new(service, caller))
+    }
+
+    fn new(service: &Service, caller: &Caller) -> ToolList {
+        let snapshot = service.registry().snapshot();
         let mut listed: Vec<Arc<registry::Tool>> = service
-            .tools(&caller)
+            .tools(caller)
             .unwrap_or_default()
             .into_iter()
             // If no version is chosen (all are pre-releases), the id keeps its name, and a call says why.
@@ -78,13 +59,13 @@ impl ToolList {
             .iter()
             // Tools that are left out keep their names: a call says why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
-            .filter(|tool| service.can_call(&caller, tool) && tool.manifest.document().is_none())
+            .filter(|tool| service.can_call(caller, tool) && tool.manifest.document().is_none())
             .filter_map(|tool| Some(describe(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool))))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        let shown = listed.iter().filter(|tool| !tool.manifest.hidden && service.can_call(&caller, tool));
+        let shown = listed.iter().filter(|tool| !tool.manifest.hidden && service.can_call(caller, tool));
         let documents = Documents::new(shown, &names);
-        ToolList { snapshot, caller, names, tools, documents }
+        ToolList { names, tools, documents }
     }
 
     /// The tool of exactly this name.

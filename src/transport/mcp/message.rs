@@ -39,6 +39,10 @@ impl Message {
         Message(read(line))
     }
 
+    pub fn is_request(&self) -> bool {
+        matches!(&self.0, Ok(Some(Received { message: JsonRpcMessage::Request(_), .. })))
+    }
+
     /// Whether the message leads to no request. Its refusal is then recorded.
     pub fn is_refused(&self) -> bool {
         self.0.is_err()

@@ -14,9 +14,8 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
-/// Members of a request's `_meta`: the user to call for, and the idempotency key.
+/// The member of a request's `_meta` with the user to call for.
 const LABEL: &str = "dev.toolhost/user";
-const KEY: &str = "dev.toolhost/idempotencyKey";
 
 pub struct McpRequest {
     pub caller: Caller,
@@ -98,27 +97,22 @@ impl McpRequest {
 
     /// The user for whom this context's request is.
     pub fn label(&self, context: &RequestContext<RoleServer>) -> Result<Option<String>, ErrorData> {
-        let Some(label) = member(context, LABEL)? else { return Ok(self.label.clone()) };
-        service::label(Some(label.to_owned())).map_err(|fault| ErrorData::invalid_params(fault.message, None))
+        let refuse = |words: String| ErrorData::invalid_params(words, None);
+        match context.meta.get(LABEL) {
+            None | Some(Value::Null) => Ok(self.label.clone()),
+            Some(Value::String(label)) => service::label(Some(label.clone())).map_err(|fault| refuse(fault.message)),
+            // Otherwise the call would be for the caller itself.
+            Some(_) => Err(refuse(format!("_meta: {LABEL} must be a string."))),
+        }
     }
 
-    /// Adds to a call what its request says: label, idempotency key and trace.
+    /// Adds to a call what its request says: label and trace.
     pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> Result<CallRequest, ErrorData> {
         let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
         let trace = match text("traceparent") {
             Some(parent) => TraceContext::parse(parent, text("tracestate")),
             None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::from_headers(&parts.headers)),
         };
-        let idempotency_key = member(context, KEY)?.map(str::to_owned);
-        Ok(CallRequest { label: self.label(context)?, idempotency_key, trace, counted: self.counted, ..call })
-    }
-}
-
-/// One of our members of `_meta`. Anything but a string is an error: without its key the same call would run twice.
-fn member<'c>(context: &'c RequestContext<RoleServer>, name: &str) -> Result<Option<&'c str>, ErrorData> {
-    match context.meta.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(ErrorData::invalid_params(format!("_meta: {name} must be a string."), None)),
+        Ok(CallRequest { label: self.label(context)?, trace, counted: self.counted, ..call })
     }
 }

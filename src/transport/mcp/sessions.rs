@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 /// An unused session may be forgotten after this time.
 const IDLE: Duration = Duration::from_secs(600);
@@ -53,6 +53,8 @@ pub struct Sessions {
     pub local: Arc<LocalSessionManager>,
     known: Mutex<HashMap<String, Session>>,
     limiter: Arc<Limiter>,
+    /// Only one user can connect.
+    is_alone: bool,
 }
 
 /// One response of a session, until it is sent or dropped.
@@ -72,23 +74,27 @@ pub enum LeaseError {
 }
 
 impl Sessions {
-    pub fn new(limiter: Arc<Limiter>) -> Arc<Sessions> {
+    pub fn new(limiter: Arc<Limiter>, is_alone: bool) -> Arc<Sessions> {
         let mut local = LocalSessionManager::default();
         // A call may run for longer than any such time. `reserve` closes idle sessions instead.
         local.session_config.keep_alive = None;
         local.session_config.completed_cache_ttl = Duration::ZERO;
         local.session_config.sse_retry = Some(RETRY);
-        Arc::new(Sessions { local: Arc::new(local), known: Mutex::default(), limiter })
+        Arc::new(Sessions { local: Arc::new(local), known: Mutex::default(), limiter, is_alone })
     }
 
     /// A place for one more session of this user.
     pub async fn reserve(&self, user: &str) -> Option<Permit> {
         self.forget(|session| session.used.elapsed() > IDLE, usize::MAX).await;
-        if let Some(kept) = self.limiter.sessions.try_enter(user, 1) {
-            return Some(kept);
+        let claim = self.limiter.sessions.claim_unless_alone(user, self.is_alone);
+        loop {
+            if let Some(kept) = self.limiter.sessions.try_enter_as(&claim, 1) {
+                return Some(kept);
+            }
+            if self.forget(|session| session.user == user, 1).await == 0 {
+                return None;
+            }
         }
-        self.forget(|session| session.user == user, 1).await;
-        self.limiter.sessions.try_enter(user, 1)
     }
 
     pub fn add(&self, id: &str, user: &str, kept: Permit) {
@@ -98,8 +104,8 @@ impl Sessions {
         lock(&self.known).insert(id.to_owned(), session);
     }
 
-    /// Closes at most `most` unused sessions that `which` accepts, the longest unused first.
-    async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) {
+    /// Closes at most `most` unused sessions that `which` accepts, the longest unused first. Returns how many.
+    async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) -> usize {
         let gone: Vec<(String, Session)> = {
             let mut known = lock(&self.known);
             let unused = known.iter().filter(|(_, session)| session.uses == 0 && which(session));
@@ -107,9 +113,11 @@ impl Sessions {
             unused.sort();
             unused.into_iter().take(most).filter_map(|(_, id)| known.remove_entry(&id)).collect()
         };
+        let count = gone.len();
         for (id, session) in gone {
             self.end(id, session).await;
         }
+        count
     }
 
     /// Closes a session: no request finds it any more, and its calls end.
@@ -229,7 +237,7 @@ struct RecordingState {
     /// When the response was complete.
     over: Option<Instant>,
     /// Held until the response is complete and sent.
-    lasts: Option<(SessionLease, Option<mpsc::Sender<()>>)>,
+    lasts: Option<(SessionLease, Option<Arc<()>>)>,
     /// The latest reader and its next event. Others get none: their connection may have broken unnoticed.
     reader: Option<(u64, u64)>,
     readers: u64,
@@ -250,7 +258,7 @@ impl SessionLease {
         self,
         (request, first, body): (Arc<McpRequest>, Bytes, BoxBody<Bytes, Infallible>),
         knows: bool,
-        begun: Option<mpsc::Sender<()>>,
+        begun: Option<Arc<()>>,
     ) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let id = std::str::from_utf8(&first).ok()?.lines().find_map(|line| line.strip_prefix("id: "))?;
         let (place, number) = parse_event_id(id).map(|(place, number)| (place, number.to_owned()))?;
@@ -413,7 +421,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_kept_is_bounded_for_each_principal_and_found_in_its_session_alone() {
         let limiter = Arc::new(Limiter::new(1, 1));
-        let sessions = Sessions::new(limiter.clone());
+        let sessions = Sessions::new(limiter.clone(), false);
         for user in ["a", "b"] {
             let kept = sessions.reserve(user).await.expect("room");
             sessions.add(user, user, kept);
@@ -443,7 +451,7 @@ mod tests {
         const SHARE: usize = 64 << 20;
         const LONG: usize = 1 << 20;
         let limiter = Arc::new(Limiter::new(1, 1));
-        let sessions = Sessions::new(limiter.clone());
+        let sessions = Sessions::new(limiter.clone(), false);
         sessions.add("s", "a", sessions.reserve("a").await.expect("room"));
         let others = limiter.try_answer("a", SHARE - LONG).expect("room");
         for number in 0..3 {

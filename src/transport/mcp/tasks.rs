@@ -2,12 +2,13 @@
 //! server.
 
 use super::asking::{self, requests};
-use super::listed::Lists;
+use super::listed::ToolList;
 use super::results;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
 use crate::service::{CallRequest, Service, Sink};
 use crate::transport::answers::Payer;
+use crate::transport::lists::Lists;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
 use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
@@ -44,7 +45,7 @@ impl Tasks {
     /// Begins a task. It ends with the server. `user`: who it counts as; `kept`: the slot of its principal.
     pub fn begin(
         &self,
-        host: (Arc<Service>, Arc<Lists>),
+        host: (Arc<Service>, Arc<Lists<ToolList>>),
         (user, kept): (String, Permit),
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
@@ -79,7 +80,7 @@ impl Tasks {
 
 /// The call, again with each round of answers.
 async fn run(
-    (service, lists): (Arc<Service>, Arc<Lists>),
+    (service, lists): (Arc<Service>, Arc<Lists<ToolList>>),
     mut call: CallRequest,
     payer: &Payer,
     context: &TaskContext,
@@ -91,7 +92,7 @@ async fn run(
         let questions = match report.questions.take() {
             Some(questions) if report.error.is_none() => questions,
             _ => {
-                lists.find(&service, caller).rename(&mut report);
+                ToolList::find(&lists, &service, &caller).rename(&mut report);
                 return Ok(results::whole(report, payer).await);
             }
         };

@@ -63,13 +63,17 @@ impl Role {
     }
 }
 
-/// What a worker was started for: the shape, its resolved grants, the key of its module.
+/// What a worker was started for: the principal, the shape, its resolved grants, the key of its module.
 #[derive(PartialEq, Eq)]
 struct WorkerKey {
+    principal: String,
     shape: Arc<policy::Shape>,
     grants: ResolvedGrants,
     module: String,
 }
+
+/// How many workers may be idle at least: each waits for its own principal.
+const MIN_IDLE: usize = 16;
 
 /// The executor of WASI tools.
 pub struct Wasm {
@@ -87,7 +91,7 @@ impl Wasm {
         Wasm {
             launchers,
             library: Arc::new(library::Library::new(cache)),
-            idle: Arc::new(IdlePool::new(most)),
+            idle: Arc::new(IdlePool::new(most.max(MIN_IDLE))),
             // The service limits how many calls run in all.
             places: FairSemaphore::new(usize::MAX, most),
             waits: None,
@@ -138,7 +142,8 @@ impl Wasm {
             clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
-        let wanted = WorkerKey { shape: shape.clone(), grants, module: prepared.key };
+        let principal = context.principal.clone();
+        let wanted = WorkerKey { principal, shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
@@ -151,7 +156,8 @@ impl Wasm {
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let opening = Session::open(&self.launchers, shape, wanted.grants.clone(), &prepared.code);
+                    let (principal, grants) = (&wanted.principal, wanted.grants.clone());
+                    let opening = Session::open(&self.launchers, principal, shape, grants, &prepared.code);
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };

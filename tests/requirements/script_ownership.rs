@@ -183,7 +183,7 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
 #[test]
 fn a_manifest_that_becomes_wrong_keeps_what_it_owned() {
     let playground = owned(Who::ours());
-    put(&playground, "user_scripts/team/direct.py", "print(1)\n");
+    put(&playground, "user_scripts/team/direct.py", "print('{}')\n");
     let more = parameter("account", json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"}));
     let file = playground.path("tool-defs/fin.tool.json");
     define(&playground, "tool-defs/fin.tool.json", "fin:report", "team/direct.py", None, more);
@@ -192,9 +192,7 @@ fn a_manifest_that_becomes_wrong_keeps_what_it_owned() {
     let mut server = Server::start(&playground);
     let is_refused = |server: &mut Server| {
         let input = json!({"scriptPath": "team/direct.py", "inputData": {"account": "../../x"}});
-        let answer = server.called(PY, input);
-        eprintln!("{answer}");
-        kind(&answer) != "none"
+        kind(&server.called(PY, input)) != "none"
     };
     assert!(is_refused(&mut server));
     for typo in [own.replace("team/direct", "team/drect"), own.replace("\"handler\"", "\"handlr\""), "{".to_owned()] {

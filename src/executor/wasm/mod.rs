@@ -72,6 +72,12 @@ struct WorkerKey {
     module: String,
 }
 
+impl WorkerKey {
+    fn new(context: &Context, shape: &Arc<policy::Shape>, grants: ResolvedGrants, module: String) -> WorkerKey {
+        WorkerKey { principal: context.principal.clone(), shape: shape.clone(), grants, module }
+    }
+}
+
 /// How many workers may be idle at least: each waits for its own principal.
 const MIN_IDLE: usize = 16;
 
@@ -142,8 +148,7 @@ impl Wasm {
             clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
-        let principal = context.principal.clone();
-        let wanted = WorkerKey { principal, shape: shape.clone(), grants, module: prepared.key };
+        let wanted = WorkerKey::new(context, shape, grants, prepared.key);
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
@@ -156,8 +161,8 @@ impl Wasm {
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let (principal, grants) = (&wanted.principal, wanted.grants.clone());
-                    let opening = Session::open(&self.launchers, principal, shape, grants, &prepared.code);
+                    let (from, grants) = (&self.launchers, wanted.grants.clone());
+                    let opening = Session::open(from, &context.principal, shape, grants, &prepared.code);
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };

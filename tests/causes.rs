@@ -108,6 +108,26 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
     assert!(answered > 0 && refused > 0, "{answered} answered, {refused} refused");
 }
 
+/// With fewer than it needs at all it says so, whatever it is asked.
+#[test]
+fn a_host_with_almost_no_descriptors_names_the_limit() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for verb in [&["list"][..], &["doctor"], &["call", "esc:none", "--json"], &["serve", "--http", "127.0.0.1:0"]] {
+        for (files, is_enough) in [(8, false), (20, false), (1024, true)] {
+            let mut few = playground.outside("/usr/bin/prlimit");
+            few.arg(format!("--nofile={files}:{files}"));
+            let mut host = playground.host_by(few);
+            host.args(verb).stdin(Stdio::null());
+            if is_enough && verb[0] == "serve" {
+                continue;
+            }
+            let ended = finish(host, b"");
+            assert_eq!(ended.stderr.contains("raise `ulimit -n`"), !is_enough, "{verb:?} {files}: {ended:?}");
+            assert!(is_enough || ended.code == Some(4) && !ended.stderr.contains("panicked"), "{verb:?}: {ended:?}");
+        }
+    }
+}
+
 /// A tool gives way to its host, however nice that one is itself.
 #[test]
 fn tools_are_nicer_than_their_host() {

@@ -164,6 +164,10 @@ fn a_server_that_is_killed_leaves_nothing() {
             }
             std::thread::sleep(Duration::from_millis(100 * (round + 1)));
             let host = server.child.id();
+            // A keeper that somebody stopped ends as well.
+            for (pid, _) in processes_of("toolhost-launcher").iter().filter(|(pid, _)| parent_of(*pid) == Some(host)) {
+                signal(*pid, Signal::SIGSTOP);
+            }
             server.child.kill().unwrap();
             server.child.wait().unwrap();
             playground.assert_quiet(&format!("{who:?}: killed in round {round}"));
@@ -208,6 +212,35 @@ fn grants_are_looked_at_anew_for_each_call() {
     fs::remove_file(own.join("data")).unwrap();
     fs::rename(own.join("fresh"), own.join("data")).unwrap();
     call("new");
+}
+
+/// What was stopped while it was idle begins no call, so another takes its place: the call does not wait for its limit.
+#[cfg(feature = "wasi")]
+#[test]
+fn a_stopped_idle_launcher_or_worker_is_replaced() {
+    let playground = playground(Who::ours());
+    playground.tool("module", "wasm", crate::modules::GOOD, json!({"execution": {"timeoutMs": 60_000}}));
+    playground.settle();
+    assert_eq!(playground.call("esc:module", "{}").out["outputData"], 1, "it is compiled");
+    let mut server = Server::start(&playground);
+    for marker in ["toolhost-launcher", "toolhost-wasm-worker"] {
+        assert_eq!(words(&server.called("esc:module", json!({}))), "1");
+        let good = server.called("esc:good", json!({"n": 7}));
+        assert_eq!(good["result"]["structuredContent"]["n"], 7, "{good}");
+        let host = server.child.id();
+        let is_below = |pid: u32| std::iter::successors(Some(pid), |pid| parent_of(*pid)).any(|pid| pid == host);
+        let stopped: Vec<u32> =
+            processes_of(marker).into_iter().map(|(pid, _)| pid).filter(|pid| is_below(*pid)).collect();
+        assert!(!stopped.is_empty(), "{marker}");
+        stopped.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
+        let is_stopped = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+        wait_for("they are stopped", || stopped.iter().all(is_stopped));
+        assert_eq!(words(&server.called("esc:module", json!({}))), "1", "{marker}");
+        let good = server.called("esc:good", json!({"n": 8}));
+        assert_eq!(good["result"]["structuredContent"]["n"], 8, "{marker}: {good}");
+    }
+    let waited = playground.records().iter().filter_map(|record| record["usage"]["wallMs"].as_u64()).max();
+    assert!(waited.is_some_and(|waited| waited < 20_000), "{waited:?}");
 }
 
 /// Killing the launchers of idle tools costs the next call a start, but causes no error.

@@ -11,7 +11,7 @@ use crate::executor::remote::Remote;
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
-use crate::sandbox::{identity, limits};
+use crate::sandbox::identity;
 use crate::service::runlog;
 use crate::service::{self, Collector, Components, Executors, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -362,11 +362,6 @@ pub fn with_service<T>(
 /// Makes a service that is ready for calls. `waits` is called when a call waits for a compiler.
 pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
     let launchers = &Arc::new(launchers);
-    let (least, now) = limits::open_files();
-    if now < least {
-        let words = format!("this host may open {now} files, and a call needs at least {least}: raise `ulimit -n`");
-        return Err(Refusal::new(Exit::Host, words).into());
-    }
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();

@@ -25,6 +25,7 @@ pub mod words;
 
 use crate::base::text;
 use crate::executor::process::settle;
+use crate::sandbox::limits;
 use crate::service::runlog;
 use clap::{Parser, Subcommand};
 use refusal::{Exit, Refusal};
@@ -126,6 +127,12 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    // Before anything that opens files: with too few, what fails first would be a thread of the runtime, in panic.
+    let (least, now) = limits::open_files();
+    if now < least {
+        let words = format!("this host may open {now} files, and needs at least {least}: raise `ulimit -n`");
+        return Err(Refusal::new(Exit::Host, words).into());
+    }
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {
         Verb::Call(args) => call::run(&settings, args),

@@ -31,6 +31,8 @@ pub struct Context {
     /// UUID v7 of the call.
     pub id: String,
     pub user: String,
+    /// Who authenticated, and pays for the call.
+    pub principal: String,
     /// Cancelling it kills and reaps; so does dropping the future.
     pub cancel: CancellationToken,
     /// When the call was admitted to run. Its time limit starts here.
@@ -50,9 +52,11 @@ pub struct Context {
 impl Context {
     /// A call that begins now, without a trace, a ledger or a gate.
     pub fn new(id: impl Into<String>, user: impl Into<String>, traffic: Arc<Mutex<Traffic>>) -> Context {
+        let user = user.into();
         Context {
             id: id.into(),
-            user: user.into(),
+            principal: user.clone(),
+            user,
             cancel: CancellationToken::new(),
             started_at: Instant::now(),
             ran: Arc::default(),

@@ -360,10 +360,18 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
             warnings.insert(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
             let note = "its old definition stays loaded until this is corrected";
             report.problems.push(Problem::new(Severity::Note, first.code, "", note));
-            found.claims.retain(|claim| claim.manifest != file);
             keep(&file, found);
         }
     }
+    // A manifest that cannot be loaded owns what its text names now, and what it owned before.
+    let broken: BTreeSet<PathBuf> = found.claims.iter().map(|claim| claim.manifest.clone()).collect();
+    let loaded =
+        old.tools.iter().map(|tool| &tool.site).filter_map(|site| {
+            Some(Claim { manifest: site.manifest.clone(), scripts: Some(vec![site.script.clone()?]) })
+        });
+    let before = loaded.chain(old.claims.iter().cloned()).filter(|claim| broken.contains(&claim.manifest));
+    let claims: BTreeSet<Claim> = std::mem::take(&mut found.claims).into_iter().chain(before).collect();
+    found.claims = claims.into_iter().collect();
     warnings.into_iter().collect()
 }
 

@@ -128,7 +128,7 @@ pub enum Status {
 }
 
 /// The scripts of a manifest that is not loaded: what it would request or deny is not known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     pub manifest: PathBuf,
     /// Scripts that it names, and folders in which any script may be its own. `None`: it may not be read, so that any

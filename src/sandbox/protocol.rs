@@ -84,6 +84,9 @@ pub enum Executable {
 #[serde(rename_all = "camelCase")]
 pub struct Setup {
     pub identity: Identity,
+    /// Whose calls the launcher serves; only the host reads it.
+    #[serde(skip)]
+    pub principal: String,
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<StagedFolder>,

@@ -40,6 +40,14 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(adopt(fd as RawFd))
 }
 
+/// How many bytes that were written here the other end has not taken yet: of a socket TIOCOUTQ, of a pipe FIONREAD.
+pub fn untaken_bytes(fd: BorrowedFd, request: libc::Ioctl) -> libc::c_int {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: both requests write one int.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut bytes) };
+    if done < 0 { 0 } else { bytes }
+}
+
 /// What wait4(2) reports of a child.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExitReport {

@@ -154,7 +154,7 @@ fn cgroup() {
     };
     let script = "/usr/bin/python3 -S -E -c 'a = bytearray(200 << 20); print(len(a))'";
     assert_eq!(attack(script, &[PATH], |_| {}).0, 0, "control");
-    let group = groups.make(64 * MIB, 16).expect("a group");
+    let group = groups.make("", 64 * MIB, 16).expect("a group");
     let files = group.descriptors().iter().map(|f| f.try_clone_to_owned().expect("dup")).collect();
     let mut counters = cgroup::Counters::from(groups.version(), files).expect("counters");
     counters.begin().expect("its counters");

@@ -61,6 +61,11 @@ impl Ledger {
         granted.by(script).or(earlier).map_or(Ok(()), |who| Err(planted(&who)))
     }
 
+    /// Whether the ledger can be read, which each call must do.
+    pub fn check(&self) -> Result<(), Fault> {
+        self.read(|_| ())
+    }
+
     fn read<T>(&self, take: impl FnOnce(&KnownPlaces) -> T) -> Result<T, Fault> {
         let mut known = lock(&self.known);
         known.refresh(&self.path).map_err(|e| {

@@ -410,7 +410,7 @@ impl Service {
         let trace = record.context().map(TraceContext::sent).unwrap_or_default();
         let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.components.audit.clone()));
         let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
-        executor::Context { started_at, gate, trace, ledger, ..context }
+        executor::Context { principal: record.principal().to_owned(), started_at, gate, trace, ledger, ..context }
     }
 }
 

@@ -233,6 +233,13 @@ impl Service {
         self.decisions().map(drop)
     }
 
+    /// Why every call would be refused now, if so: what each call needs before it looks at its tool.
+    pub fn accepts_calls(&self) -> Result<(), Fault> {
+        self.ready()?;
+        self.components.audit.open()?;
+        self.components.audit.ledger().check()
+    }
+
     /// What a tool requests, is allowed and gets, if it were called now; and the denials of its last calls.
     pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
         let decisions = self.decisions()?;

@@ -134,6 +134,60 @@ fn other_calls_are_in_time_beside_spinners() {
     });
 }
 
+/// P15: the CPU is shared by principals. The same spinners of the principal itself are the control.
+#[test]
+fn one_callers_spinners_leave_another_its_share() {
+    if !is_root() {
+        return skipped(1, "shares of principals need a cgroup with CPU control");
+    }
+    let playground = Playground::new(Who::Root, "/var/tmp");
+    let n = json!({"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "integer"}}});
+    let spins = json!({"parameters": n, "limits": {"cpuMs": 60_000}, "execution": {"timeoutMs": 100_000}});
+    let work = "import json, time\nbegan, spent = time.time(), time.process_time()\n\
+                while time.process_time() < spent + 0.1:\n    pass\nprint(json.dumps(time.time() - began))\n";
+    let spin = playground.tool("spin", "python", SPINNERS, spins).join("main.py").display().to_string();
+    playground.tool("work", "python", work, json!({"execution": {"timeoutMs": 100_000}}));
+    playground.settle();
+    let callers = ["loud", "quiet"].map(|name| crate::http::caller(name, "")).concat();
+    crate::http::write_callers(&playground, &callers);
+    let (web, [loud, quiet]) = crate::http::Web::for_callers(&playground, ["loud", "quiet"]);
+    // How long a tenth of a second of work takes a caller.
+    let took = |who: &str| {
+        let worked = || web.call("esc:work", &json!({}), &[who]).json()["outputData"].as_f64().unwrap();
+        (0..3).map(|_| worked()).fold(f64::MAX, f64::min)
+    };
+    let (calls, each) = (6, 10);
+    let body = json!({"n": each, "s": 90}).to_string();
+    let path = "/v1/tools/esc:spin/calls";
+    let spinning: Vec<TcpStream> = (0..calls).map(|_| web.send("POST", path, &[&loud], &body)).collect();
+    wait_for("the spinners spin", || processes_of(&spin).len() >= calls * each);
+    let (other, same) = (took(&quiet), took(&loud));
+    assert!(same > 2.0 * other, "{other} s beside another's spinners, {same} s beside its own");
+    // The groups of its calls lie in one group, which goes with the last of them.
+    let groups = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let all: BTreeSet<PathBuf> = processes_of(&spin)
+        .iter()
+        .flat_map(|(pid, _)| {
+            let found = groups(*pid);
+            let cpu =
+                found.lines().filter(|line| line.contains(":cpu:") || line.contains("cpu,") || line.starts_with("0::"));
+            cpu.filter(|line| line.contains("/toolhost/"))
+                .map(|line| PathBuf::from(line.rsplit(':').next().unwrap()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let above: BTreeSet<_> = all.iter().map(|group| group.parent().unwrap()).collect();
+    assert!(all.len() == calls && above.len() == 1, "{all:?}");
+    drop(spinning);
+    let mut web = web;
+    web.signal(Signal::SIGTERM);
+    web.ended(PATIENCE).unwrap();
+    let root = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"]
+        .map(|mount| above.iter().map(|group| PathBuf::from(format!("{mount}{}", group.display()))).collect::<Vec<_>>())
+        .concat();
+    wait_for("it is gone", || root.iter().all(|group| !group.exists()));
+}
+
 /// The control: what a fifth of the spinners do to a program beside them, outside of any group. They would keep the
 /// test above waiting as well.
 fn spinners_outside_keep_others_waiting() {

@@ -117,6 +117,10 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
         unserved(&playground, &[&address], 4, "something other than a socket lies there");
+        let folder = fs::File::open(path.parent().unwrap()).unwrap();
+        folder.lock().unwrap();
+        let holder = format!("pid {} (", std::process::id());
+        unserved(&playground, &[&address], 4, &holder);
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     });
 }

@@ -233,17 +233,21 @@ fn neither_a_redirect_nor_the_lease_of_another_call_leads_to_a_host() {
         let evil = |line: &String| line.contains("evil.example.net HTTP") || line.contains("45.20.0.2");
         assert!(!heard.iter().any(evil), "{heard:?}");
 
-        // One call learns an address; another uses it without asking for the name.
+        // One call learns an address; another uses it without asking for the name, and sees none of its connections.
         let script = "import json,socket,sys\ninput=json.load(sys.stdin); got='reset'\n\
+            def seen():\n all=[l.split() for f in ('tcp','tcp6') for l in open('/proc/net/'+f).readlines()[1:]]\n \
+            return [l[2] for l in all if l[3]!='0A']\nbefore=seen()\n\
             at=socket.gethostbyname('a.wild.example') if 'ask' in input else input['use']\n\
             try:\n s=socket.create_connection((at,80),5); s.settimeout(5)\n \
             s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.wild.example\\r\\n\\r\\n'); got=s.recv(12).decode() or 'closed'\n\
-            except OSError: pass\nprint(json.dumps({'at': at, 'got': got}))\n";
+            except OSError: pass\nprint(json.dumps({'at': at, 'got': got, 'before': before, 'now': seen()}))\n";
         world.tool("two", "python", script, &["*.wild.example"], &allow("*.wild.example"));
         let mut server = Server::of(world.host());
         let mut call = |input: Value| server.called("esc:two", input)["result"]["structuredContent"].clone();
         let first = call(json!({"ask": true}));
         assert_eq!(first["got"], "HTTP/1.1 200", "control: {first}");
-        assert_eq!(call(json!({"use": first["at"]}))["got"], "reset", "{first}");
+        assert_ne!(first["now"], json!([]), "control: a call sees its own");
+        let second = call(json!({"use": first["at"]}));
+        assert_eq!((&second["got"], &second["before"]), (&json!("reset"), &json!([])), "{first} {second}");
     });
 }

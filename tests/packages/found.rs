@@ -292,6 +292,46 @@ fn every_report_says_what_decides() {
 }
 
 #[test]
+fn a_file_that_a_tool_could_write_is_no_credential_of_an_index() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let lock = format!("six==1.16.0 {HASH}\n");
+    let inner = "python = { index = \"inner\", why = \"w\" }";
+    put(&playground, "keyed", "python", &[("requirements.txt", &lock)], Some(inner));
+    let key = playground.path("keys/k");
+    fs::create_dir_all(key.parent().unwrap()).unwrap();
+    fs::write(&key, "a secret of 8 bytes").unwrap();
+    let tree = format!("{}/**", key.parent().unwrap().display());
+    let writes = json!({"securityContext": {"fileAccess": {"allowWrite": [tree]}}});
+    playground.tool(
+        "writer",
+        "python",
+        &format!("open('{}', 'w').write('planted key')\nprint(1)\n", key.display()),
+        writes,
+    );
+    playground.allow("writer", "esc:writer", &["./**"], &[&tree]);
+    playground.settle();
+    let config = playground.path("home/.config/toolhost/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let configure = || {
+        let url = "https://pypi.example/simple";
+        let text = format!("credential = {{ from = \"file:{}\" }}", key.display());
+        fs::write(&config, format!("[indexes.inner]\npython = {{ url = \"{url}\", {text} }}\n")).unwrap();
+        super::settle(&playground);
+        std::os::unix::fs::chown(&key, playground.who.uid(), playground.who.uid()).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    configure();
+    // The control: the credential is read, and there is no such index.
+    unavailable(&playground, "keyed", "DependencyError: could not be fetched");
+    fs::remove_file(&config).unwrap();
+    super::settle(&playground);
+    playground.expect("esc:writer", "{}", "ok 1");
+    fs::remove_file(playground.path("sandbox-policies/writer.policy.toml")).unwrap();
+    configure();
+    unavailable(&playground, "keyed", "SecurityError: comes from a file that a tool could write");
+}
+
+#[test]
 fn the_configuration_says_what_an_index_is() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let inner = "python = { index = \"inner\", why = \"w\" }";

@@ -179,6 +179,38 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
     by_path("../../x", "ok");
 }
 
+/// A running server reads a manifest that now names another script than the one it owned, by mistake.
+#[test]
+fn a_manifest_that_becomes_wrong_keeps_what_it_owned() {
+    let playground = owned(Who::ours());
+    put(&playground, "user_scripts/team/direct.py", "print('{}')\n");
+    let more = parameter("account", json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"}));
+    let file = playground.path("tool-defs/fin.tool.json");
+    define(&playground, "tool-defs/fin.tool.json", "fin:report", "team/direct.py", None, more);
+    playground.settle();
+    let own = fs::read_to_string(&file).unwrap();
+    let mut server = Server::start(&playground);
+    let is_refused = |server: &mut Server| {
+        let input = json!({"scriptPath": "team/direct.py", "inputData": {"account": "../../x"}});
+        kind(&server.called(PY, input)) != "none"
+    };
+    assert!(is_refused(&mut server));
+    for typo in [own.replace("team/direct", "team/drect"), own.replace("\"handler\"", "\"handlr\""), "{".to_owned()] {
+        fs::write(&file, &typo).unwrap();
+        playground.settle();
+        server.hang_up();
+        // A second tool shows that the server has read both.
+        let other = format!("esc__seen{}", typo.len());
+        playground.tool(&other[5..], "python", "print(1)\n", json!({}));
+        playground.settle();
+        server.reload("it was read", |server| server.names().contains(&other));
+        assert!(is_refused(&mut server), "{typo}");
+    }
+    // The control.
+    fs::remove_file(&file).unwrap();
+    server.reload("nobody owns it", |server| !is_refused(server));
+}
+
 /// A script that a call names answers to the parameters of every manifest that it belongs to.
 #[test]
 fn a_script_run_by_path_answers_to_its_own_parameters() {

@@ -1,6 +1,6 @@
 //! One call of a ready launcher. Writing its input, reading its output, dialling and waiting run concurrently.
 
-use super::launcher::{CallInput, Launcher, LauncherError, Pipes, lost};
+use super::launcher::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost};
 use super::relay::Relay;
 use crate::base::lock;
 use crate::egress::Traffic;
@@ -123,9 +123,16 @@ impl Ready {
         let over = async {
             tokio::select! { () = over.notified() => {}, () = self.attend(traffic, cpu_limit) => {} }
         };
-        tokio::pin!(over);
+        let accepting = tokio::time::sleep(ACCEPTING);
+        tokio::pin!(over, accepting);
         loop {
             tokio::select! {
+                () = &mut accepting, if self.launcher.was_idle && !accepting.is_elapsed() => {
+                    if !killed && self.launcher.is_behind() {
+                        return Err(LauncherError::Gone);
+                    }
+                    continue;
+                }
                 ended = self.launcher.wait() => return match ended {
                     // The unread message may be `Kill`, not `Start`, so the tool may have run.
                     Err(LauncherError::Gone) if killed => Err(lost("while it ended a call").into()),

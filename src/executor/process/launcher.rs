@@ -26,12 +26,16 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
+/// How long an idle launcher or worker may take to accept a call. One that was stopped accepts none.
+pub const ACCEPTING: Duration = Duration::from_secs(2);
 /// Time limit of a start.
 const START: Duration = Duration::from_secs(10);
 
-/// What our own roles need beyond the shape.
+/// What a launcher needs beyond the shape: its principal, and what our own roles need.
 #[derive(Clone, Debug, Default)]
 pub struct RoleNeeds {
+    /// Whose calls the launcher serves: no other principal's calls get it, since its share of the CPU is theirs.
+    pub principal: String,
     pub memory: u64,
     pub processes: u64,
     pub outlives_calls: bool,
@@ -85,6 +89,7 @@ pub fn set_up(
     }
     Setup {
         identity: ANY_IDENTITY,
+        principal: extra.principal.clone(),
         roots: shape.runtime.roots.clone(),
         mounts: resolved.mounts,
         stages: resolved.stages,
@@ -145,6 +150,8 @@ pub struct Launcher {
     pub sockets: Vec<OwnedFd>,
     /// Whether the launcher ends with its next call.
     pub last: bool,
+    /// Whether it waited since an earlier call, and may have been stopped meanwhile.
+    pub was_idle: bool,
 }
 
 /// What a call gives its launcher beside the pipes.
@@ -190,6 +197,11 @@ fn broken(what: &str, error: &io::Error) -> Fault {
     })
 }
 
+/// The fault of a process that could not be made, since some limit allows no more.
+fn no_process(what: &str, error: &io::Error) -> Option<Fault> {
+    (error.raw_os_error() == Some(nix::libc::EAGAIN)).then(|| crate::sandbox::limits::no_process(what))
+}
+
 /// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
 pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
     match Errno::from_raw(error.raw_os_error()?) {
@@ -216,7 +228,8 @@ pub enum LauncherError {
 impl LauncherError {
     /// A wall that could not be raised, unless this host itself is the reason.
     pub fn wall(problem: Problem) -> LauncherError {
-        let ours = failure_of_host(&problem.what, &problem.error());
+        let (what, error) = (&problem.what, problem.error());
+        let ours = failure_of_host(what, &error).or_else(|| no_process(what, &error));
         ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
     }
 }
@@ -267,7 +280,7 @@ impl Process {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|e| broken("starting it", &e))?;
+            .map_err(|e| no_process("starting a launcher", &e).unwrap_or_else(|| broken("starting it", &e)))?;
         let mut process =
             Process { control: None, keeper: Some(keeper), group: None, counted: Some(Counted::by(&ALIVE)) };
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
@@ -288,7 +301,7 @@ impl Process {
 impl Launcher {
     pub fn new(process: Process, setup: Setup) -> Launcher {
         let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
-        Launcher { process, walls, setup, before, sockets, last: false }
+        Launcher { process, walls, setup, before, sockets, last: false, was_idle: false }
     }
 
     /// Turns a waiting process into a launcher for this set-up.
@@ -369,6 +382,14 @@ impl Launcher {
     pub fn waits(&self) -> bool {
         let Some(control) = &self.process.control else { return false };
         poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
+    }
+
+    /// Whether the launcher has not taken every message yet.
+    pub fn is_behind(&self) -> bool {
+        self.process
+            .control
+            .as_ref()
+            .is_some_and(|control| crate::sandbox::untaken_bytes(control.as_fd(), nix::libc::TIOCOUTQ) > 0)
     }
 
     /// CPU time of the launcher's calls so far, ms. `None`: no cgroup counts it.

@@ -11,7 +11,7 @@ mod scripts;
 #[cfg(feature = "wasi")]
 pub(super) use call::Ready;
 #[cfg(feature = "wasi")]
-pub(super) use launcher::{CallInput, RoleNeeds};
+pub(super) use launcher::{ACCEPTING, CallInput, RoleNeeds};
 pub use launcher::{LauncherError, settle};
 pub use pool::Launchers;
 #[cfg(feature = "wasi")]

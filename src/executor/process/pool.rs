@@ -98,7 +98,7 @@ impl Launchers {
         while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
             // A launcher that was killed meanwhile is skipped.
             if ready.waits() {
-                ready.launcher.before = before;
+                (ready.launcher.before, ready.launcher.was_idle) = (before, true);
                 return Ok(ready);
             }
         }
@@ -107,7 +107,7 @@ impl Launchers {
         let (mut launcher, relay) = match served {
             None => (starting.await?, None),
             Some(served) => {
-                let (mut launcher, relay) = tokio::try_join!(starting, self.start_relay(shape))?;
+                let (mut launcher, relay) = tokio::try_join!(starting, self.start_relay(shape, extra))?;
                 let sockets = std::mem::take(&mut launcher.sockets);
                 let relay = Relay::serve(relay, served, sockets, shape.tool.clone(), self.proxy.clone()).await?;
                 (launcher, Some(relay))
@@ -130,7 +130,12 @@ impl Launchers {
         setup.identity = lease.identity;
         let (memory, processes) = (setup.limits.get(Limit::MemoryBytes), setup.limits.get(Limit::Processes));
         let no_group = |e| LauncherError::wall(Problem::from_wall("cgroup", "making a group")(e));
-        let group = self.groups.as_ref().map(|groups| groups.make(memory, processes)).transpose().map_err(no_group)?;
+        let group = self
+            .groups
+            .as_ref()
+            .map(|groups| groups.make(&setup.principal, memory, processes))
+            .transpose()
+            .map_err(no_group)?;
         if let (Some(group), true) = (&group, has_sockets) {
             group.charge_sockets(memory).map_err(no_group)?;
         }
@@ -143,8 +148,9 @@ impl Launchers {
     }
 
     /// The process of a relay for this shape, and the socket to it.
-    async fn start_relay(&self, shape: &Shape) -> Result<(Launcher, OwnedFd), LauncherError> {
-        let (bare, extra) = relay::confinement(shape);
+    async fn start_relay(&self, shape: &Shape, tool: &RoleNeeds) -> Result<(Launcher, OwnedFd), LauncherError> {
+        let (bare, relay) = relay::confinement(shape);
+        let extra = RoleNeeds { principal: tool.principal.clone(), ..relay };
         let version = self.groups.as_ref().map(cgroup::Cgroups::version);
         let setup = set_up(&bare, grants::ResolvedGrants::default(), &extra, version);
         let process = self.start(setup, true).await?;

@@ -114,7 +114,8 @@ impl Scripts {
         });
         let clock = Clock::new(context.map_or(started, |context| context.started_at), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
-        let extra = RoleNeeds { own_source: source.is_some(), ..RoleNeeds::default() };
+        let principal = context.map(|context| context.principal.clone()).unwrap_or_default();
+        let extra = RoleNeeds { principal, own_source: source.is_some(), ..RoleNeeds::default() };
         let brings = CallInput { source, environment: Some(&per_call.env), fd3: None };
         let mut again = true;
         let (ready, finished) = loop {

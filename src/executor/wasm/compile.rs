@@ -138,7 +138,9 @@ pub async fn run(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     let Module { file, bytes, digest } = module;
     let allowed = CompileLimits::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
-    let child = Child::start(launchers, (&shape, ResolvedGrants::default()), Role::Compile, file.into(), (0, 0));
+    // Any principal's call may wait for this module, so the host itself pays.
+    let given = (&shape, ResolvedGrants::default());
+    let child = Child::start(launchers, "", given, Role::Compile, file.into(), (0, 0));
     let mut child = child.await.map_err(Failure::Failed)?;
     let entry_point = tool.entry_point.clone();
     let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };

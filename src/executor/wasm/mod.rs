@@ -63,13 +63,23 @@ impl Role {
     }
 }
 
-/// What a worker was started for: the shape, its resolved grants, the key of its module.
+/// What a worker was started for: the principal, the shape, its resolved grants, the key of its module.
 #[derive(PartialEq, Eq)]
 struct WorkerKey {
+    principal: String,
     shape: Arc<policy::Shape>,
     grants: ResolvedGrants,
     module: String,
 }
+
+impl WorkerKey {
+    fn new(context: &Context, shape: &Arc<policy::Shape>, grants: ResolvedGrants, module: String) -> WorkerKey {
+        WorkerKey { principal: context.principal.clone(), shape: shape.clone(), grants, module }
+    }
+}
+
+/// How many workers may be idle at least: each waits for its own principal.
+const MIN_IDLE: usize = 16;
 
 /// The executor of WASI tools.
 pub struct Wasm {
@@ -87,7 +97,7 @@ impl Wasm {
         Wasm {
             launchers,
             library: Arc::new(library::Library::new(cache)),
-            idle: Arc::new(IdlePool::new(most)),
+            idle: Arc::new(IdlePool::new(most.max(MIN_IDLE))),
             // The service limits how many calls run in all.
             places: FairSemaphore::new(usize::MAX, most),
             waits: None,
@@ -138,7 +148,7 @@ impl Wasm {
             clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
-        let wanted = WorkerKey { shape: shape.clone(), grants, module: prepared.key };
+        let wanted = WorkerKey::new(context, shape, grants, prepared.key);
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
@@ -151,7 +161,8 @@ impl Wasm {
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let opening = Session::open(&self.launchers, shape, wanted.grants.clone(), &prepared.code);
+                    let (from, grants) = (&self.launchers, wanted.grants.clone());
+                    let opening = Session::open(from, &context.principal, shape, grants, &prepared.code);
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };

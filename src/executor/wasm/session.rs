@@ -10,7 +10,7 @@ use crate::base::mask::Hidden;
 use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
-use crate::executor::process::{CallInput, Launchers, Ready, RoleNeeds};
+use crate::executor::process::{ACCEPTING, CallInput, Launchers, Ready, RoleNeeds};
 use crate::executor::{Artifact, WallState, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
@@ -18,11 +18,11 @@ use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use crate::sandbox::grants::ResolvedGrants;
 use crate::sandbox::protocol::{Killed, Mount};
 use crate::sandbox::written::WriteWatch;
-use crate::sandbox::{Totals, limits};
+use crate::sandbox::{Totals, limits, untaken_bytes};
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -79,12 +79,14 @@ impl Child {
     /// that the role needs beyond the limits of the shape.
     pub async fn start(
         launchers: &Launchers,
+        principal: &str,
         (shape, grants): (&Shape, ResolvedGrants),
         role: Role,
         handed: OwnedFd,
         own: (u64, u64),
     ) -> Result<Child, Fault> {
         let extra = RoleNeeds {
+            principal: principal.to_owned(),
             memory: own.0,
             processes: own.1,
             own_source: false,
@@ -166,6 +168,7 @@ impl Session {
     /// Starts a worker for `shape` and has it load `code`.
     pub async fn open(
         launchers: &Launchers,
+        principal: &str,
         shape: &Shape,
         grants: ResolvedGrants,
         code: &Content,
@@ -175,7 +178,7 @@ impl Session {
         let memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
         let lookups = if shape.network.hosts().is_empty() { 0 } else { LOOKUPS as u64 };
         let own = (memory, WORKER_THREADS + lookups);
-        let child = Child::start(launchers, (shape, grants), Role::Worker, handed, own).await?;
+        let child = Child::start(launchers, principal, (shape, grants), Role::Worker, handed, own).await?;
         let mut walls = child.ready.launcher.walls.to_vec();
         walls.push(WallState {
             name: "wasm".to_owned(),
@@ -231,9 +234,11 @@ impl Session {
             Ok(Err(_)) => return Err(SessionError::NotStarted),
             Err(_) => return Err(SessionError::TimedOut),
         }
-        let Child { ready, from, .. } = &mut self.child;
+        let Child { ready, from, to } = &mut self.child;
         let answered = async {
             tokio::select! {
+                // The worker still has not read the order, so it was stopped while it was idle.
+                () = is_stopped(to.as_ref()), if self.calls > 1 => Err(io::ErrorKind::NotConnected.into()),
                 answered = answer(from, self.calls, self.most, sinks) => answered,
                 () = ready.attend(traffic, self.cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
             }
@@ -245,10 +250,19 @@ impl Session {
         }
         match answered {
             Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(e)) if e.kind() == io::ErrorKind::NotConnected => Err(SessionError::NotStarted),
             Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Err(SessionError::Died(self.child.limit().await)),
             Ok(Err(e)) => Err(SessionError::InvalidMessage(e)),
             Err(_) => Err(SessionError::TimedOut),
         }
+    }
+}
+
+/// Returns if the worker did not read an order in time; else never.
+async fn is_stopped(to: Option<&Sender>) {
+    tokio::time::sleep(ACCEPTING).await;
+    if !to.is_some_and(|to| untaken_bytes(to.as_fd(), nix::libc::FIONREAD) > 0) {
+        std::future::pending().await
     }
 }
 

@@ -67,8 +67,9 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     sys::close_range(3, false).map_err(Problem::from_wall("descriptors", "close_range(2)"))?;
     sys::reset_signals();
     crate::sandbox::limits::no_core();
-    // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
-    let _ = nix::unistd::setsid();
+    // The keeper has a group of its own in the session of its host: no signal from a terminal reaches it, and if it is
+    // stopped when the host ends, the kernel wakes it and ends it (setpgid(2), orphaned process groups).
+    let _ = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
@@ -79,6 +80,8 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     namespaces::enter(identity.pooled)?;
     network::raise().map_err(Problem::from_wall("network", "unshare(CLONE_NEWNET)"))?;
     let Some(launcher) = sys::fork().map_err(Problem::from_wall("namespaces", "fork(2)"))? else {
+        // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
+        let _ = nix::unistd::setsid();
         // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before its launcher ends.
         let served = serve(control, identity, owner);
         drop(lock);
@@ -117,7 +120,13 @@ struct Launcher<'a> {
     init: OwnedFd,
 }
 
+/// The launcher ends with its keeper, even while it is stopped.
+fn end_with_keeper() -> Result<(), Problem> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io("prctl(PR_SET_PDEATHSIG)"))
+}
+
 fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> Result<(), Problem> {
+    end_with_keeper()?;
     let abi = sys::landlock_abi();
     if abi < 1 {
         return Err(Problem::from_wall("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
@@ -170,6 +179,15 @@ fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
 
 fn counting(errno: Errno) -> Problem {
     Problem::from_wall("limits", "counting what the call wrote")(errno)
+}
+
+/// What /proc shows of a call. `None`: a process of a program that may be run but not read shows nothing of itself
+/// (proc(5)), so it counts as the most.
+fn shown<T>(look: Result<T, Errno>) -> Result<Option<T>, Problem> {
+    match look {
+        Err(Errno::EACCES | Errno::EPERM) => Ok(None),
+        look => look.map(Some).map_err(Problem::from_wall("cgroup", "reading /proc of the call")),
+    }
 }
 
 /// What the host sent for one call.
@@ -314,6 +332,8 @@ impl Launcher<'_> {
             status: told.as_raw_fd(),
         });
         let spawned = identity::with_pool_id(self.setup.identity, || spawn::spawn(&plan))?;
+        // A change of ids resets it (prctl(2)).
+        end_with_keeper()?;
         let (pid, pidfd) = spawned?;
         // `given` is dropped here: now only the tool holds its ends of the pipes, so the host sees them close.
         Ok(Spawned { pid, pidfd, status, written, recorder })
@@ -408,20 +428,19 @@ impl Launcher<'_> {
         scratch: &Scratch,
         deadline: Option<Instant>,
     ) -> Result<(Option<Killed>, u64), Problem> {
-        let failed = Problem::from_wall("cgroup", "reading /proc of the call");
         let limits = &self.setup.limits;
         let allowed = limits.get(Limit::MemoryBytes);
         let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
                 let seen = counters.read_usage()?;
                 let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
-                let locks = sampler.descriptors.locks(pids, seen.cpu_ms, allowed).map_err(failed)?;
-                (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
+                let locks = shown(sampler.descriptors.locks(pids, seen.cpu_ms, allowed))?;
+                (seen.oom_kills > 0 || locks.is_none_or(|locks| locks > allowed), seen.cpu_ms, 0)
             }
             None => {
                 let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.has_message();
-                let look = sampler.look(scratch.fill()?.0, allowed, must_end).map_err(failed)?;
-                (look.bytes > allowed, look.cpu_ms, look.sessions)
+                let look = shown(sampler.look(scratch.fill()?.0, allowed, must_end))?;
+                look.map_or((true, 0, 0), |look| (look.bytes > allowed, look.cpu_ms, look.sessions))
             }
         };
         let killed = match () {

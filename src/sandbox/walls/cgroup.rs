@@ -9,11 +9,11 @@ use crate::sandbox::protocol::{Problem, ProblemKind};
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Weak};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -29,8 +29,15 @@ pub struct Cgroups {
     /// v1: the folders of memory, pids, cpuacct (counts CPU) and, if it is another hierarchy, cpu (distributes CPU).
     /// v2: one folder for all.
     folders: Vec<PathBuf>,
-    /// The group made to test that groups can be made; the first call uses it.
-    first: Mutex<Option<Group>>,
+    principals: Mutex<HashMap<String, Weak<PrincipalGroup>>>,
+}
+
+/// The group above all calls of one principal, in the folder that distributes CPU. The kernel gives each new group the
+/// same weight. So principals have equal shares of the CPU, and the calls of each divide its share.
+#[derive(Debug)]
+struct PrincipalGroup {
+    folder: PathBuf,
+    _lock: File,
 }
 
 const FOLDER: &str = "toolhost";
@@ -58,38 +65,21 @@ impl Cgroups {
             std::fs::create_dir_all(folder).ok()?;
             sweep(folder);
         }
-        let first = self.make(u64::MAX, 64).ok()?;
-        Some(Cgroups { first: Mutex::new(Some(first)), ..self })
+        self.make("", u64::MAX, 64).ok()?;
+        Some(self)
     }
 
     fn v1() -> Option<Cgroups> {
-        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-        let own = own_groups();
-        let place = |controller: &str| -> Option<PathBuf> {
-            let mount = mounts.lines().find_map(|line| {
-                let f: Vec<&str> = line.split(' ').collect();
-                let fits = f.get(2) == Some(&"cgroup") && f.get(3)?.split(',').any(|o| o == controller);
-                fits.then(|| f[1].to_owned())
-            })?;
-            let own = own.get(controller)?.trim_start_matches('/');
-            Some(Path::new(&mount).join(own).join(FOLDER))
-        };
+        let place = |controller: &str| Some(own_group_v1(controller)?.join(FOLDER));
         let cpu = place("cpuacct")?;
         let share = place("cpu").filter(|share| *share != cpu);
         let folders = [place("memory")?, place("pids")?, cpu].into_iter().chain(share).collect();
-        Some(Cgroups { version: Version::V1, folders, first: Mutex::default() })
+        Some(Cgroups { version: Version::V1, folders, principals: Mutex::default() })
     }
 
     /// Tries the root of the hierarchy first, for root, then our own group, where it was delegated to us.
     fn v2() -> Option<Cgroups> {
-        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-        let mount = mounts.lines().find_map(|line| {
-            let mut f = line.split(' ');
-            let point = f.nth(1)?;
-            (f.next() == Some("cgroup2")).then(|| PathBuf::from(point))
-        })?;
-        let own = own_groups();
-        let own = mount.join(own.get("")?.trim_start_matches('/'));
+        let (mount, own) = own_group_v2()?;
         // A process that another toolhost started is in that host's leaf; groups are made beside the leaf.
         let own = if own.ends_with(LEAF) { own.parent()?.to_owned() } else { own };
         [mount.clone(), own].iter().find_map(|parent| {
@@ -101,7 +91,7 @@ impl Cgroups {
             for group in [parent, &base].into_iter().filter(|group| **group != mount) {
                 let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
             }
-            Cgroups { version: Version::V2, folders: vec![base], first: Mutex::default() }.make_groups()
+            Cgroups { version: Version::V2, folders: vec![base], principals: Mutex::default() }.make_groups()
         })
     }
 
@@ -109,30 +99,39 @@ impl Cgroups {
         self.version
     }
 
-    /// One group with its limits.
-    pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
-        if let Some(first) = lock(&self.first).take()
-            && first.limit(memory, processes).is_ok()
-        {
-            return Ok(first);
-        }
-        let group = self.unlimited()?;
+    /// One group with its limits, below that of its principal.
+    pub fn make(&self, principal: &str, memory: u64, processes: u64) -> std::io::Result<Group> {
+        let group = self.unlimited(self.of_principal(principal)?)?;
         group.limit(memory, processes)?;
         Ok(group)
     }
 
-    fn unlimited(&self) -> std::io::Result<Group> {
-        // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
-        let name = uuid::Uuid::now_v7().to_string();
-        let mut group = Group { version: self.version, folders: Vec::new(), files: Vec::new(), locks: Vec::new() };
-        for parent in &self.folders {
-            let folder = parent.join(&name);
-            let _made_and_locked = lock_out_sweeps(parent)?;
-            std::fs::create_dir(&folder)?;
-            group.folders.push(folder.clone());
-            let lock = File::open(&folder)?;
-            // Only a foreign process can hold the lock of a new folder, and then no host sweeps the folder either.
-            let _ = lock.try_lock();
+    fn of_principal(&self, principal: &str) -> std::io::Result<Arc<PrincipalGroup>> {
+        let mut principals = lock(&self.principals);
+        if let Some(group) = principals.get(principal).and_then(Weak::upgrade) {
+            return Ok(group);
+        }
+        let parent = self.folders.last().ok_or(std::io::ErrorKind::NotFound)?;
+        let (folder, lock) = make_folder(parent)?;
+        let group = Arc::new(PrincipalGroup { folder, _lock: lock });
+        if self.version == Version::V2 {
+            // Without a controller that a call needs, opening that controller's files fails.
+            enable_controllers(&group.folder);
+            let _ = std::fs::write(group.folder.join("cgroup.subtree_control"), "+cpu");
+        }
+        principals.retain(|_, group| group.strong_count() > 0);
+        principals.insert(principal.to_owned(), Arc::downgrade(&group));
+        Ok(group)
+    }
+
+    fn unlimited(&self, principal: Arc<PrincipalGroup>) -> std::io::Result<Group> {
+        let (version, above) = (self.version, principal.folder.clone());
+        let mut group =
+            Group { version, folders: Vec::new(), files: Vec::new(), locks: Vec::new(), _principal: principal };
+        let (_, others) = self.folders.split_last().ok_or(std::io::ErrorKind::NotFound)?;
+        for parent in others.iter().chain([&above]) {
+            let (folder, lock) = make_folder(parent)?;
+            group.folders.push(folder);
             group.locks.push(lock);
         }
         let open = |options: &mut OpenOptions, folder: &Path, name| options.open(folder.join(name)).map(OwnedFd::from);
@@ -202,6 +201,40 @@ fn go_to_leaf(group: &Path) -> std::io::Result<()> {
     std::fs::write(leaf.join("cgroup.procs"), "0")
 }
 
+/// The folder of this process's own group of a controller of v1.
+fn own_group_v1(controller: &str) -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let f: Vec<&str> = line.split(' ').collect();
+        let fits = f.get(2) == Some(&"cgroup") && f.get(3)?.split(',').any(|o| o == controller);
+        fits.then(|| f[1].to_owned())
+    })?;
+    Some(Path::new(&mount).join(own_groups().get(controller)?.trim_start_matches('/')))
+}
+
+/// Where v2 is mounted, and the folder of this process's own group there.
+fn own_group_v2() -> Option<(PathBuf, PathBuf)> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let mut f = line.split(' ');
+        let point = f.nth(1)?;
+        (f.next() == Some("cgroup2")).then(|| PathBuf::from(point))
+    })?;
+    let own = mount.join(own_groups().get("")?.trim_start_matches('/'));
+    Some((mount, own))
+}
+
+/// The group around this process in which no process may be added, in words.
+pub fn full_group() -> Option<String> {
+    let own = own_group_v1("pids").or_else(|| Some(own_group_v2()?.1))?;
+    own.ancestors().find_map(|group| {
+        let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+        let (now, most) = (number("pids.current")?, number("pids.max")?);
+        let words = format!("pids.max of the control group {} is {most}, and {now} are there", group.display());
+        (now >= most).then_some(words)
+    })
+}
+
 /// This process's own groups, by controller; "" is v2.
 fn own_groups() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -228,16 +261,31 @@ fn remove(folder: &Path, tries: u32) {
     }
 }
 
-/// Removes groups whose host is gone: their lock is free (flock(2)). A group that still has processes in it stays.
-fn sweep(parent: &Path) {
-    // A host holds this lock, shared, while it makes a group. If anybody holds it, nothing is swept and nothing waits.
-    let Ok(_held) = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?)) else { return };
+/// Removes the groups below this one whose host is gone: their lock is free (flock(2)). A group that still has
+/// processes in it stays. False: somebody holds the lock of this group itself.
+fn sweep(parent: &Path) -> bool {
+    // A host holds this lock, shared, while it has the group or makes one below it. If anybody holds it, nothing is
+    // swept and nothing waits.
+    let locked = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?));
+    let Ok(_lock) = locked else { return false };
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
-        let group = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if group && File::open(entry.path()).is_ok_and(|group| group.try_lock().is_ok()) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && sweep(&entry.path()) {
             remove(&entry.path(), 4);
         }
     }
+    true
+}
+
+/// Makes a group, with the lock that keeps it from sweeps.
+fn make_folder(parent: &Path) -> std::io::Result<(PathBuf, File)> {
+    // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
+    let folder = parent.join(uuid::Uuid::now_v7().to_string());
+    let _made_and_locked = lock_out_sweeps(parent)?;
+    std::fs::create_dir(&folder)?;
+    let lock = File::open(&folder)?;
+    // Only a foreign process can hold the lock of a new folder, and then no host sweeps the folder either.
+    let _ = lock.try_lock_shared();
+    Ok((folder, lock))
 }
 
 /// Blocks sweeps until a new group is locked. A sweep is short, so a lock that is held longer is foreign, and ignored.
@@ -260,6 +308,8 @@ pub struct Group {
     files: Vec<OwnedFd>,
     /// Held as long as the group; the kernel releases them when the host dies.
     locks: Vec<File>,
+    /// Removed after this group, unless other calls of the principal have groups.
+    _principal: Arc<PrincipalGroup>,
 }
 
 impl Group {
@@ -316,6 +366,12 @@ impl Drop for Group {
         for folder in &self.folders {
             remove(folder, 200);
         }
+    }
+}
+
+impl Drop for PrincipalGroup {
+    fn drop(&mut self) {
+        remove(&self.folder, 200);
     }
 }
 

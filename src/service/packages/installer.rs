@@ -10,12 +10,12 @@ use crate::packages::installed::Vendored;
 use crate::packages::store::Layout;
 use crate::packages::{Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, PackageRules};
-use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape};
+use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, WritablePaths};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::{Masked, RecordArguments};
 use crate::service::traces::CallSpan;
-use crate::service::{Arguments, CallRequest, Caller, denials, output, secrets};
+use crate::service::{Arguments, CallRequest, Caller, denials, ledger, output, secrets};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -212,6 +212,9 @@ impl<'a> Installer<'a> {
         };
         let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
         let mut confinement = Confinement { shape: Arc::new(shape), per_call };
+        // What tools may write now is compared when the configuration is read: these files are the host's own.
+        let trusted: Vec<PathBuf> = self.index.files().collect();
+        ledger::check_unwritten(trusted.iter().map(PathBuf::as_path), audit.ledger(), &WritablePaths::default())?;
         secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;

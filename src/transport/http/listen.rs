@@ -6,7 +6,7 @@ use crate::base::{files, text};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, major, minor, umask};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -120,11 +120,27 @@ fn lock_socket(path: &Path) -> io::Result<Flock<File>> {
         folder = match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err((folder, Errno::EWOULDBLOCK)) if Instant::now() < until => folder,
-            Err((_, Errno::EWOULDBLOCK)) => return Err(io::Error::other("another program keeps its folder locked")),
+            Err((folder, Errno::EWOULDBLOCK)) => {
+                let words =
+                    format!("{} keeps its folder locked (flock): end that, or name another path", holder(&folder)?);
+                return Err(io::Error::other(words));
+            }
             Err((_, why)) => return Err(why.into()),
         };
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Who holds a lock of flock(2) on this file, in words (proc_locks(5)).
+fn holder(file: &File) -> io::Result<String> {
+    let facts = file.metadata()?;
+    let id = format!(" {:02x}:{:02x}:{} ", major(facts.dev()), minor(facts.dev()), facts.ino());
+    let locks = std::fs::read_to_string("/proc/locks")?;
+    // `1: FLOCK ADVISORY WRITE 1234 08:01:5678 0 EOF`; whoever waits has `->` before FLOCK.
+    let lock = locks.lines().find(|lock| lock.contains(": FLOCK ") && lock.contains(&id));
+    let pid = lock.and_then(|lock| lock.split_ascii_whitespace().nth(4)).unwrap_or("unknown");
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Ok(format!("pid {pid} ({})", text::printable(program.trim_end())))
 }
 
 /// A socket that only its owner may connect to, from its first moment.

@@ -191,16 +191,15 @@ fn router() -> Router<Arc<Server>> {
 }
 
 async fn ready(State(server): State<Arc<Server>>) -> Response {
-    let (status, words) = if server.stop.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining")
-    } else if server.service.ready().is_err() {
-        (StatusCode::SERVICE_UNAVAILABLE, "policies cannot be read")
-    } else if server.brokers.is_away() {
-        (StatusCode::SERVICE_UNAVAILABLE, "a broker is away")
+    let refused = if server.stop.is_cancelled() {
+        Some("draining".to_owned())
+    } else if let Err(fault) = server.service.accepts_calls() {
+        Some(fault.message)
     } else {
-        (StatusCode::OK, "ready")
+        server.brokers.is_away().then(|| "a broker is away".to_owned())
     };
-    reply::json(status, &json!({ "status": words }))
+    let status = refused.as_ref().map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
+    reply::json(status, &json!({ "status": refused.as_deref().unwrap_or("ready") }))
 }
 
 async fn no_such_path(method: Method, uri: Uri) -> Refusal {

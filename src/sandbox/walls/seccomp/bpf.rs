@@ -5,8 +5,6 @@ use Test::{AnyOf, Between, In};
 use nix::libc;
 
 pub const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
-/// x32 calls carry this bit.
-pub const X32_BIT: u32 = 0x4000_0000;
 /// The upper half of a 64-bit argument.
 pub const HIGH: u32 = 1 << 8;
 
@@ -160,8 +158,6 @@ pub fn compile(runs: &[(u32, Rule)], refusal: DenyAction) -> Vec<Insn> {
         insn(IF_EQUAL, 1, 0, AUDIT_ARCH_X86_64),
         insn(RETURN, 0, 0, RET_KILL_PROCESS),
         insn(LOAD, 0, 0, OFFSET_NR),
-        insn(IF_AT_LEAST, 0, 1, X32_BIT),
-        insn(RETURN, 0, 0, RET_KILL_PROCESS),
     ];
     let (mut comparisons, mut blocks) = (Vec::new(), Vec::new());
     tree(runs, &mut comparisons, &mut blocks);

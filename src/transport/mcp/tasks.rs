@@ -7,7 +7,6 @@ use super::results;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
 use crate::service::{CallRequest, Service, Sink};
-use crate::transport::answers::Payer;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
 use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
@@ -46,7 +45,7 @@ impl Tasks {
         &self,
         host: (Arc<Service>, Arc<Lists>),
         (user, kept): (String, Permit),
-        (call, payer): (CallRequest, Payer),
+        call: CallRequest,
         closing: CancellationToken,
     ) -> Task {
         // It ends with its call, or with a question that is not answered in time; `Tasks` forgets it.
@@ -59,7 +58,7 @@ impl Tasks {
                 let _ends = ends;
                 tokio::select! {
                     biased;
-                    ended = run(host, call, &payer, &context) => ended,
+                    ended = run(host, call, &context) => ended,
                     () = context.cancelled() => Err(TaskExit::Cancelled),
                     () = closing.cancelled() => Err(TaskExit::Cancelled),
                 }
@@ -81,7 +80,6 @@ impl Tasks {
 async fn run(
     (service, lists): (Arc<Service>, Arc<Lists>),
     mut call: CallRequest,
-    payer: &Payer,
     context: &TaskContext,
 ) -> Result<CallToolResult, TaskExit> {
     let caller = service.who(&call.caller, call.label.as_deref());
@@ -92,7 +90,7 @@ async fn run(
             Some(questions) if report.error.is_none() => questions,
             _ => {
                 lists.find(&service, caller).rename(&mut report);
-                return Ok(results::whole(report, payer).await);
+                return Ok(results::whole(report).await);
             }
         };
         call = again;

@@ -407,6 +407,8 @@ pub struct Search {
     reading: Reading,
     /// Decoded once, and decoded twice: encoded bytes as UTF-8, and as Latin-1.
     decoded: [[(Decoder, Reading); 2]; 2],
+    /// How many code points in a row can be no part of an encoding: the decoded readings are then as the first one.
+    plain: usize,
     found: Vec<Place>,
     /// Bytes that were read.
     read: usize,
@@ -421,7 +423,8 @@ impl Search {
         let reading = Reading { state: finder.start, places: VecDeque::new() };
         let decoded = [false, true].map(|is_latin| [(); 2].map(|()| (Decoder::new(is_latin), reading.clone())));
         let (bytes, found, text) = Default::default();
-        Search { finder, equal_length, bytes, reading, decoded, found, read: 0, text, hid: false }
+        let plain = usize::MAX / 2;
+        Search { finder, equal_length, bytes, reading, decoded, plain, found, read: 0, text, hid: false }
     }
 
     /// Takes bytes, and returns those that can be shown by now.
@@ -470,7 +473,19 @@ impl Search {
 
     /// Searches the next code points for secrets; `last`: no more follow.
     fn take(&mut self, units: Vec<Unit>, last: bool) {
+        let is_same = self.plain >= self.finder.longest + SPREAD;
+        let after = units.iter().rev().take_while(|unit| !matches!(unit.code, '%' | '\\' | '&' | '\r' | '\n')).count();
+        if is_same && after < units.len() {
+            for (is_latin, chain) in [false, true].into_iter().zip(&mut self.decoded) {
+                *chain = [(); 2].map(|()| (Decoder::new(is_latin), self.reading.clone()));
+            }
+        }
         self.reading.read(&self.finder, &units, &mut self.found);
+        let is_plain = after == units.len();
+        self.plain = if is_plain { self.plain + after } else { after };
+        if is_same && is_plain {
+            return;
+        }
         for chain in &mut self.decoded {
             let mut read = Cow::Borrowed(&units);
             for (decoder, reading) in chain {

@@ -79,15 +79,13 @@ impl ToolAnswer {
         let Some((before, after)) = at.map(|at| (&document[..at], &document[at + ToolAnswer::MARK.len()..])) else {
             return vec![document.to_vec().into()];
         };
-        vec![before.to_vec().into(), self.part(), after.to_vec().into()]
+        match self.small() {
+            Some(text) => vec![[before, text.as_bytes(), after].concat().into()],
+            None => vec![before.to_vec().into(), self.part_of(0..self.bytes()), after.to_vec().into()],
+        }
     }
 
-    /// The text as a part of a message.
-    pub fn part(&self) -> Part {
-        self.part_of(0..self.bytes())
-    }
-
-    /// The part of the text in this range.
+    /// This range of the text as a part of a message.
     pub fn part_of(&self, range: Range<usize>) -> Part {
         struct Owner(Arc<Text>);
         impl AsRef<[u8]> for Owner {

@@ -209,10 +209,11 @@ fn letters_of_every_script_and_case_are_found() {
             let json = json!([1, {"a": form}]).to_string();
             assert_eq!(mask.answer(&json, &Mask::default(), false).as_deref(), Some(r#"[1,{"a":"***"}]"#), "{form}");
             // The control: another letter.
-            let other = format!("{form}").replacen(['g', 'G', '%', '\\', 'ẞ', 'Λ', 'λ', '\u{212a}'], "q", 1);
+            let other = form.replacen(['g', 'G', '%', '\\', 'ẞ', 'Λ', 'λ', '\u{212a}'], "q", 1);
             assert_eq!(mask.whole(&other), other, "{secret}");
         }
     }
     let latin: Vec<u8> = "größe-straße".chars().map(|c| c as u8).collect();
-    assert_eq!(mask(["größe-straße"]).finder().unwrap().all(&latin), [0..12], "bytes that are not UTF-8");
+    let found = mask(["größe-straße"]).finder().unwrap().all(&latin);
+    assert_eq!((found.len(), found[0].clone()), (1, 0..12), "bytes that are not UTF-8");
 }

@@ -44,7 +44,7 @@ const NAMED: [(&[u8], char); 5] =
 #[derive(Clone, Default)]
 pub struct Mask {
     /// Each with what stands in its place.
-    secrets: BTreeMap<String, Cow<'static, str>>,
+    secrets: BTreeMap<String, String>,
     /// Those that are too short to be searched for, folded: a whole value that is one of them is hidden.
     short: BTreeSet<String>,
     /// The length of `secrets` together; they are not kept once it is over `MAX_SECRETS_BYTES`.
@@ -55,7 +55,7 @@ pub struct Mask {
 impl Mask {
     /// Hides this text, and each of its lines, as a log shows them.
     pub fn add(&mut self, secret: &str) {
-        self.add_as(secret, HIDDEN.into());
+        self.add_as(secret, HIDDEN);
     }
 
     /// As `add`. A text that is too short to be searched for is hidden where it is a whole value.
@@ -67,9 +67,9 @@ impl Mask {
     }
 
     /// As `add`; `shown` stands in its place.
-    pub fn add_as(&mut self, secret: &str, shown: Cow<'static, str>) {
+    pub fn add_as(&mut self, secret: &str, shown: &str) {
         let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
-        parts.filter(|part| part.len() >= MIN_SECRET_BYTES).for_each(|part| self.insert(part, &shown));
+        parts.filter(|part| part.len() >= MIN_SECRET_BYTES).for_each(|part| self.insert(part, shown));
     }
 
     pub fn join(&mut self, other: Mask) {
@@ -79,7 +79,7 @@ impl Mask {
         self.short.extend(other.short);
     }
 
-    fn insert(&mut self, secret: &str, shown: &Cow<'static, str>) {
+    fn insert(&mut self, secret: &str, shown: &str) {
         self.finder.take();
         if self.is_over() || self.secrets.contains_key(secret) {
             return;
@@ -88,7 +88,7 @@ impl Mask {
         if self.is_over() {
             self.secrets.clear();
         } else {
-            self.secrets.insert(secret.to_owned(), shown.clone());
+            self.secrets.insert(secret.to_owned(), shown.to_owned());
         }
     }
 
@@ -309,14 +309,14 @@ pub struct Finder {
     automaton: NFA,
     start: StateID,
     /// Of each pattern the number of its characters, and what stands in the place of its secret.
-    patterns: Vec<(usize, Cow<'static, str>)>,
+    patterns: Vec<(usize, String)>,
     /// The length of the longest pattern, bytes.
     longest: usize,
 }
 
 impl Finder {
-    fn new(secrets: &BTreeMap<String, Cow<'static, str>>) -> Option<Finder> {
-        let of_secret = |(secret, shown): (&String, &Cow<'static, str>)| {
+    fn new(secrets: &BTreeMap<String, String>) -> Option<Finder> {
+        let of_secret = |(secret, shown): (&String, &String)| {
             patterns(secret).into_iter().map(|pattern| (pattern, shown.clone())).collect::<Vec<_>>()
         };
         let all: BTreeMap<_, _> = secrets.iter().flat_map(of_secret).collect();

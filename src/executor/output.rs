@@ -130,34 +130,26 @@ impl Output {
 
     /// The ending of a call whose tool succeeded. `is_text`: the answer may be text.
     pub async fn ending(self, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
-        let bytes = self.rest.len() + self.parts.0.len();
-        read(bytes, deadline, move || self.answer(is_text)).await
+        let (bytes, own) = (self.rest.len() + self.parts.0.len(), deadline.clone());
+        deadline.run(bytes > LARGE_TEXT_BYTES, move || self.judge(is_text, &own)).await
     }
 
-    fn answer(self, is_text: bool) -> Result<Text, Ending> {
-        let bad = |reason: &str| Err(Ending::BadOutput { reason: reason.to_owned(), head: head(&self.rest) });
+    fn judge(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
+        let bad = |reason: &str| Ending::BadOutput { reason: reason.to_owned(), head: head(&self.rest) };
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
-            (Some(bad), ..) => Err(bad.clone()),
+            (Some(bad), ..) => bad.clone(),
             (None, true, false) => bad("something was printed after the end of the stream"),
-            (None, true, true) => json::compact(format!("[{}]", self.parts.0).as_bytes())
-                .or_else(|problem| bad(&format!("the parts of the stream are not a list: {}", problem.message))),
+            (None, true, true) => match json::compact(format!("[{}]", self.parts.0).as_bytes()) {
+                Ok(whole) => Ending::Answered(ToolAnswer::new(whole, deadline)),
+                Err(problem) => bad(&format!("the parts of the stream are not a list: {}", problem.message)),
+            },
             (None, false, true) if self.parts.1 > 0 => bad(
                 "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as \
                  one JSON value",
             ),
-            (None, false, _) => answer("stdout", &self.rest, is_text),
+            (None, false, _) => judge("stdout", &self.rest, is_text, deadline),
         }
     }
-}
-
-/// Reads an answer within the time of its call.
-async fn read(
-    bytes: usize,
-    deadline: &CallDeadline,
-    work: impl FnOnce() -> Result<Text, Ending> + Send + 'static,
-) -> Result<Ending, Fault> {
-    let answer = deadline.run(bytes > LARGE_TEXT_BYTES, work).await?;
-    Ok(answer.map_or_else(|ending| ending, |text| Ending::Answered(ToolAnswer::new(text, deadline))))
 }
 
 /// The part in a line; `None`: the end of the stream.
@@ -179,20 +171,23 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
 
 /// The ending of a call whose tool returned this text.
 pub async fn returned(bytes: Vec<u8>, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
-    read(bytes.len(), deadline, move || answer("the returned text", &bytes, is_text)).await
+    let own = deadline.clone();
+    let is_long = bytes.len() > LARGE_TEXT_BYTES;
+    deadline.run(is_long, move || judge("the returned text", &bytes, is_text, &own)).await
 }
 
-/// The answer in all of stdout (`what`) after exit status 0, or in the text that a function or a typed component
-/// returned. `is_text`: what is not one JSON value is the answer as text, without the line breaks at its end.
-fn answer(what: &str, bytes: &[u8], is_text: bool) -> Result<Text, Ending> {
-    let bad = |reason: String| Err(Ending::BadOutput { reason, head: head(bytes) });
+/// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed component returned.
+/// `is_text`: what is not one JSON value is the answer as text, without the line breaks at its end.
+fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
+    let bad = |reason: String| Ending::BadOutput { reason, head: head(bytes) };
+    let answered = |text| Ending::Answered(ToolAnswer::new(text, deadline));
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(e) => return bad(format!("{what} is not valid UTF-8 (byte {}); write UTF-8", e.valid_up_to())),
     };
     match json::compact(bytes) {
-        Ok(answer) => Ok(answer),
-        Err(_) if is_text => Ok(Text::from(&text.trim_end_matches(['\r', '\n']).into())),
+        Ok(answer) => answered(answer),
+        Err(_) if is_text => answered(Text::from(&text.trim_end_matches(['\r', '\n']).into())),
         Err(_) if text.trim().is_empty() => bad(format!("{what} is empty; it must be a single JSON value")),
         Err(Problem { line, column, message, .. }) => bad(format!(
             "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print \

@@ -250,7 +250,7 @@ impl CallRecord {
     /// Hides a text of this host in all logs, records and answers.
     pub fn hide(&mut self, name: &str, secret: &str) {
         self.arguments.mask.add(secret);
-        self.arguments.host.add_as(secret, format!("[secret {name}]").into());
+        self.arguments.host.add_as(secret, &format!("[secret {name}]"));
     }
 
     /// Records the final confinement of the call.

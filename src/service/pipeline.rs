@@ -429,17 +429,16 @@ impl Service {
             output_bytes: target.output_bytes(),
         };
         let (gate, mut passing) = executor::Gate::new(began + MAX_DECISION_AGE);
-        let deadline = target.found.deadline.clone();
-        let context = self.context(deadline.clone(), gate, record);
+        let context = self.context(target.found.deadline.clone(), gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
         if limit.is_some() && began.elapsed() > MAX_DECISION_AGE {
             self.recheck(pending, target, record).await?;
         }
         record.running()?;
-        let mut answer = StreamedAnswer::new(target.output_bytes(), deadline.clone());
+        let mut answer = StreamedAnswer::new(target.output_bytes(), context.deadline.clone());
         let (mut events, mut received) = executor::events();
-        events.deadline = deadline;
+        events.deadline = context.deadline.clone();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
             let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())));

@@ -108,7 +108,7 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
     assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());
     let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
     let (calls, refused): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| **outcome == "success");
-    assert!(calls.len() >= 5 && refused.iter().all(|it| **it == "RateLimitError"), "the records stay: {outcomes:?}");
+    assert!(calls.len() >= 4 && refused.iter().all(|it| **it == "RateLimitError"), "the records stay: {outcomes:?}");
     // The third began once there was room for it, and may be sent still.
     within(Duration::from_secs(45), "two connections are closed", || open() <= 1);
     let whole = deaf.into_iter().map(|stream| exchanged(stream, b"").len()).filter(|len| *len >= each);

@@ -141,21 +141,15 @@ impl Scripts {
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let printed = captured.output;
         let (last_lines, is_list, total) = (output::last_lines(&printed.rest), printed.is_list(), printed.total);
-        let failed = failure(&printed, &exited, over, &shape, per_call.timeout_ms, &logs);
         let lines = if printed.is_over { Vec::new() } else { last_lines };
-        let ending = match failed {
+        let call = context.map_or_else(|| CallDeadline::usual("", None), |context| context.deadline.clone());
+        let ending = match failure(&printed, &exited, over, &shape, per_call.timeout_ms, &logs) {
             Some(failed) => failed,
-            None => {
-                let call = context.map_or_else(|| CallDeadline::usual("", None), |context| context.deadline.clone());
-                printed.ending(shape.text_output, &clock.reading(&call)).await?
-            }
+            None => printed.ending(shape.text_output, &clock.reading(&call)).await?,
         };
         address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
-        let mut outcome = Outcome { logs, ..outcome(ending, started) };
-        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) {
-            outcome.printed = lines;
-        }
-        outcome.parts = is_list;
+        let printed = if matches!(ending, Ending::Answered(_) | Ending::BadOutput { .. }) { Vec::new() } else { lines };
+        let mut outcome = Outcome { logs, printed, parts: is_list, ..outcome(ending, started) };
         outcome.usage.cpu_ms = Some(cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = total;

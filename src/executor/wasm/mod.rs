@@ -168,9 +168,8 @@ impl Wasm {
         let is_reusable = session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
         let printed = (sinks.out.finish(), sinks.log.finish());
-        let mut outcome =
-            conclude(answered, printed, (shape, traffic), (per_call.timeout_ms, clock.reading(&context.deadline)))
-                .await?;
+        let limits = (per_call.timeout_ms, clock.reading(&context.deadline));
+        let mut outcome = conclude(answered, printed, (shape, traffic), limits).await?;
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials { observed: sinks.denials.denials, not_observed: denials::not_observed(more) };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());

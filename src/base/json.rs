@@ -269,6 +269,11 @@ impl Text {
         self.0.get()
     }
 
+    /// A text that is one compact document.
+    pub fn checked(text: &str) -> Option<Text> {
+        RawValue::from_string(text.to_owned()).ok().map(Text)
+    }
+
     /// Its characters, if it is a string.
     pub fn string(&self) -> Option<String> {
         self.as_str().starts_with('"').then(|| serde_json::from_str(self.as_str()).ok()).flatten()
@@ -455,7 +460,7 @@ fn is_comment(part: &str) -> bool {
 }
 
 /// The tokens of a text without its comments.
-fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
     Tokens { text, at: 0 }.filter(|(_, part)| !is_comment(part))
 }
 

@@ -1,9 +1,9 @@
 //! The decision about each tool, made once and used until the registry or the operator's rules change. Holds nothing
 //! of a call.
 
-use super::blocking::CallDeadline;
 use super::requirements;
 use crate::base::lock;
+use crate::executor::CallDeadline;
 use crate::fault::Fault;
 use crate::packages::FileStamps;
 use crate::policy;

@@ -186,6 +186,26 @@ pub fn plain_tail(names: &str) -> String {
     tail
 }
 
+/// A regular expression of the names that match, as both Python and JavaScript read it.
+pub fn names_as_regex(names: &str) -> String {
+    let start = if names.starts_with('.') { "" } else { r"(?!\.)" };
+    let parts = parts(names).map(|part| match part {
+        Part::Any => "[^/]*".to_owned(),
+        Part::One => "[^/]".to_owned(),
+        Part::Plain(c) => text_as_regex(c.encode_utf8(&mut [0; 4])),
+    });
+    start.to_owned() + &parts.collect::<String>()
+}
+
+/// As `names_as_regex`, of a text that stands for itself.
+pub fn text_as_regex(text: &str) -> String {
+    let sign = |c: char| match c {
+        c if c.is_alphanumeric() || !c.is_ascii() => c.to_string(),
+        c => format!(r"\x{:02x}", c as u32),
+    };
+    text.chars().map(sign).collect()
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Any,

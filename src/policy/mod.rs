@@ -27,6 +27,7 @@ mod services;
 mod verdict;
 pub mod versions;
 pub mod writable;
+mod written;
 
 pub use crate::manifest::At;
 pub use area::{Area, escape, literal, name_matches, plain_tail};
@@ -55,3 +56,4 @@ pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
 pub use writable::{WritablePath, WritablePaths};
+pub use written::{WrittenPlace, written_places};

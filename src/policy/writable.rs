@@ -4,12 +4,11 @@
 mod hard_denials;
 
 use crate::base::files;
-use crate::manifest::Language;
 use crate::policy::area::Area;
-use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER, Shape, WrittenTree};
+use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER};
 use hard_denials::may_match_loadable;
 pub(super) use hard_denials::{HardDenials, Protected};
-pub use hard_denials::{is_definition, is_loadable, is_obeyed};
+pub use hard_denials::{is_definition, is_obeyed, leads_modules};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -109,11 +108,11 @@ impl WritablePaths {
         self.writer_of_place(path).or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
     }
 
-    /// The trees above and below a folder, itself included. The cost grows with the number of places found.
+    /// The places above and below a folder, itself included. The cost grows with the number of places found.
     pub fn around<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a WritablePath> {
         let above = folder.ancestors().skip(1).flat_map(|above| self.places.get(above));
         let below = self.places.range(folder.to_path_buf()..).take_while(move |(tree, _)| tree.starts_with(folder));
-        above.chain(below.map(|(_, places)| places)).flatten().filter(|place| place.names.is_none())
+        above.chain(below.map(|(_, places)| places)).flatten()
     }
 
     /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that was found writable.
@@ -123,44 +122,5 @@ impl WritablePaths {
 
     pub fn places(&self) -> impl Iterator<Item = &WritablePath> {
         self.places.values().flatten()
-    }
-}
-
-/// The folders in which a script's modules are found: its own, and those it reads by `base:`.
-pub fn module_folders(shape: &Shape) -> Vec<&Path> {
-    if shape.runtime.language == Language::Wasm {
-        return Vec::new();
-    }
-    let own = shape.script.iter().map(|_| shape.folder.as_path());
-    own.chain(shape.grants.iter().filter_map(Grant::base_tree)).collect()
-}
-
-/// The trees to check before a call: writable places from which its script could load code. A hidden folder that only
-/// this tool could ever write is left out.
-pub fn written_trees(shape: &Shape, places: &[WritablePath]) -> Vec<WrittenTree> {
-    let own = WritablePath::of_grants(&shape.grants, &shape.tool);
-    let all = || own.iter().chain(places).filter(|place| place.names.is_none());
-    let mut found = BTreeMap::new();
-    for root in module_folders(shape) {
-        for place in all() {
-            let tree = if root.starts_with(&place.tree) { root } else { place.tree.as_path() };
-            let Ok(below) = tree.strip_prefix(root) else { continue };
-            let hidden = below.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));
-            let others = || all().any(|it| !it.is_of(&shape.tool) && Area::Tree(tree.into()).touches(&it.tree));
-            if shape.grants.iter().any(|grant| shows_code(grant, tree)) && (!hidden || others()) {
-                found.entry(tree.to_path_buf()).or_insert_with(|| place.writer());
-            }
-        }
-    }
-    found.into_iter().map(|(tree, writer)| WrittenTree { tree, writer }).collect()
-}
-
-/// Whether a call sees files of this tree that an interpreter could load.
-fn shows_code(grant: &Grant, tree: &Path) -> bool {
-    match &grant.opening {
-        Opening::Live { path } => path.starts_with(tree) || tree.starts_with(path),
-        Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
-            folder.starts_with(tree) && may_match_loadable(names)
-        }
     }
 }

@@ -7,6 +7,7 @@ use crate::base::lock;
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, WritablePath, WritablePaths};
+use crate::runtimes;
 use nix::fcntl::OFlag;
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -92,8 +93,8 @@ impl Ledger {
     }
 }
 
-/// Lists in a shape the trees that must be checked before the call: of those of the ledger, as its file is now, and
-/// those of `written`. Costs one lstat(2) if no tool wrote near the folders of the script's modules.
+/// Lists in a shape the places from which the call loads no code: of those of the ledger, as its file is now, and those
+/// of `written`. Costs one lstat(2) if no tool wrote near what the tool reads.
 pub fn look_back(
     shape: &mut Arc<policy::Shape>,
     ledger: Option<&Ledger>,
@@ -101,7 +102,7 @@ pub fn look_back(
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<WritablePath>) {
         let writer = shape.script.as_deref().and_then(|script| all.writer_of_place(script));
-        let folders = policy::writable::module_folders(shape).into_iter();
+        let folders = shape.grants.iter().map(|grant| grant.opening.folder());
         (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
     };
     let (mut writer, mut places) = near(written);
@@ -113,9 +114,16 @@ pub fn look_back(
     if let Some(who) = writer {
         return Err(planted(&who));
     }
-    let trees = policy::writable::written_trees(shape, &places);
-    if trees != shape.written {
-        Arc::make_mut(shape).written = trees;
+    let written = policy::written_places(shape, &places);
+    if let Some(place) = written.first()
+        && let Some(needed) = runtimes::lacks_guard(&shape.runtime)
+    {
+        let message = "this tool reads what tools write, and its interpreter cannot be kept from loading that as code";
+        let person = format!("{}: use {needed}, or let the tools write elsewhere", text::path(&place.tree));
+        return Err(Fault::new(Kind::SecurityError, message).person(person));
+    }
+    if written != shape.written {
+        Arc::make_mut(shape).written = written;
     }
     Ok(())
 }

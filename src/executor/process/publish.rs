@@ -195,8 +195,8 @@ fn file(
     if policy::writable::is_obeyed(text) {
         return Err("other programs run or obey a file of that name".into());
     }
-    if policy::writable::is_loadable(text) && !globs.iter().any(|glob| policy::writable::is_loadable(glob)) {
-        return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
+    if policy::writable::leads_modules(text) {
+        return Err("interpreters find modules by a file of that name".into());
     }
     // Never writable by others, and open to no more than the file that it replaces.
     files::as_owner(owner, || {

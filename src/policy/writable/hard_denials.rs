@@ -201,6 +201,9 @@ const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv
 const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc .exrc .mcp.json \
                       .claude .codex .cursor .gemini .kiro .windsurf";
 
+/// Settings by which Node and Bun find modules.
+const SETTINGS: &str = "package.json tsconfig.json jsconfig.json bunfig.toml";
+
 fn is_listed(table: &str, name: &str) -> bool {
     let name = name.to_lowercase();
     table.split(' ').any(|listed| listed.strip_prefix('*').map_or(name == listed, |ending| name.ends_with(ending)))
@@ -208,7 +211,7 @@ fn is_listed(table: &str, name: &str) -> bool {
 
 /// Whether an interpreter could load a file or folder of this name; of a pattern, whether it spells such a name itself
 /// (`*.py` does, `*` does not).
-pub fn is_loadable(name: &str) -> bool {
+fn is_loadable(name: &str) -> bool {
     is_listed(LOADED, name)
 }
 
@@ -228,6 +231,11 @@ fn ending(names: &str) -> String {
 /// Whether a name or pattern is that of a manifest or policy, which no tool may publish.
 pub fn is_definition(names: &str) -> bool {
     is_listed(DEFINITIONS, names)
+}
+
+/// Whether interpreters find modules by a file of this name.
+pub fn leads_modules(name: &str) -> bool {
+    is_listed(SETTINGS, name)
 }
 
 /// Whether other programs obey files of this name. Case is ignored, as by some file systems (`.GIT`).

@@ -7,11 +7,11 @@ use crate::base::files::{self, without_links};
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Grant, Opening, Shape, WrittenTree, literal, name_matches};
+use crate::policy::{Access, Grant, Opening, Shape, WrittenPlace, literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{
-    Totals, check_writable, check_written, explain, look, outside_repositories, refuse, specials, specials_at,
+    Totals, check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
 };
 use crate::sandbox::protocol::{Mount, StagedFolder};
 use nix::errno::Errno;
@@ -130,6 +130,7 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
         insert(&mut mounts, mount(&built.path, Access::Read, &stat));
     }
+    forbid_execution(&mut mounts, &shape.written)?;
     let mut resolved = ResolvedGrants {
         mounts: uncovered(mounts),
         stages: stages.into_values().collect(),
@@ -137,10 +138,7 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         ..ResolvedGrants::default()
     };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
-    let resolved = settled(resolved)?;
-    // Last, so that little time is left for another call to write there before this one reads.
-    shape.written.iter().try_for_each(check_written)?;
-    Ok((resolved, missing))
+    Ok((settled(resolved)?, missing))
 }
 
 fn script_now(path: &Path) -> Result<FileStat, Fault> {
@@ -176,22 +174,7 @@ pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
         Ok(points) => GrantPlan { points, ..GrantPlan::default() },
         Err(fault) => return Some((fault, first)),
     };
-    let refused = shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)));
-    let written = |written: &WrittenTree| {
-        let near = |grant: &&Grant| {
-            let folder = grant.opening.folder();
-            written.tree.starts_with(folder) || folder.starts_with(&written.tree)
-        };
-        // Prefers the grant to write there, if this tool has one.
-        let grant = shape.grants.iter().filter(near).max_by_key(|grant| grant.access)?;
-        Some((check_written(written).err()?, grant))
-    };
-    refused.or_else(|| shape.written.iter().find_map(written))
-}
-
-/// Whether a tree that tools write refuses the scripts that would find modules there, as the files lie now.
-pub fn refuses(tree: &Path) -> bool {
-    check_written(&WrittenTree { tree: tree.to_path_buf(), writer: String::new() }).is_err()
+    shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)))
 }
 
 /// Sets what stays visible of staged folders beside their copies, and covers special files around and below them.
@@ -226,13 +209,37 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
     }
 }
 
+/// No file that a tool wrote is executed, or mapped as a library: what is shown of such a place is a mount of its own.
+/// (Nothing in a folder that this call may write is executed.)
+fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[WrittenPlace]) -> Result<(), Fault> {
+    for place in written {
+        let tree = &place.tree;
+        mounts.values_mut().filter(|mount| place.holds(&mount.path)).for_each(|mount| mount.no_exec = true);
+        let above = tree.ancestors().find_map(|above| mounts.get(above)).filter(|mount| mount.path != *tree);
+        let Some(above) = above.filter(|mount| mount.access == Access::Read && place.names.is_none()) else { continue };
+        match look(tree) {
+            Ok(stat) => {
+                let (device, inode) = (stat.st_dev, stat.st_ino);
+                let folder = is(&stat, SFlag::S_IFDIR);
+                let own = Mount { path: tree.clone(), folder, device, inode, no_exec: true, ..above.clone() };
+                mounts.insert(tree.clone(), own);
+            }
+            // Gone, or a link by now: nothing of that place is shown there.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(errno) => return Err(explain(tree, errno)),
+        }
+    }
+    Ok(())
+}
+
 /// Leaves out what an equal grant above shows already, except a folder below which something is shown read-only.
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
     let covered = |m: &Mount| {
         // The nearest one above decides what shows there without this mount.
         let above = m.path.ancestors().skip(1).find_map(|above| mounts.get(above).filter(|other| other.folder));
         let mut below = mounts.range(m.path.clone()..).take_while(|(path, _)| path.starts_with(&m.path));
-        above.is_some_and(|other| other.access == m.access) && !below.any(|(_, other)| other.access < m.access)
+        let is_equal = |other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec);
+        above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
@@ -246,6 +253,7 @@ fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
         inode: stat.st_ino,
         uid: stat.st_uid,
         gid: stat.st_gid,
+        no_exec: false,
     }
 }
 

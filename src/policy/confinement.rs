@@ -1,8 +1,8 @@
 //! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit prints is what the
 //! walls enforce, because it is this value in both places.
 
+use super::area::Area;
 use super::versions::Ecosystem;
-use super::written::WrittenPlace;
 use crate::base::mask::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
@@ -355,7 +355,7 @@ pub struct Shape {
     pub text_output: bool,
     /// What tools wrote or can write below what the call reads: nothing there is loaded as code.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub written: Vec<WrittenPlace>,
+    pub written: Vec<Area>,
 }
 
 /// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept

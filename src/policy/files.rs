@@ -301,7 +301,7 @@ impl Grantable for Grant {
         format!("{} {}{staged}", self.kind(), Area::from_opening(&self.opening).text())
     }
     fn covers(&self, other: &Grant) -> bool {
-        // Code is loaded from a tree that is read by `base:` (`written_places`), so another grant does not cover it.
+        // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant does not cover it.
         if self.access < other.access || other.base_tree().is_some() && self.base_tree().is_none() {
             return false;
         }

@@ -56,4 +56,4 @@ pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
 pub use writable::{WritablePath, WritablePaths};
-pub use written::{WrittenPlace, written_places};
+pub use written::written_areas;

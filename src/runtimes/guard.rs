@@ -5,12 +5,8 @@
 
 use super::binary::small_text;
 use crate::manifest::Language;
-use crate::policy::{Program, Runtime, Shape, WrittenPlace};
+use crate::policy::{Area, Program, Runtime, Shape};
 use std::path::{Path, PathBuf};
-
-/// The oldest interpreters that can be guarded: audit events, `module.register`, preloaded plugins for workers.
-const OLDEST: [(Language, &str); 3] =
-    [(Language::Python, "3.8.0"), (Language::Nodejs, "20.6.0"), (Language::Bun, "1.2.0")];
 
 /// What the guard adds to the set-up of a call.
 #[derive(Default)]
@@ -20,78 +16,81 @@ pub struct Guard {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// The interpreter's name for itself, by which Python finds the virtual environment.
     pub program: Option<PathBuf>,
-    pub arguments: Vec<String>,
+    pub arguments: Vec<&'static str>,
 }
 
-/// The interpreter that would be needed, if this one cannot be guarded.
+const NODE: &str = "--require=/.toolhost/guard.cjs";
+/// A file without an ending is text: Bun asks no plugin about it.
+const BUN: &str = "--preload=/.toolhost/guard.cjs --loader=:text";
+/// The programs of the virtual environment.
+const BIN: &str = "/.toolhost/python/bin";
+
+/// The interpreter that would be needed, if this one is too old: for audit events, `module.register`, or plugins that
+/// are preloaded in workers.
 pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
-    let (language, oldest) = OLDEST.iter().find(|(language, _)| *language == runtime.language)?;
-    let version = semver::Version::parse(&runtime.version).or_else(|_| format!("{}.0", runtime.version).parse());
-    let oldest: semver::Version = oldest.parse().expect("a version");
-    (!version.is_ok_and(|version| version >= oldest)).then(|| format!("{} {oldest} or later", language.name()))
+    let oldest = match runtime.language {
+        Language::Python => [3, 8],
+        Language::Nodejs => [20, 6],
+        Language::Bun => [1, 2],
+        Language::Wasm => return None,
+    };
+    let version: Vec<u64> = runtime.version.split('.').map_while(|part| part.parse().ok()).collect();
+    let needed = || format!("{} {}.{} or later", runtime.language.name(), oldest[0], oldest[1]);
+    (version.as_slice() < oldest.as_slice()).then(needed)
 }
 
 pub fn guard(shape: &Shape) -> Guard {
-    let Program::Path(program) = &shape.runtime.program else { return Guard::default() };
+    let mut guard = Guard::default();
+    let Program::Path(program) = &shape.runtime.program else { return guard };
     if shape.written.is_empty() {
-        return Guard::default();
+        return guard;
     }
-    let places: Vec<String> = shape.written.iter().map(WrittenPlace::as_regex).collect();
-    let mut guard = Guard {
-        files: vec![
-            ("written".to_owned(), places.join("|")),
-            ("guard.cjs".to_owned(), include_str!("shims/guard.cjs").to_owned()),
-        ],
-        ..Guard::default()
-    };
+    let written: Vec<String> = shape.written.iter().map(Area::as_regex).collect();
+    guard.file("written", written.join("|"));
+    guard.file("guard.cjs", include_str!("shims/guard.cjs"));
     match shape.runtime.language {
-        Language::Python => virtual_environment(program, &shape.runtime.version, &mut guard),
-        Language::Nodejs => guard.arguments.push(NODE.to_owned()),
-        Language::Bun => guard.arguments.extend(BUN.split(' ').map(str::to_owned)),
+        Language::Python => guard.virtual_environment(program, &shape.runtime.version),
+        Language::Nodejs => guard.arguments.push(NODE),
+        Language::Bun => guard.arguments.extend(BUN.split(' ')),
         Language::Wasm => {}
     }
     guard
 }
 
-const NODE: &str = "--require=/.toolhost/guard.cjs";
-/// A file without an ending is text: plugins are not asked about it.
-const BUN: &str = "--preload=/.toolhost/guard.cjs --loader=:text";
-const PYTHON: &str = "/.toolhost/python";
-
-/// A virtual environment that leads to the interpreter's own packages, and to its programs.
-fn virtual_environment(program: &Path, version: &str, guard: &mut Guard) {
-    let bin = program.parent().unwrap_or(Path::new("/"));
-    let above = bin.parent().unwrap_or(Path::new("/"));
-    let own = small_text(&above.join("pyvenv.cfg"));
-    let prefix = own.as_ref().map_or_else(String::new, |_| above.to_string_lossy().into_owned());
-    let settings = own.unwrap_or_else(|| format!("home = {}\ninclude-system-site-packages = true\n", bin.display()));
-    let minor = version.split('.').take(2).collect::<Vec<_>>().join(".");
-    // A build without the global lock has a folder of its own.
-    for folder in
-        [format!("python/lib/python{minor}/site-packages"), format!("python/lib/python{minor}t/site-packages")]
-    {
-        guard.files.push((format!("{folder}/toolhost.pth"), "import toolhost_guard\n".to_owned()));
-        guard.files.push((format!("{folder}/toolhost_guard.py"), include_str!("shims/guard.py").to_owned()));
+impl Guard {
+    fn file(&mut self, name: &str, text: impl Into<String>) {
+        self.files.push((name.to_owned(), text.into()));
     }
-    guard.files.push(("python/pyvenv.cfg".to_owned(), settings));
-    guard.files.push(("python/prefix".to_owned(), prefix));
-    guard.links.push((format!("{PYTHON}/bin").into(), bin.to_owned()));
-    guard.program = program.file_name().map(|name| Path::new(PYTHON).join("bin").join(name));
+
+    /// A virtual environment that leads to the interpreter's own packages, and to the programs beside it.
+    fn virtual_environment(&mut self, program: &Path, version: &str) {
+        let bin = program.parent().unwrap_or(program);
+        let prefix = bin.parent().unwrap_or(bin);
+        let own = small_text(&prefix.join("pyvenv.cfg"));
+        // Otherwise the packages are those of the interpreter at `home`.
+        self.file("python/prefix", own.as_ref().map_or("".into(), |_| prefix.to_string_lossy()));
+        let outer = format!("home = {}\ninclude-system-site-packages = true\n", bin.display());
+        self.file("python/pyvenv.cfg", own.unwrap_or(outer));
+        let minor: Vec<&str> = version.split('.').take(2).collect();
+        let packages = format!("python/lib/python{}/site-packages", minor.join("."));
+        self.file(&format!("{packages}/toolhost.pth"), "import toolhost_guard\n");
+        self.file(&format!("{packages}/toolhost_guard.py"), include_str!("shims/guard.py"));
+        self.links.push((BIN.into(), bin.to_owned()));
+        self.program = program.file_name().map(|name| Path::new(BIN).join(name));
+    }
 }
 
-/// Adds to the variables of a call what its children need to be guarded as well.
+/// Adds to the variables of a call what guards the interpreters that it starts.
 pub fn guard_children(shape: &Shape, lines: &mut Vec<String>) {
-    if shape.written.is_empty() {
-        return;
-    }
-    for (name, option) in [("NODE_OPTIONS=", NODE), ("BUN_OPTIONS=", BUN)] {
-        match lines.iter_mut().find(|line| line.starts_with(name)) {
-            Some(line) => line.extend([" ", option]),
-            None => lines.push(format!("{name}{option}")),
+    for (name, own) in
+        [("NODE_OPTIONS=", format!("{NODE} ")), ("BUN_OPTIONS=", format!("{BUN} ")), ("PATH=", format!("{BIN}:"))]
+    {
+        if shape.written.is_empty() {
+            continue;
         }
-    }
-    let path = lines.iter_mut().find(|line| line.starts_with("PATH="));
-    if let (Some(path), Language::Python) = (path, shape.runtime.language) {
-        path.insert_str("PATH=".len(), &format!("{PYTHON}/bin:"));
+        match lines.iter_mut().find(|line| line.starts_with(name)) {
+            Some(line) => line.insert_str(name.len(), &own),
+            None => lines.push(name.to_owned() + &own),
+        }
     }
 }

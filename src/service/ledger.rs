@@ -114,12 +114,12 @@ pub fn look_back(
     if let Some(who) = writer {
         return Err(planted(&who));
     }
-    let written = policy::written_places(shape, &places);
+    let written = policy::written_areas(shape, &places);
     if let Some(place) = written.first()
         && let Some(needed) = runtimes::lacks_guard(&shape.runtime)
     {
         let message = "this tool reads what tools write, and its interpreter cannot be kept from loading that as code";
-        let person = format!("{}: use {needed}, or let the tools write elsewhere", text::path(&place.tree));
+        let person = format!("{}: use {needed}, or let the tools write elsewhere", place.text());
         return Err(Fault::new(Kind::SecurityError, message).person(person));
     }
     if written != shape.written {

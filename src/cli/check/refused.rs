@@ -117,9 +117,9 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
 fn written_code(decision: &policy::Decision) -> Option<Problem> {
     let shape = decision.shape.as_deref().ok()?;
     let is_code = |name: &str| Language::of_file_name(name).contains(&shape.runtime.language);
-    let found = shape.written.iter().find_map(|place| {
-        let below = walkdir::WalkDir::new(&place.tree).into_iter().take(MAX_ENTRIES).flatten();
-        let mut code = below.filter(|entry| entry.file_type().is_file() && place.holds(entry.path()));
+    let found = shape.written.iter().find_map(|area| {
+        let below = walkdir::WalkDir::new(area.path()).sort_by_file_name().into_iter().take(MAX_ENTRIES).flatten();
+        let mut code = below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
         code.find(|entry| entry.file_name().to_str().is_some_and(is_code))
     })?;
     let place = text::path(found.path());

@@ -77,6 +77,8 @@ pub fn set_up(
     }
     // The time limit comes with each call.
     limits.set(Limit::TimeoutMs, 0);
+    let mut environment = environment::shape_lines(shape);
+    runtimes::guard_children(shape, &mut environment);
     let mut files = guard.files;
     if shape.entry_point.is_some()
         && let (Some(text), Some(path)) = (runtimes::shim_source(language), runtimes::shim_path(language))
@@ -96,7 +98,7 @@ pub fn set_up(
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,
-        environment: Hidden(environment::shape_lines(shape)),
+        environment: Hidden(environment),
         limits,
         cgroup,
         keeps_third: extra.keeps_fd3,
@@ -109,7 +111,8 @@ pub fn set_up(
 fn arguments(shape: &Shape, program: &Path, guard: &Guard) -> Vec<String> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let mut out = vec![text(guard.program.as_deref().unwrap_or(program))];
-    out.extend(shape.runtime.arguments.iter().chain(&guard.arguments).cloned());
+    out.extend(shape.runtime.arguments.iter().cloned());
+    out.extend(guard.arguments.iter().map(|option| (*option).to_owned()));
     match (&shape.script, &shape.entry_point) {
         (Some(script), Some(entry)) => {
             out.extend(runtimes::shim_path(shape.runtime.language).map(str::to_owned));

@@ -7,7 +7,7 @@ use crate::base::files::{self, without_links};
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Grant, Opening, Shape, WrittenPlace, literal, name_matches};
+use crate::policy::{Access, Area, Grant, Opening, Shape, literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{
@@ -211,12 +211,12 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
 
 /// No file that a tool wrote is executed, or mapped as a library: what is shown of such a place is a mount of its own.
 /// (Nothing in a folder that this call may write is executed.)
-fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[WrittenPlace]) -> Result<(), Fault> {
-    for place in written {
-        let tree = &place.tree;
-        mounts.values_mut().filter(|mount| place.holds(&mount.path)).for_each(|mount| mount.no_exec = true);
+fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> Result<(), Fault> {
+    for area in written {
+        mounts.values_mut().filter(|mount| area.holds(&mount.path)).for_each(|mount| mount.no_exec = true);
+        let Area::Tree(tree) = area else { continue };
         let above = tree.ancestors().find_map(|above| mounts.get(above)).filter(|mount| mount.path != *tree);
-        let Some(above) = above.filter(|mount| mount.access == Access::Read && place.names.is_none()) else { continue };
+        let Some(above) = above.filter(|mount| mount.access == Access::Read) else { continue };
         match look(tree) {
             Ok(stat) => {
                 let (device, inode) = (stat.st_dev, stat.st_ino);

@@ -2,7 +2,6 @@
 
 use crate::base::mask::Hidden;
 use crate::policy::{Program, Shape};
-use crate::runtimes;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -35,7 +34,6 @@ pub fn shape_lines(shape: &Shape) -> Vec<String> {
     // A WASI module gets its variables in a message: its worker is our own program and must not obey them.
     let tool = matches!(shape.runtime.program, Program::Path(_));
     out.extend(shape.env.iter().filter(|_| tool).map(|(name, value)| format!("{name}={}", value.text())));
-    runtimes::guard_children(shape, &mut out);
     out
 }
 

@@ -21,6 +21,7 @@ mod limits;
 mod load;
 mod machine;
 pub mod packages;
+mod places;
 pub mod reports;
 mod secrets;
 mod services;

@@ -10,6 +10,7 @@ mod inherited_signals;
 mod languages;
 mod last_denials;
 mod listing;
+mod mounted;
 mod no_shell;
 mod one_road;
 mod planted;

@@ -196,18 +196,6 @@ pub fn name_matches(names: &str, name: &str) -> bool {
     pattern[at..].iter().all(|part| *part == Part::Any)
 }
 
-/// The literal suffix of a glob.
-pub fn plain_tail(names: &str) -> String {
-    let mut tail = String::new();
-    for part in parts(names) {
-        match part {
-            Part::Plain(c) => tail.push(c),
-            Part::Any | Part::One => tail.clear(),
-        }
-    }
-    tail
-}
-
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Any,

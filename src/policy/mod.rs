@@ -21,6 +21,7 @@ mod limits;
 mod load;
 mod machine;
 pub mod packages;
+mod places;
 pub mod reports;
 mod secrets;
 mod services;
@@ -30,7 +31,7 @@ pub mod writable;
 mod written;
 
 pub use crate::manifest::At;
-pub use area::{Area, escape, literal, name_matches, plain_tail};
+pub use area::{Area, escape, literal, name_matches};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callbacks::{CallbackRule, CallbackUrl};
 pub use callers::{

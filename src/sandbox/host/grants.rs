@@ -4,6 +4,7 @@
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
 
 use crate::base::files::{self, without_links};
+use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -16,14 +17,11 @@ use crate::sandbox::inspect::{
 use crate::sandbox::protocol::{Mount, StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// All grants of one call, resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +52,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
 /// The grants of a shape, as far as they are resolved.
 #[derive(Default)]
 struct GrantPlan {
-    points: Arc<Vec<PathBuf>>,
+    points: Option<Arc<Mounts>>,
     mounts: BTreeMap<PathBuf, Mount>,
     stages: BTreeMap<PathBuf, StagedFolder>,
     masks: Vec<PathBuf>,
@@ -70,7 +68,7 @@ impl GrantPlan {
         }
         match &grant.opening {
             Opening::Live { path } => {
-                check_mounts(path, &self.points)?;
+                check_mounts(path, self.points.as_deref())?;
                 let Some((folder, stat)) = folder_now(path, grant, shape)? else {
                     self.missing.push(path.clone());
                     return Ok(());
@@ -92,13 +90,13 @@ impl GrantPlan {
             Opening::Snapshot { folder, names } => {
                 // Each file is bound alone, so mounts beside it are not shown.
                 let files = matching(folder, names, &grant.asked)?;
-                files.iter().try_for_each(|(path, _)| check_not_mounted(path, &self.points))?;
+                files.iter().try_for_each(|(path, _)| check_not_mounted(path, self.points.as_deref()))?;
                 for (path, stat) in files {
                     insert(&mut self.mounts, mount(&path, Access::Read, &stat));
                 }
             }
             Opening::Staged { folder, names } => {
-                check_mounts(folder, &self.points)?;
+                check_mounts(folder, self.points.as_deref())?;
                 let stat = folder_now(folder, grant, shape)?;
                 if stat.is_none() {
                     self.missing.push(folder.clone());
@@ -376,71 +374,19 @@ fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>
     Ok(Box::new(names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose())))
 }
 
-/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). Reading the list takes long, so it is read again
-/// only when poll(2) says that it changed. An unreadable list is an error: it could hold any mount point.
-/// (Read only for a grant.)
-fn mount_points(shape: &Shape) -> Result<Arc<Vec<PathBuf>>, Fault> {
-    if shape.grants.is_empty() {
-        return Ok(Arc::default());
-    }
-    static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
+/// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read only for a grant.)
+fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
     let unread = |e: std::io::Error| {
         refuse(
             "the list of mounts of this machine cannot be read",
             format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
         )
     };
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((file, points)) = kept.as_ref()
-        && poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0)
-    {
-        return Ok(Arc::clone(points));
-    }
-    let mut file = match kept.take() {
-        Some((file, _)) => file,
-        None => File::open("/proc/self/mountinfo").map_err(unread)?,
-    };
-    let points = Arc::new(read_points(&mut file).map_err(unread)?);
-    if points.is_empty() {
-        return Err(unread(std::io::ErrorKind::UnexpectedEof.into()));
-    }
-    *kept = Some((file, Arc::clone(&points)));
-    Ok(points)
+    (!shape.grants.is_empty()).then(Mounts::read).transpose().map_err(unread)
 }
 
-fn read_points(file: &mut File) -> std::io::Result<Vec<PathBuf>> {
-    // In large pieces, because the kernel makes the text again for every read.
-    let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
-    file.rewind()?;
-    while let length @ 1.. = file.read(&mut piece)? {
-        text.extend_from_slice(&piece[..length]);
-    }
-    let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
-}
-
-fn unescape(field: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let bytes = field.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        let octal = (bytes[at] == b'\\').then(|| field.get(at + 1..at + 4)).flatten();
-        match octal.and_then(|o| u8::from_str_radix(o, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 4;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    std::ffi::OsString::from_vec(out).into()
-}
-
-fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
-    match points.iter().find(|point| *point != path && point.starts_with(path)) {
+fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
+    match mounts.iter().flat_map(|mounts| mounts.points()).find(|point| *point != path && point.starts_with(path)) {
         None => Ok(()),
         Some(point) => Err(refuse(
             "a granted folder contains a mount point",
@@ -454,8 +400,8 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
 }
 
 /// Refuses a file that is a mount point: any file of this machine may be mounted over it.
-fn check_not_mounted(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
-    if !points.iter().any(|point| point == path) {
+fn check_not_mounted(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
+    if !mounts.iter().flat_map(|mounts| mounts.points()).any(|point| point == path) {
         return Ok(());
     }
     let person = format!("{}: something is mounted over it; name the file that is meant", path.display());

@@ -10,11 +10,11 @@ use nix::fcntl::{
 };
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -433,8 +433,41 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     work()
 }
 
+/// The name under which a folder lists an entry, where its file system takes another spelling for it (case, short
+/// names). `None`: it is listed as written, or is not there.
+fn listed_as(folder: &Path, name: &OsStr) -> Option<OsString> {
+    let written = name.to_str().filter(|name| *name != "/")?;
+    let cases = [written.to_uppercase(), written.to_lowercase()];
+    // Where case does not count, neither does a dot at the end.
+    let other = cases.into_iter().find(|other| other != written).unwrap_or_else(|| format!("{written}."));
+    let facts = |name: &OsStr| folder.join(name).symlink_metadata().map(|facts| (facts.dev(), facts.ino())).ok();
+    let other = facts(other.as_ref())?;
+    if facts(name) != Some(other) {
+        return None;
+    }
+    // Two links of one file can differ in case: then both are listed.
+    let mut alike = None;
+    for entry in folder.read_dir().ok()?.flatten() {
+        if entry.file_name() == name {
+            return None;
+        }
+        let is_same =
+            entry.ino() == other.1 || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase();
+        alike = alike.or_else(|| is_same.then(|| entry.file_name()));
+    }
+    alike
+}
+
+/// A path below a folder with each component as its folder lists it.
+pub fn as_listed(folder: &Path, below: &Path) -> PathBuf {
+    below.iter().fold(folder.to_path_buf(), |at, name| {
+        let listed = listed_as(&at, name);
+        at.join(listed.as_deref().unwrap_or(name))
+    })
+}
+
 /// The links that the kernel would follow to open `path`, in order, each as a path whose folder holds no link; and the
-/// path at their end, whether or not it exists.
+/// path at their end, as its folders list it, whether or not it exists.
 pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
     let mut met = Vec::new();
     let mut done = PathBuf::from("/");
@@ -454,7 +487,7 @@ pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
                 todo.extend(names(&target));
                 met.push(next);
             }
-            Err(_) => done = next,
+            Err(_) => done = as_listed(&done, Path::new(&name)),
         }
     }
     (met, done)

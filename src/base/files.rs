@@ -433,37 +433,41 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     work()
 }
 
-/// The name under which a folder lists an entry, where its file system takes another spelling for it (case, short
-/// names). `None`: it is listed as written, or is not there.
-fn listed_as(folder: &Path, name: &OsStr) -> Option<OsString> {
+/// The name under which a folder lists an entry that is there, where its file system takes another spelling for it
+/// (case, short names).
+fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> {
     let written = name.to_str().filter(|name| *name != "/")?;
     let cases = [written.to_uppercase(), written.to_lowercase()];
     // Where case does not count, neither does a dot at the end.
     let other = cases.into_iter().find(|other| other != written).unwrap_or_else(|| format!("{written}."));
-    let facts = |name: &OsStr| folder.join(name).symlink_metadata().map(|facts| (facts.dev(), facts.ino())).ok();
-    let other = facts(other.as_ref())?;
-    if facts(name) != Some(other) {
+    let other = folder.join(other).symlink_metadata().ok()?;
+    if (other.dev(), other.ino()) != (facts.dev(), facts.ino()) {
         return None;
     }
+    let entries: Vec<_> = folder.read_dir().ok()?.flatten().collect();
     // Two links of one file can differ in case: then both are listed.
-    let mut alike = None;
-    for entry in folder.read_dir().ok()?.flatten() {
-        if entry.file_name() == name {
-            return None;
-        }
-        let is_same =
-            entry.ino() == other.1 || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase();
-        alike = alike.or_else(|| is_same.then(|| entry.file_name()));
+    if entries.iter().any(|entry| entry.file_name() == name) {
+        return None;
     }
-    alike
+    let is_same = |entry: &&std::fs::DirEntry| {
+        entry.ino() == facts.ino() || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
+    };
+    entries.iter().find(is_same).map(std::fs::DirEntry::file_name)
 }
 
 /// A path below a folder with each component as its folder lists it.
 pub fn as_listed(folder: &Path, below: &Path) -> PathBuf {
-    below.iter().fold(folder.to_path_buf(), |at, name| {
-        let listed = listed_as(&at, name);
-        at.join(listed.as_deref().unwrap_or(name))
-    })
+    let (mut at, mut names) = (folder.to_path_buf(), below.iter());
+    for name in names.by_ref() {
+        let facts = at.join(name).symlink_metadata();
+        let listed = facts.as_ref().ok().and_then(|facts| listed_as(&at, name, facts));
+        at.push(listed.as_deref().unwrap_or(name));
+        if facts.is_err() {
+            break;
+        }
+    }
+    at.extend(names);
+    at
 }
 
 /// The links that the kernel would follow to open `path`, in order, each as a path whose folder holds no link; and the

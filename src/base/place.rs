@@ -55,6 +55,8 @@ pub struct Mounts {
     /// By the index of a mount: the points below it at which others are mounted.
     children: HashMap<usize, HashMap<PathBuf, usize>>,
     by_point: BTreeMap<PathBuf, Vec<usize>>,
+    /// Components of the longest mount point.
+    depth: usize,
 }
 
 /// Stands for the file system above all mounts in the table, which a process in a chroot(2) does not see.
@@ -96,7 +98,7 @@ impl Mounts {
 
     fn parse(text: &[u8]) -> Mounts {
         let unseen = Mount { point: PathBuf::from("/"), place: Place(PathBuf::from("unseen")) };
-        let mut all = Mounts { mounts: vec![unseen], children: HashMap::new(), by_point: BTreeMap::new() };
+        let mut all = Mounts { mounts: vec![unseen], children: HashMap::new(), by_point: BTreeMap::new(), depth: 0 };
         let (mut indexes, mut parents) = (HashMap::new(), Vec::new());
         for line in text.split(|byte| *byte == b'\n') {
             let mut fields = line.split(|byte| *byte == b' ').map(unescape);
@@ -110,6 +112,7 @@ impl Mounts {
                 Place(device.components().chain(root.strip_prefix("/").unwrap_or(&root).components()).collect());
             indexes.insert(id, all.mounts.len());
             parents.push(parent);
+            all.depth = all.depth.max(point.components().count());
             all.by_point.entry(point.clone()).or_default().push(all.mounts.len());
             all.mounts.push(Mount { point, place });
         }
@@ -128,8 +131,9 @@ impl Mounts {
     /// the path leads to.
     pub fn way(&self, path: &Path) -> Vec<Place> {
         let (mut at, mut passed) = (UNSEEN, Vec::new());
+        // No mount lies deeper.
         let folders: Vec<&Path> = path.ancestors().collect();
-        for folder in folders.into_iter().rev() {
+        for folder in folders.into_iter().rev().take(self.depth) {
             while let Some(next) = self.children.get(&at).and_then(|points| points.get(folder)) {
                 // Nobody can move the root folder.
                 passed.extend(folder.parent().map(|_| self.mounts[at].place_of(folder)));

@@ -5,6 +5,7 @@ use super::grantable::Origin;
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions::Ecosystem;
 use super::writable::MachinePlaces;
+use crate::base::place::Placed;
 use crate::manifest::{At, Language};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ pub struct Machine {
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
     /// Made of the paths above.
-    pub places: MachinePlaces,
+    pub places: Placed<MachinePlaces>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

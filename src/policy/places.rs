@@ -7,15 +7,18 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::path::Path;
 
 /// An area whose paths are places.
-pub struct PlacedArea(Area);
+pub struct PlacedArea(pub Area);
 
 impl PlacedArea {
     pub fn new(area: &Area, mounts: &Mounts) -> PlacedArea {
-        let place = |path: &Path| mounts.place(path).to_path_buf();
+        PlacedArea::at(area, &mounts.place(area.path()))
+    }
+
+    pub fn at(area: &Area, place: &Place) -> PlacedArea {
         PlacedArea(match area {
-            Area::Tree(path) => Area::Tree(place(path)),
-            Area::File(path) => Area::File(place(path)),
-            Area::Names { folder, names } => Area::Names { folder: place(folder), names: names.clone() },
+            Area::Tree(_) => Area::Tree(place.to_path_buf()),
+            Area::File(_) => Area::File(place.to_path_buf()),
+            Area::Names { names, .. } => Area::Names { folder: place.to_path_buf(), names: names.clone() },
         })
     }
 

@@ -132,6 +132,9 @@ impl WritablePaths {
 
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
     pub fn writer_of_place(&self, path: &Path) -> Option<String> {
+        if self.paths.is_empty() {
+            return None;
+        }
         let (mounts, places) = self.by_place();
         let mut found = Vec::new();
         for way in mounts.way(path) {

@@ -249,4 +249,34 @@ mod tests {
         more.set_len(MAX_FILE_BYTES + 1).expect("longer");
         assert!(refused("longer than"));
     }
+    #[test]
+    fn one_tool_cannot_fill_it() {
+        let folder = tempfile::tempdir().expect("folder");
+        let ledger = Ledger::open_beside(&folder.path().join("audit.jsonl"));
+        let shape = |tool: &str, trees: &mut dyn Iterator<Item = String>| {
+            let grant = |tree: String| policy::Grant {
+                access: policy::Access::Write,
+                opening: policy::Opening::Live { path: tree.into() },
+                asked: String::new(),
+                rule: String::new(),
+                why: String::new(),
+            };
+            let grants = trees.map(grant).collect();
+            policy::Shape { grants, ..policy::Shape::bare(tool, policy::Runtime::ourselves("x")) }
+        };
+        let known = || ledger.read(|known| known.places.places().count()).expect("known");
+        let add = |version: usize, count: usize| {
+            let mut trees = (0..count).map(|n| format!("/t/{version}/{}{n}", "d".repeat(4000)));
+            ledger.add(&shape(&format!("a:many@{version}.0.0"), &mut trees))
+        };
+        add(0, 64).expect("the control: each is kept");
+        assert_eq!(known(), 64);
+        add(1, 65).expect("one folder for all");
+        assert!(known() == 65 && ledger.read(|known| known.places.by("/t/1/x".as_ref())).expect("known").is_some());
+        let refused = (2..100).find_map(|version| add(version, 64).err()).expect("a bound").to_string();
+        assert!(refused.contains("versions of a:many"), "{refused}");
+        let length = folder.path().join(LEDGER).metadata().expect("there").len();
+        assert!(length <= MAX_TOOL_BYTES as u64, "{length}");
+        ledger.add(&shape("a:other@1.0.0", &mut ["/t/other".to_owned()].into_iter())).expect("others go on");
+    }
 }

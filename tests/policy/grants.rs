@@ -209,3 +209,24 @@ fn what_a_view_makes_up_and_trees_of_the_kernel_are_never_read() {
         answers(ask, why, &decide(&asking(Some(&["self", ask]), &[]), &ruled(&policy_text(&[rule], &[], ""))));
     }
 }
+
+/// Eight times the text takes no more than about eight times the work: comparing each with each would take 64 times.
+#[test]
+fn a_decision_costs_what_its_manifest_is_long() {
+    let policies = ruled(&policy_text(&["./**"], &["./out/**"], ""));
+    let cost = |count: usize| {
+        let deep = "deep-folder-of-results/".repeat(50);
+        let asks = |root: &str| (0..count).map(|n| format!("{root}/{deep}{n}/**")).collect::<Vec<_>>();
+        let (read, write) = (asks("in"), asks("out"));
+        let texts = |asks: &[String]| asks.iter().map(|ask| ask.clone().leak() as &str).collect::<Vec<_>>();
+        let tool = asking(Some(&texts(&read)), &texts(&write));
+        let time = || {
+            let began = std::time::Instant::now();
+            assert_eq!(decide(&tool, &policies).grants.len(), 2 * count);
+            began.elapsed()
+        };
+        (0..5).map(|_| time()).min().unwrap()
+    };
+    let (few, many) = (cost(32), cost(256));
+    assert!(many < few * 24, "{few:?} {many:?}");
+}

@@ -1,6 +1,6 @@
 //! Requests that no policy can grant, on any machine or on this one.
 
-use crate::base::place::{Mounts, Placed};
+use crate::base::place::{Mounts, Place, Placed};
 use crate::base::{files, text};
 use crate::manifest::{Language, Manifest, ToolPaths};
 use crate::policy::area::Area;
@@ -30,10 +30,10 @@ impl HardDenials<'_> {
         if !matches!(request, Area::File(_)) && request.folder().parent().is_none() {
             return Some("it opens all of /, which is never granted: name the folders or files in it".into());
         }
-        let mounts = Mounts::current();
-        let is_below =
-            |kernel: &&&str| request.path().starts_with(kernel) || mounts.holds(Path::new(kernel), request.path());
-        if let Some(kernel) = KERNEL.iter().find(is_below) {
+        let (mounts, machine) = self.machine.places.get(|mounts| MachinePlaces::new(self.machine, mounts));
+        let way = mounts.way(request.path());
+        let is_below = |kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1));
+        if let Some((kernel, _)) = machine.kernel.iter().find(is_below) {
             return Some(format!("nothing below {kernel} is ever granted: a tool has its own"));
         }
         if let Some(listed) = self.misspelt(request) {
@@ -45,13 +45,15 @@ impl HardDenials<'_> {
             let made = MADE_ETC.iter().chain([&OWN_FOLDER]).find(|made| request.touches(Path::new(made)))?;
             return Some(format!("every call has its own {made}: name the files that are needed beside it"));
         }
-        let placed = PlacedArea::new(request, &mounts);
-        let why = self.scratch_or_root(request, &mounts).or_else(|| self.relied_on(request, &placed));
-        let why = why.or_else(|| self.settings_of_homes(request, &mounts));
+        if *request == Area::File("/tmp".into()) {
+            return Some("a call always has its own /tmp as scratch: remove it from the manifest".into());
+        }
+        let placed = PlacedArea::at(request, &way[0]);
+        let why =
+            self.relied_on(request, &placed, &machine).or_else(|| self.settings_of_homes(request, &placed, &machine));
         let why = why.or_else(|| self.files_in_use(request, &placed, &mounts)).or_else(|| self.obeyed(request))?;
-        Some(format!(
-            "{why}; name a folder that holds only results (`out/*`), or files with a fixed ending of data (`*.csv`)"
-        ))
+        let fix = "name a folder that holds only results (`out/*`), or files with a fixed ending of data (`*.csv`)";
+        Some(format!("{why}; {fix}"))
     }
 
     /// The path as its folders list it, if it is written in another way. (The tool's own folder was listed.)
@@ -69,25 +71,19 @@ impl HardDenials<'_> {
         (!base.as_os_str().is_empty() && request.folder().starts_with(base)).then_some(base)
     }
 
-    fn scratch_or_root(&self, request: &Area, mounts: &Mounts) -> Option<String> {
-        if *request == Area::File("/tmp".into()) {
-            return Some("a call always has its own /tmp as scratch: remove it from the manifest".into());
-        }
-        let is_root = mounts.place(request.folder()) == mounts.place(Path::new("/"));
-        is_root.then(|| "/ holds programs or settings of the machine, which no tool writes".into())
-    }
-
     /// What this host, its interpreters or the machine run. For a request in the script base, a folder above the base
     /// does not count.
-    fn relied_on(&self, request: &Area, placed: &PlacedArea) -> Option<String> {
+    fn relied_on(&self, request: &Area, placed: &PlacedArea, machine: &MachinePlaces) -> Option<String> {
         let base = self.own_base(request);
         let counts = |relied: &ReliedOn| {
             let far = if relied.is_runtime { base } else { base.and_then(Path::parent) };
             !far.is_some_and(|far| far.starts_with(&relied.path))
         };
-        let (_, places) = self.machine.places.get(|mounts| relied_on(self.machine, mounts));
-        if let Some(relied) = places.find(placed, counts) {
+        if let Some(relied) = machine.relied_on.find(placed, counts) {
             return Some(relied.words.clone());
+        }
+        if placed.0.folder() == &*machine.root {
+            return Some("/ holds programs or settings of the machine, which no tool writes".into());
         }
         // The private copy of a folder would cover an interpreter in it.
         let is_covered = |root: &PathBuf| !matches!(request, Area::Tree(_)) && root.starts_with(request.folder());
@@ -97,32 +93,37 @@ impl HardDenials<'_> {
 
     /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers obey them. A
     /// script base below a home is exempt (other rules protect it); one that is or holds a home is not.
-    fn settings_of_homes(&self, request: &Area, mounts: &Mounts) -> Option<String> {
+    fn settings_of_homes(&self, request: &Area, placed: &PlacedArea, machine: &MachinePlaces) -> Option<String> {
         let base = self.own_base(request);
+        let PlacedArea(request) = placed;
         let name = names_of(request);
         let path = name.as_ref().map_or(request.path().into(), |name| request.folder().join(name));
-        let place = mounts.place(&path);
-        let is_written = |home: &&PathBuf| {
-            let below = place.strip_prefix(&*mounts.place(home)).ok().and_then(|below| below.iter().next());
-            name.is_none() && mounts.places(home).iter().any(|home| home.starts_with(&*place))
+        let is_written = |places: &[Place]| {
+            let below = path.strip_prefix(&*places[0]).ok().and_then(|below| below.iter().next());
+            name.is_none() && places.iter().any(|home| home.starts_with(&path))
                 || below.is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
         };
-        let has_own_base = |home: &&PathBuf| base.is_some_and(|base| base.starts_with(home) && base != home.as_path());
-        let home = self.machine.homes.iter().find(|home| is_written(home) && !has_own_base(home))?.display();
+        let has_own_base = |home: &Path| base.is_some_and(|base| base.starts_with(home) && base != home);
+        let home = machine.homes.iter().find(|(home, places)| is_written(places) && !has_own_base(home))?.0.display();
         Some(format!("programs obey the files of a home whose names start with a dot ({home}/.config …)"))
     }
 
     /// No write tree may hold files registered with this host, files of the host, or what tools read by `base:`.
     fn files_in_use(&self, request: &Area, placed: &PlacedArea, mounts: &Mounts) -> Option<String> {
         let owners = self.owners.iter().map(|(_, other)| &other.manifest);
-        let own = owners.chain([&self.site.manifest]).chain(&self.site.script);
-        let mut all = PlaceIndex::default();
-        own.filter(|path| !path.as_os_str().is_empty()).for_each(|path| all.insert(path, path.clone(), mounts));
+        let mut own = owners.chain([&self.site.manifest]).chain(&self.site.script);
+        let is_written = |path: &&PathBuf| {
+            let is_file = !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
+            is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
+        };
         let (_, protected) = self.protected.places.get(|mounts| self.protected.places(mounts));
+        // A pattern that matches nothing but data replaces no code.
+        let is_code = names_of(request).is_none_or(|names| may_match_loadable(&names));
+        let shared = || protected.shared.find(placed, |tree| is_code && mounts.holds(request.folder(), tree));
         let records = self.protected.records.as_ref().filter(|_| !matches!(request, Area::Tree(_)));
-        let path = all.find(placed, |_| true).or_else(|| protected.files.find(placed, |_| true));
-        let shared = || protected.shared.find(placed, |tree| mounts.holds(request.folder(), tree));
-        let path = path.or_else(shared).or(records.filter(|at| mounts.place(at) == mounts.place(request.folder())))?;
+        let records = || records.filter(|folder| &*mounts.place(folder) == placed.0.folder());
+        let path = protected.files.find(placed, |_| true).or_else(|| own.find(is_written));
+        let path = path.or_else(shared).or_else(records)?;
         let what = match path {
             path if Some(path) == self.site.script.as_ref() => "the tool's own script",
             path if *path == self.site.manifest => "the tool's own manifest",
@@ -151,26 +152,38 @@ pub struct ReliedOn {
     words: String,
 }
 
-/// What of a machine no tool writes.
-pub type MachinePlaces = Placed<PlaceIndex<ReliedOn>>;
+/// What of a machine no tool reads or writes.
+#[derive(Clone, Debug)]
+pub struct MachinePlaces {
+    root: Place,
+    kernel: Vec<(&'static str, Place)>,
+    homes: Vec<(PathBuf, Vec<Place>)>,
+    relied_on: PlaceIndex<ReliedOn>,
+}
 
-fn relied_on(machine: &Machine, mounts: &Mounts) -> PlaceIndex<ReliedOn> {
-    let mut all = PlaceIndex::default();
-    let mut add = |path: &Path, is_runtime, words: String| {
-        all.insert(path, ReliedOn { path: path.into(), is_runtime, words }, mounts);
-    };
-    for folder in SYSTEM.iter().chain(&SYSTEM_FOLDERS) {
-        let words = format!("{folder} holds programs or settings of the machine, which no tool writes");
-        add(Path::new(folder), false, words);
+impl MachinePlaces {
+    fn new(machine: &Machine, mounts: &Mounts) -> MachinePlaces {
+        let mut relied_on = PlaceIndex::default();
+        let mut add = |path: &Path, is_runtime, words: String| {
+            relied_on.insert(path, ReliedOn { path: path.into(), is_runtime, words }, mounts);
+        };
+        for folder in SYSTEM.iter().chain(&SYSTEM_FOLDERS) {
+            let words = format!("{folder} holds programs or settings of the machine, which no tool writes");
+            add(Path::new(folder), false, words);
+        }
+        for (path, words) in &machine.relied_on {
+            add(path, false, format!("{} could be written: {words}", path.display()));
+        }
+        for path in runtimes(machine).flat_map(files_of) {
+            add(&path, true, format!("files of an interpreter could be written or covered: {}", path.display()));
+        }
+        MachinePlaces {
+            root: mounts.place(Path::new("/")),
+            kernel: KERNEL.iter().map(|kernel| (*kernel, mounts.place(Path::new(kernel)))).collect(),
+            homes: machine.homes.iter().map(|home| (home.clone(), mounts.places(home))).collect(),
+            relied_on,
+        }
     }
-    for (path, words) in &machine.relied_on {
-        add(path, false, format!("{} could be written: {words}", path.display()));
-    }
-    for path in runtimes(machine).flat_map(files_of) {
-        let words = format!("files of an interpreter could be written or covered: {}", path.display());
-        add(&path, true, words);
-    }
-    all
 }
 
 /// Files that no tool may write: those registered with this host, and its own.

@@ -117,9 +117,7 @@ impl HardDenials<'_> {
             is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
         };
         let (_, protected) = self.protected.places.get(|mounts| self.protected.places(mounts));
-        // A pattern that matches nothing but data replaces no code.
-        let is_code = names_of(request).is_none_or(|names| may_match_loadable(&names));
-        let shared = || protected.shared.find(placed, |tree| is_code && mounts.holds(request.folder(), tree));
+        let shared = || protected.shared.find(placed, |tree| mounts.holds(request.folder(), tree));
         let records = self.protected.records.as_ref().filter(|_| !matches!(request, Area::Tree(_)));
         let records = || records.filter(|folder| &*mounts.place(folder) == placed.0.folder());
         let path = protected.files.find(placed, |_| true).or_else(|| own.find(is_written));

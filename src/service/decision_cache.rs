@@ -54,7 +54,8 @@ impl DecisionCache {
         self.lookup(tool).unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
     }
 
-    /// Like `decided`, for a call: long files are read on another thread, so that other calls need not wait.
+    /// Like `decided`, for a call: what is not known yet is decided on another thread, within the call's time. Its files
+    /// can be long, and the folders that it names can lie on a file system that does not answer.
     pub async fn decided_for(
         self: &Arc<Self>,
         tool: &Arc<Tool>,
@@ -64,7 +65,7 @@ impl DecisionCache {
             return Ok(decided);
         }
         let (this, tool, stamps) = (Arc::clone(self), Arc::clone(tool), script_stamps(tool));
-        until.run(stamps.is_long(), move || this.decide_and_insert(&tool, stamps)).await
+        until.run(true, move || this.decide_and_insert(&tool, stamps)).await
     }
 
     fn lookup(&self, tool: &Arc<Tool>) -> Option<Arc<CachedDecision>> {

@@ -188,3 +188,32 @@ fn beside_a_cut_as_much_is_hidden_as_a_secret_may_have_whatever_stands_there() {
     let plain = "[network] hosts = [{ why = \"…\" }] and … more";
     assert_eq!(mask.text(plain), plain);
 }
+
+/// Letters beyond ASCII, as encoders write them that know of bytes or of code points alone.
+#[test]
+fn letters_of_every_script_and_case_are_found() {
+    for (secret, forms) in [
+        (
+            "größe-straße",
+            &["gr%F6%DFe-stra%DFe", r"gr\xf6\xdfe-stra\xdfe", "GRÖẞE-STRAẞE", "gr%C3%B6ße-stra&#xDF;e"][..],
+        ),
+        ("ß§ß§ß§ß§", &["%DF%A7%DF%A7%DF%A7%DF%A7", r"\xc3\x9f\xc2\xa7ß§ß§ß§", "ẞ§ẞ§ß§ß§"]),
+        ("Ã¤Ã¤Ã¤Ã¤", &[r"\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"]),
+        ("λόγος-пароль", &["ΛΌΓΟΣ-ПАРОЛЬ", r"\u03bb\u03cc\u03b3\u03bf\u03c2-ПАРОЛЬ", "λόγοσ-пароль"]),
+        ("kelvin-secret", &["\u{212a}elvin-\u{17f}ecret"]),
+        ("ä€ä€ä€ä€", &[r"\xe4\u20ac\xe4\u20ac\xe4\u20ac\xe4\u20ac", "%E4€%C3%A4€Ä€ä€"]),
+    ] {
+        let mask = mask([secret]);
+        for form in forms {
+            assert_eq!(mask.whole(&format!("<{form}>")), "<***>", "{secret}: {form}");
+            let json = json!([1, {"a": form}]).to_string();
+            assert_eq!(mask.answer(&json, &Mask::default(), false).as_deref(), Some(r#"[1,{"a":"***"}]"#), "{form}");
+            // The control: another letter.
+            let other = form.replacen(['g', 'G', '%', '\\', 'ẞ', 'Λ', 'λ', '\u{212a}'], "q", 1);
+            assert_eq!(mask.whole(&other), other, "{secret}");
+        }
+    }
+    let latin: Vec<u8> = "größe-straße".chars().map(|c| c as u8).collect();
+    let found = mask(["größe-straße"]).finder().unwrap().all(&latin);
+    assert_eq!((found.len(), found[0].clone()), (1, 0..12), "bytes that are not UTF-8");
+}

@@ -82,6 +82,11 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
     assert!(!report.observation().contains("hunter2") && report.success, "{}", report.observation());
     let report = world.call("fake:confided", json!({ "token": "another-one", "plain": "hunter2" })).await;
     assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "hunter2" })), "the control");
+    // One that is too short to be searched for is hidden where it is a whole value, and nowhere else.
+    let report = world.call("fake:confided", json!({ "token": "Pin7", "plain": "pin7" })).await;
+    assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "***" })));
+    let report = world.call("fake:confided", json!({ "token": "Pin7", "plain": "a pin7" })).await;
+    assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "a pin7" })), "the control");
     // For a script that a call names, the script's own manifest says what is secret.
     let input = json!({ "scriptPath": "examples/whole.py", "inputData": { "token": "hunter2-hunter2" } });
     let report = world.call("core:execute-python-script", input).await;

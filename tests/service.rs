@@ -159,7 +159,7 @@ impl Executor for XEcho {
         Box::pin(async move {
             let answer = match call.input {
                 input if input["wait"] == true => std::future::pending().await,
-                input if input["words"].is_array() => json!(context.started_at.elapsed().as_micros() as u64),
+                input if input["words"].is_array() => json!(context.deadline.began.elapsed().as_micros() as u64),
                 input => input,
             };
             Ok(crate::harness::fake::outcome(Ending::answer(&answer), Vec::new()))

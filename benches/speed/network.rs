@@ -74,7 +74,7 @@ fn held(house: &House, tool: &Tool, input: &Value) -> anyhow::Result<Vec<u64>> {
     house.task(async move {
         let (_, ended) = run(&*scripts, &tool, &input).await;
         match ended.map_err(told)?.ending {
-            Ending::Answered(text) => Ok(serde_json::from_str(text.as_str())?),
+            Ending::Answered(text) => Ok(serde_json::from_str(text.small().unwrap_or_default())?),
             other => bail!("{other:?}"),
         }
     })

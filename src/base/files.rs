@@ -10,11 +10,11 @@ use nix::fcntl::{
 };
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -433,8 +433,45 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     work()
 }
 
+/// The name under which a folder lists an entry that is there, where its file system takes another spelling for it
+/// (case, short names).
+fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> {
+    let written = name.to_str().filter(|name| *name != "/")?;
+    let cases = [written.to_uppercase(), written.to_lowercase()];
+    // Where case does not count, neither does a dot at the end.
+    let other = cases.into_iter().find(|other| other != written).unwrap_or_else(|| format!("{written}."));
+    let other = folder.join(other).symlink_metadata().ok()?;
+    if (other.dev(), other.ino()) != (facts.dev(), facts.ino()) {
+        return None;
+    }
+    let entries: Vec<_> = folder.read_dir().ok()?.flatten().collect();
+    // Two links of one file can differ in case: then both are listed.
+    if entries.iter().any(|entry| entry.file_name() == name) {
+        return None;
+    }
+    let is_same = |entry: &&std::fs::DirEntry| {
+        entry.ino() == facts.ino() || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
+    };
+    entries.iter().find(is_same).map(std::fs::DirEntry::file_name)
+}
+
+/// A path below a folder with each component as its folder lists it.
+pub fn as_listed(folder: &Path, below: &Path) -> PathBuf {
+    let (mut at, mut names) = (folder.to_path_buf(), below.iter());
+    for name in names.by_ref() {
+        let facts = at.join(name).symlink_metadata();
+        let listed = facts.as_ref().ok().and_then(|facts| listed_as(&at, name, facts));
+        at.push(listed.as_deref().unwrap_or(name));
+        if facts.is_err() {
+            break;
+        }
+    }
+    at.extend(names);
+    at
+}
+
 /// The links that the kernel would follow to open `path`, in order, each as a path whose folder holds no link; and the
-/// path at their end, whether or not it exists.
+/// path at their end, as its folders list it, whether or not it exists.
 pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
     let mut met = Vec::new();
     let mut done = PathBuf::from("/");
@@ -454,7 +491,7 @@ pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
                 todo.extend(names(&target));
                 met.push(next);
             }
-            Err(_) => done = next,
+            Err(_) => done = as_listed(&done, Path::new(&name)),
         }
     }
     (met, done)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
@@ -37,12 +37,27 @@ impl Document<'_> {
     /// Line and column (1-based, in characters) where the value at `pointer` starts; (0, 0) if there is none.
     /// Looked up only on demand: reading a good file costs nothing for places.
     pub fn place(&self, pointer: &str) -> (usize, usize) {
-        find(self.text, pointer).map_or((0, 0), |(value, _)| line_and_column(self.text, value))
+        self.places([pointer].into_iter()).pop().unwrap_or_default()
+    }
+
+    /// As `place`, for many pointers at the cost of one.
+    pub fn places<'p>(&self, pointers: impl Iterator<Item = &'p str>) -> Vec<(usize, usize)> {
+        let mut found: Vec<_> = find_all(self.text, pointers).into_iter().enumerate().collect();
+        found.sort_by_key(|(_, offsets)| offsets.map(|offsets| offsets.value));
+        let mut places = vec![(0, 0); found.len()];
+        let (mut line, mut column, mut at) = (1, 1, 0);
+        for (number, offsets) in found {
+            let Some(Offsets { value, .. }) = offsets else { continue };
+            let (lines, last) = line_and_column(&self.text[at..], value - at);
+            (line, column, at) = (line + lines - 1, if lines > 1 { last } else { column + last - 1 }, value);
+            places[number] = (line, column);
+        }
+        places
     }
 
     /// As `place`, for the member name in front of the value.
     pub fn place_of_key(&self, pointer: &str) -> (usize, usize) {
-        find(self.text, pointer).map_or((0, 0), |(_, key)| line_and_column(self.text, key))
+        find(self.text, pointer).map_or((0, 0), |found| line_and_column(self.text, found.name))
     }
 }
 
@@ -269,6 +284,11 @@ impl Text {
         self.0.get()
     }
 
+    /// A text that is one compact document.
+    pub fn checked(text: &str) -> Option<Text> {
+        RawValue::from_string(text.to_owned()).ok().map(Text)
+    }
+
     /// Its characters, if it is a string.
     pub fn string(&self) -> Option<String> {
         self.as_str().starts_with('"').then(|| serde_json::from_str(self.as_str()).ok()).flatten()
@@ -455,46 +475,90 @@ fn is_comment(part: &str) -> bool {
 }
 
 /// The tokens of a text without its comments.
-fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
     Tokens { text, at: 0 }.filter(|(_, part)| !is_comment(part))
 }
 
-/// The offsets of the value at `pointer` and of its name; of the value twice where it has none. Only the names on the
-/// way are read, so it is found also where the document has faults elsewhere.
-fn find(text: &str, pointer: &str) -> Option<(usize, usize)> {
-    let mut tokens = tokens(text).peekable();
-    let mut name_at = None;
-    for segment in pointer.split('/').skip(1) {
-        let wanted = segment.replace("~1", "/").replace("~0", "~");
-        let is_list = match tokens.next()?.1 {
-            "[" => true,
-            "{" => false,
-            _ => return None,
-        };
-        let mut index = 0usize;
-        loop {
-            let (at, part) = *tokens.peek()?;
-            let is_found = if is_list {
-                wanted.parse() == Ok(index)
+/// Where a value of a text begins, and its name; the value twice where it has none.
+#[derive(Clone, Copy)]
+struct Offsets {
+    value: usize,
+    name: usize,
+}
+
+/// A pointer whose value is looked for: its number, and the segments below the value that is being read.
+struct Wanted<'p> {
+    number: usize,
+    below: std::iter::Skip<std::str::Split<'p, char>>,
+}
+
+/// Looks for the values of many pointers in one pass over a text. Only the names on the way are read, so they are found
+/// also where the document has faults elsewhere.
+struct Search<'t, T: Iterator<Item = (usize, &'t str)>> {
+    tokens: std::iter::Peekable<T>,
+    found: Vec<Option<Offsets>>,
+    missing: usize,
+}
+
+fn find_all<'p>(text: &str, pointers: impl Iterator<Item = &'p str>) -> Vec<Option<Offsets>> {
+    let wanted = pointers.enumerate().map(|(number, pointer)| Wanted { number, below: pointer.split('/').skip(1) });
+    let wanted: Vec<Wanted<'_>> = wanted.collect();
+    let missing = wanted.len();
+    let mut search = Search { tokens: tokens(text).peekable(), found: vec![None; missing], missing };
+    search.value(None, wanted);
+    search.found
+}
+
+fn find(text: &str, pointer: &str) -> Option<Offsets> {
+    find_all(text, std::iter::once(pointer)).pop()?
+}
+
+impl<'t, T: Iterator<Item = (usize, &'t str)>> Search<'t, T> {
+    /// Reads one value. `None`: the text ends or has a fault here, or everything is found.
+    fn value(&mut self, name: Option<usize>, wanted: Vec<Wanted<'_>>) -> Option<()> {
+        let (value, part) = *self.tokens.peek()?;
+        let mut inside: HashMap<String, Vec<Wanted<'_>>> = HashMap::new();
+        for mut it in wanted {
+            if let Some(segment) = it.below.next() {
+                inside.entry(segment.replace("~1", "/").replace("~0", "~")).or_default().push(it);
             } else {
-                tokens.next();
-                (tokens.next()?.1 == ":").then_some(())?;
-                match part.contains('\\') {
-                    true => serde_json::from_str::<String>(part).is_ok_and(|name| name == wanted),
-                    false => part.trim_matches('"') == wanted,
-                }
-            };
-            if is_found {
-                name_at = (!is_list).then_some(at);
+                self.found[it.number] = Some(Offsets { value, name: name.unwrap_or(value) });
+                self.missing -= 1;
+            }
+        }
+        if self.missing == 0 {
+            return None;
+        }
+        if inside.is_empty() || !matches!(part, "{" | "[") {
+            return skip(&mut self.tokens).map(drop);
+        }
+        self.tokens.next();
+        self.members(part == "[", inside)
+    }
+
+    /// Reads the members of an object or a list up to its end.
+    fn members(&mut self, is_list: bool, mut inside: HashMap<String, Vec<Wanted<'_>>>) -> Option<()> {
+        for index in 0usize.. {
+            if matches!(self.tokens.peek()?.1, "}" | "]") {
+                self.tokens.next();
                 break;
             }
-            skip(&mut tokens)?;
-            index += 1;
-            (tokens.next()?.1 == ",").then_some(())?;
+            let (name, at) = if is_list { (index.to_string(), None) } else { self.name()? };
+            self.value(at, inside.remove(&name).unwrap_or_default())?;
+            if self.tokens.peek()?.1 == "," {
+                self.tokens.next();
+            }
         }
+        Some(())
     }
-    let value = tokens.peek()?.0;
-    Some((value, name_at.unwrap_or(value)))
+
+    fn name(&mut self) -> Option<(String, Option<usize>)> {
+        let (at, part) = self.tokens.next()?;
+        (self.tokens.next()?.1 == ":").then_some(())?;
+        let plain = || part.trim_matches('"').to_owned();
+        let name = if part.contains('\\') { serde_json::from_str(part).ok()? } else { plain() };
+        Some((name, Some(at)))
+    }
 }
 
 /// Goes past one value; returns where its last token begins, and that token.
@@ -515,7 +579,7 @@ fn skip<'t>(tokens: &mut impl Iterator<Item = (usize, &'t str)>) -> Option<(usiz
 
 /// The text of the value at `pointer`, also where the document has faults elsewhere.
 pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
-    let (start, _) = find(text, pointer)?;
+    let start = find(text, pointer)?.value;
     let (last, part) = skip(&mut tokens(text.get(start..)?))?;
     text.get(start..start + last + part.len())
 }
@@ -670,7 +734,7 @@ mod tests {
                 let pretty = serde_json::to_string_pretty(&value).expect("text");
                 prop_assert_eq!(Indented(copied.as_str()).to_string(), pretty);
                 for (pointer, there) in pointers(&value) {
-                    let (at, _) = find(&text, &pointer).expect("every value has a place");
+                    let at = find(&text, &pointer).expect("every value has a place").value;
                     let mut rest = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
                     prop_assert_eq!(rest.next().expect("a value").expect("JSON").to_string(), there.to_string());
                 }

@@ -1,44 +1,53 @@
 //! Masks secrets in what leaves this host: answers of hosts, output, logs, records and reports.
 //!
-//! A text is searched in three readings: as it is, decoded character by character, and decoded a second time. Each is
-//! searched for the secrets and their base64, and a match is mapped back to bytes of the text. A streaming search holds
-//! back a constant number of bytes, and masks as many beside a cut. That number depends only on the length of the
-//! longest secret: if it depended on the text, it would confirm a guess.
+//! A text is searched in readings of code points: as it is, decoded character by character, and decoded a second time.
+//! Encoded bytes are read as UTF-8, and again as Latin-1. Both sides are case-folded. Each reading is searched for the
+//! secrets and their base64, and a match is mapped back to bytes of the text. A streaming search holds back a constant
+//! number of bytes, and masks as many beside a cut. That number depends only on the length of the longest secret: if it
+//! depended on the text, it would confirm a guess.
 
+use super::json;
 use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use std::collections::{BTreeSet, VecDeque};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 
 /// Stands where a secret stood.
 pub const HIDDEN: &str = "***";
-/// A shorter text is not searched for: it would be found in ordinary words.
+/// A shorter text is not searched for within others: it would be found in ordinary words.
 pub const MIN_SECRET_BYTES: usize = 8;
 /// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
 /// Most bytes of all secrets together; beyond it, whole texts are hidden. The search takes up to ten times as much.
 const MAX_SECRETS_BYTES: usize = 100 * 1024;
+/// Most secrets that are hidden one by one in a document; with more, the whole document is hidden.
+const MAX_PLACES: usize = 100_000;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
 const MAX_CODE_BYTES: usize = 12;
-/// Most bytes of a text that one character of a secret becomes when it is encoded twice.
+/// Most bytes of a text that one byte of a secret becomes when it is encoded twice.
 const SPREAD: usize = 2 * MAX_CODE_BYTES;
 /// Bytes that are decoded at a time.
 const CHUNK_BYTES: usize = 4096;
-const NAMED: [(&[u8], u8); 5] =
-    [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
+/// Stands between the texts of a document. It is not a character.
+const BETWEEN: char = '\u{ffff}';
+const NAMED: [(&[u8], char); 5] =
+    [(b"&amp;", '&'), (b"&lt;", '<'), (b"&gt;", '>'), (b"&quot;", '"'), (b"&apos;", '\'')];
 
 /// A set of secrets, and the automaton that finds them.
 #[derive(Clone, Default)]
 pub struct Mask {
-    secrets: BTreeSet<String>,
-    /// Their length together; they are not kept once it is over `MAX_SECRETS_BYTES`.
+    /// Each with what stands in its place.
+    secrets: BTreeMap<String, String>,
+    /// Those that are too short to be searched for, folded: a whole value that is one of them is hidden.
+    short: BTreeSet<String>,
+    /// The length of `secrets` together; they are not kept once it is over `MAX_SECRETS_BYTES`.
     bytes: usize,
     finder: OnceLock<Option<Arc<Finder>>>,
 }
@@ -46,26 +55,40 @@ pub struct Mask {
 impl Mask {
     /// Hides this text, and each of its lines, as a log shows them.
     pub fn add(&mut self, secret: &str) {
+        self.add_as(secret, HIDDEN);
+    }
+
+    /// As `add`. A text that is too short to be searched for is hidden where it is a whole value.
+    pub fn add_value(&mut self, secret: &str) {
+        self.add(secret);
+        if (1..MIN_SECRET_BYTES).contains(&secret.len()) {
+            self.short.insert(fold_all(secret));
+        }
+    }
+
+    /// As `add`; `shown` stands in its place.
+    pub fn add_as(&mut self, secret: &str, shown: &str) {
         let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
-        parts.filter(|part| part.len() >= MIN_SECRET_BYTES).for_each(|part| self.insert(part));
+        parts.filter(|part| part.len() >= MIN_SECRET_BYTES).for_each(|part| self.insert(part, shown));
     }
 
     pub fn join(&mut self, other: Mask) {
         self.finder.take();
         self.bytes = if other.is_over() { other.bytes } else { self.bytes };
-        other.secrets.iter().for_each(|secret| self.insert(secret));
+        other.secrets.iter().for_each(|(secret, shown)| self.insert(secret, shown));
+        self.short.extend(other.short);
     }
 
-    fn insert(&mut self, secret: &str) {
+    fn insert(&mut self, secret: &str, shown: &str) {
         self.finder.take();
-        if self.is_over() || self.secrets.contains(secret) {
+        if self.is_over() || self.secrets.contains_key(secret) {
             return;
         }
         self.bytes += secret.len();
         if self.is_over() {
             self.secrets.clear();
         } else {
-            self.secrets.insert(secret.to_owned());
+            self.secrets.insert(secret.to_owned(), shown.to_owned());
         }
     }
 
@@ -74,7 +97,12 @@ impl Mask {
     }
 
     fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.bytes == 0 && self.short.is_empty()
+    }
+
+    /// Whether a whole value is a secret that is too short to be searched for.
+    fn is_short(&self, text: &str) -> bool {
+        text.len() < SPREAD * MIN_SECRET_BYTES && self.short.contains(&fold_all(text))
     }
 
     /// `None`: the secrets are too long together.
@@ -98,14 +126,6 @@ impl Mask {
         self.pieces(lines, "\n", true)
     }
 
-    /// A JSON list of strings with the secrets hidden, also one that spans several strings. `None`: nothing was hidden,
-    /// or the list holds other values.
-    pub fn list(&self, json: &str) -> Option<String> {
-        let texts: Vec<String> = serde_json::from_str(json).ok()?;
-        let shown = self.pieces(&texts, "", false);
-        if shown == texts { None } else { serde_json::to_string(&shown).ok() }
-    }
-
     /// Texts that follow one another, with `between` between them. `***` stands in the text where a secret begins.
     fn pieces<T: AsRef<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
@@ -114,10 +134,10 @@ impl Mask {
         }
         let Some(finder) = self.finder() else { return vec![HIDDEN.to_owned(); texts.len()] };
         let whole = texts.join(between);
-        let mut places = finder.all(whole.as_bytes());
-        if cut {
-            places.extend(beside_cuts(&whole, finder.reach()));
-            places.sort_by_key(|place| place.start);
+        let mut places = finder.places(whole.as_bytes());
+        if cut && self.bytes > 0 {
+            places.extend(beside_cuts(&whole, finder.reach()).map(|range| Place { range, pattern: None }));
+            places.sort_by_key(|place| place.range.start);
         }
         let mut found = Vec::new();
         places.into_iter().for_each(|place| add(&mut found, place));
@@ -125,50 +145,91 @@ impl Mask {
         let shown = |text: &str| {
             let from = next;
             next += text.len() + between.len();
-            text_of(&mask(text.as_bytes(), from, &found, false))
+            match self.is_short(text) {
+                true => HIDDEN.to_owned(),
+                false => text_of(&mask(text.as_bytes(), from, &found, Shown::Named(&finder))),
+            }
         };
         texts.into_iter().map(shown).collect()
     }
 
-    /// A tool's JSON answer with the secrets in its strings and numbers hidden; in member names only those of `names`.
-    /// `None`: nothing was hidden. The result is still one JSON document.
-    pub fn answer(&self, json: &str, names: &Mask) -> Option<String> {
-        if self.is_empty() {
-            return None;
-        }
-        let shown = self.tokens(json, names).unwrap_or_else(|| format!("\"{HIDDEN}\""));
-        (shown != json).then_some(shown)
+    /// A tool's JSON answer with the secrets in its strings and numbers hidden; in member names only those of `host`.
+    /// `joins`: texts that follow one another in a list may hold a secret together. `None`: nothing was hidden. The
+    /// result is still one JSON document.
+    pub fn answer(&self, json: &str, host: &Mask, joins: bool) -> Option<String> {
+        self.document(json, host, joins, false).unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
-    fn tokens(&self, json: &str, names: &Mask) -> Option<String> {
-        let (mut shown, mut rest, mut changed) = (String::with_capacity(json.len()), json, 0);
-        while let Some(start) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
-            let (before, after) = rest.split_at(start);
-            let mut tokens = serde_json::Deserializer::from_str(after).into_iter::<&RawValue>();
-            let token = tokens.next()?.ok()?.get();
-            rest = &after[token.len()..];
-            let text = if token.starts_with('"') { serde_json::from_str(token).ok()? } else { token.to_owned() };
-            let is_name = rest.starts_with(':');
-            let mut hidden = if is_name { names } else { self }.whole(&text);
-            shown.push_str(before);
-            if hidden == text {
-                shown.push_str(token);
+    /// A JSON text for a person, with the name of each secret in its place.
+    pub fn record(&self, json: &str) -> Option<String> {
+        self.document(json, self, false, true).unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
+    }
+
+    /// The outer `None`: the document cannot be searched, or holds too many secrets.
+    fn document(&self, json: &str, host: &Mask, joins: bool, is_named: bool) -> Option<Option<String>> {
+        let (values, names) = (self.in_document(json, false, joins)?, host.in_document(json, true, false)?);
+        if values.is_empty() && names.is_empty() && self.short.is_empty() {
+            return Some(None);
+        }
+        let finder = self.finder()?;
+        let (mut all, mut done, mut changed) = (String::new(), 0, 0);
+        for (at, token) in json::tokens(json).filter(|(_, token)| is_text_or_number(token)) {
+            let is_name = is_member_name(json, at, token);
+            let (places, (inside, from)) = (if is_name { &names } else { &values }, inside(token, at));
+            let show = if is_named { Shown::Named(&finder) } else { Shown::Hidden };
+            let first = places.partition_point(|place| place.range.end <= from);
+            let hidden = match places.get(first).is_some_and(|place| place.range.start < from + inside.len()) {
+                true => text_of(&mask(inside.as_bytes(), from, places, show)),
+                false if !is_name && self.is_short(&characters(token, at)) => HIDDEN.to_owned(),
+                false => continue,
+            };
+            all += &json[done..at];
+            done = at + token.len();
+            // A number keeps changed names distinct.
+            changed += usize::from(is_name);
+            let count = if is_name && changed > 1 { format!(" ({changed})") } else { String::new() };
+            all += &format!("\"{hidden}{count}\"");
+        }
+        Some((done > 0).then(|| all + &json[done..]))
+    }
+
+    /// Where secrets stand in the texts and numbers of a document, or in the names of its members.
+    fn in_document(&self, json: &str, in_names: bool, joins: bool) -> Option<Vec<Place>> {
+        if self.bytes == 0 {
+            return Some(Vec::new());
+        }
+        let (mut search, mut units, mut done) = (Search::new(self.finder()?, true), Vec::new(), 0);
+        for (at, token) in json::tokens(json) {
+            if !is_text_or_number(token) || is_member_name(json, at, token) != in_names {
                 continue;
             }
-            if is_name {
-                // A number keeps changed names distinct.
-                changed += 1;
-                hidden += &if changed > 1 { format!(" ({changed})") } else { String::new() };
+            if !(joins && &json[done..at] == ",") {
+                units.push(Unit { code: BETWEEN, from: done, to: at });
             }
-            shown.push_str(&serde_json::to_string(&hidden).ok()?);
+            done = at + token.len();
+            for unit in units_of(token, at) {
+                units.push(unit);
+                if units.len() >= CHUNK_BYTES {
+                    search.take(std::mem::take(&mut units), false);
+                }
+            }
+            if search.found.len() > MAX_PLACES {
+                return None;
+            }
         }
-        Some(shown + rest)
+        search.take(units, true);
+        Some(search.found)
     }
 
     /// Takes the next piece of a text, and returns what can be shown of the text by now. `None`: the text is complete.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
         let text = piece.unwrap_or_default();
-        if self.is_empty() {
+        if self.is_short(text) {
+            let before = self.piece(stream, None);
+            stream.hid = true;
+            return before + HIDDEN;
+        }
+        if self.bytes == 0 {
             return text.to_owned();
         }
         let Some(finder) = self.finder() else {
@@ -181,6 +242,38 @@ impl Mask {
         stream.search = piece.map(|_| search);
         text_of(&shown)
     }
+}
+
+fn is_text_or_number(token: &str) -> bool {
+    token.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit())
+}
+
+/// Whether this token of a compact document is the name of a member.
+fn is_member_name(json: &str, at: usize, token: &str) -> bool {
+    json.as_bytes().get(at + token.len()) == Some(&b':')
+}
+
+/// What is between the quotes of a text, or a number, and where it begins.
+fn inside(token: &str, at: usize) -> (&str, usize) {
+    let inside = token.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inside.map_or((token, at), |text| (text, at + 1))
+}
+
+/// The code points of a text or number in a document.
+fn units_of(token: &str, at: usize) -> impl Iterator<Item = Unit> {
+    let (mut rest, mut from) = inside(token, at);
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let escaped = if first == '\\' { character(rest.as_bytes()) } else { None };
+        let (length, code) = escaped.map_or((first.len_utf8(), first), |(length, code)| (length, code.character()));
+        let unit = Unit { code, from, to: from + length };
+        (rest, from) = (&rest[length..], unit.to);
+        Some(unit)
+    })
+}
+
+fn characters(token: &str, at: usize) -> String {
+    units_of(token, at).take(SPREAD * MIN_SECRET_BYTES).map(|unit| unit.code).collect()
 }
 
 /// A text that comes in pieces.
@@ -206,26 +299,32 @@ fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
     before.chain(ends.map(move |at| at..text.len().min(at + reach))).filter(|place| !place.is_empty())
 }
 
-/// Bytes as text. Lossy, because a match can begin or end within a character.
+/// Bytes as text. Lossy, because a piece can begin or end within a character.
 fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// All patterns of some secrets.
 pub struct Finder {
-    patterns: NFA,
+    automaton: NFA,
     start: StateID,
-    /// The length of the longest pattern.
+    /// Of each pattern the number of its characters, and what stands in the place of its secret.
+    patterns: Vec<(usize, String)>,
+    /// The length of the longest pattern, bytes.
     longest: usize,
 }
 
 impl Finder {
-    fn new(secrets: &BTreeSet<String>) -> Option<Finder> {
-        let all: BTreeSet<_> = secrets.iter().flat_map(|secret| patterns(secret)).collect();
-        let longest = all.iter().map(Vec::len).max().unwrap_or(1);
-        let patterns = NFA::builder().prefilter(false).build(&all).ok()?;
-        let start = patterns.start_state(Anchored::No).ok()?;
-        Some(Finder { patterns, start, longest })
+    fn new(secrets: &BTreeMap<String, String>) -> Option<Finder> {
+        let of_secret = |(secret, shown): (&String, &String)| {
+            patterns(secret).into_iter().map(|pattern| (pattern, shown.clone())).collect::<Vec<_>>()
+        };
+        let all: BTreeMap<_, _> = secrets.iter().flat_map(of_secret).collect();
+        let longest = all.keys().map(String::len).max().unwrap_or(1);
+        let automaton = NFA::builder().prefilter(false).build(all.keys()).ok()?;
+        let start = automaton.start_state(Anchored::No).ok()?;
+        let patterns = all.into_iter().map(|(pattern, shown)| (pattern.chars().count(), shown)).collect();
+        Some(Finder { automaton, start, patterns, longest })
     }
 
     /// How many bytes of a text may belong to a secret that is not whole yet.
@@ -235,37 +334,66 @@ impl Finder {
 
     /// Where secrets stand in a whole text: in order, those that overlap as one.
     pub fn all(self: &Arc<Finder>, text: &[u8]) -> Vec<Range<usize>> {
+        self.places(text).into_iter().map(|place| place.range).collect()
+    }
+
+    fn places(self: &Arc<Finder>, text: &[u8]) -> Vec<Place> {
         let mut search = Search::new(Arc::clone(self), true);
         search.read(text);
-        search.take(Vec::new(), true);
+        search.end();
         search.found
     }
 }
 
+/// Where a secret stands, and the pattern that found it. `None`: it may be a part of one.
+#[derive(Clone)]
+struct Place {
+    range: Range<usize>,
+    pattern: Option<usize>,
+}
+
 /// The patterns by which a secret is found: itself, its decoded forms, and, for each of the three alignments of base64,
 /// the characters that its bytes alone determine.
-fn patterns(secret: &str) -> Vec<Vec<u8>> {
-    let once = decode(secret.as_bytes(), true);
-    // The text after a secret may change how its last characters are decoded.
-    let readings = [decode(secret.as_bytes(), false), decode(&once, false), decode(&once, true)];
-    let latin: Option<Vec<u8>> = secret.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
-    let mut found: Vec<Vec<u8>> = [secret.into(), once].into_iter().chain(readings).chain(latin).collect();
+fn patterns(secret: &str) -> Vec<String> {
+    let mut found = vec![secret.to_owned()];
+    for is_latin in [false, true] {
+        // The text after a secret may change how its last characters are decoded.
+        let once = decode(secret, is_latin, true);
+        found.extend([decode(secret, is_latin, false), decode(&once, is_latin, false), decode(&once, is_latin, true)]);
+        found.push(once);
+    }
     for before in 0..3 {
         let bytes = [&[0; 2][..before], secret.as_bytes()].concat();
         let decided = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
-        found.push(STANDARD_NO_PAD.encode(bytes).as_bytes()[decided].to_vec());
+        found.push(STANDARD_NO_PAD.encode(bytes)[decided].to_owned());
     }
     found.retain(|pattern| pattern.len() >= MIN_SECRET_BYTES);
-    found.iter_mut().flatten().for_each(|byte| *byte = fold(*byte));
-    found
+    found.iter().map(|pattern| fold_all(pattern)).collect()
 }
 
-/// Makes letters of either case equal, both alphabets of base64, and the space of a form and `+`.
-fn fold(byte: u8) -> u8 {
-    match byte {
-        b' ' | b'-' => b'+',
-        b'_' => b'/',
-        other => other.to_ascii_lowercase(),
+fn fold_all(text: &str) -> String {
+    text.chars().map(fold).collect()
+}
+
+/// Makes letters of either case equal (Unicode's simple folding), both alphabets of base64, and the space of a form and
+/// `+`.
+fn fold(c: char) -> char {
+    match c {
+        ' ' | '-' => '+',
+        '_' => '/',
+        c if c.is_ascii() => c.to_ascii_lowercase(),
+        c => {
+            let upper = only(c, c.to_uppercase());
+            only(upper, upper.to_lowercase())
+        }
+    }
+}
+
+/// The one character that `c` becomes, or itself where it becomes several.
+fn only(c: char, mut changed: impl Iterator<Item = char>) -> char {
+    match (changed.next(), changed.next()) {
+        (Some(one), None) => one,
+        _ => c,
     }
 }
 
@@ -274,10 +402,14 @@ pub struct Search {
     finder: Arc<Finder>,
     /// True: a secret is overwritten with as many `*`. False: `HIDDEN` replaces it.
     equal_length: bool,
-    /// The text as it is, decoded once, and decoded twice.
-    readings: [Reading; 3],
-    decoders: [Decoder; 2],
-    found: Vec<Range<usize>>,
+    /// The text as it is.
+    bytes: Utf8,
+    reading: Reading,
+    /// Decoded once, and decoded twice: encoded bytes as UTF-8, and as Latin-1.
+    decoded: [[(Decoder, Reading); 2]; 2],
+    /// How many code points in a row can be no part of an encoding: the decoded readings are then as the first one.
+    plain: usize,
+    found: Vec<Place>,
     /// Bytes that were read.
     read: usize,
     /// The last bytes read, which are held back: a secret may begin in them.
@@ -288,9 +420,11 @@ pub struct Search {
 
 impl Search {
     pub fn new(finder: Arc<Finder>, equal_length: bool) -> Search {
-        let readings = [(); 3].map(|()| Reading { state: finder.start, places: VecDeque::new() });
-        let (decoders, found, text) = Default::default();
-        Search { finder, equal_length, readings, decoders, found, read: 0, text, hid: false }
+        let reading = Reading { state: finder.start, places: VecDeque::new() };
+        let decoded = [false, true].map(|is_latin| [(); 2].map(|()| (Decoder::new(is_latin), reading.clone())));
+        let (bytes, found, text) = Default::default();
+        let plain = usize::MAX / 2;
+        Search { finder, equal_length, bytes, reading, decoded, plain, found, read: 0, text, hid: false }
     }
 
     /// Takes bytes, and returns those that can be shown by now.
@@ -307,91 +441,162 @@ impl Search {
 
     /// The text is complete: returns the bytes held back.
     pub fn finish(&mut self) -> Vec<u8> {
-        self.take(Vec::new(), true);
+        self.end();
         self.release(self.text.len())
     }
 
     fn release(&mut self, length: usize) -> Vec<u8> {
         let from = self.read - self.text.len();
         let piece: Vec<u8> = self.text.drain(..length).collect();
-        let shown = mask(&piece, from, &self.found, self.equal_length);
-        self.hid |= self.found.first().is_some_and(|secret| secret.start < from + length);
-        self.found.retain(|secret| secret.end > from + length);
+        let shown = mask(&piece, from, &self.found, if self.equal_length { Shown::Stars } else { Shown::Hidden });
+        self.hid |= self.found.first().is_some_and(|secret| secret.range.start < from + length);
+        self.found.retain(|secret| secret.range.end > from + length);
         shown
     }
 
     fn read(&mut self, bytes: &[u8]) {
         for step in bytes.chunks(CHUNK_BYTES) {
-            let units = units(step, self.read);
-            self.read += step.len();
+            let mut units = Vec::with_capacity(step.len());
+            for byte in step {
+                self.bytes.push(Unit { code: char::from(*byte), from: self.read, to: self.read + 1 }, &mut units);
+                self.read += 1;
+            }
             self.take(units, false);
         }
     }
 
-    /// Searches the next units for secrets; `last`: no more follow.
-    fn take(&mut self, mut units: Vec<Unit>, last: bool) {
-        for (number, reading) in self.readings.iter_mut().enumerate() {
-            units.iter().for_each(|unit| reading.read(&self.finder, *unit, &mut self.found));
-            if let Some(decoder) = self.decoders.get_mut(number) {
-                units = decoder.decode(units, last);
+    fn end(&mut self) {
+        let mut units = Vec::new();
+        self.bytes.finish(&mut units);
+        self.take(units, true);
+    }
+
+    /// Searches the next code points for secrets; `last`: no more follow.
+    fn take(&mut self, units: Vec<Unit>, last: bool) {
+        let is_same = self.plain >= self.finder.longest + SPREAD;
+        let after = units.iter().rev().take_while(|unit| !matches!(unit.code, '%' | '\\' | '&' | '\r' | '\n')).count();
+        if is_same && after < units.len() {
+            for (is_latin, chain) in [false, true].into_iter().zip(&mut self.decoded) {
+                *chain = [(); 2].map(|()| (Decoder::new(is_latin), self.reading.clone()));
+            }
+        }
+        self.reading.read(&self.finder, &units, &mut self.found);
+        let is_plain = after == units.len();
+        self.plain = if is_plain { self.plain + after } else { after };
+        if is_same && is_plain {
+            return;
+        }
+        for chain in &mut self.decoded {
+            let mut read = Cow::Borrowed(&units);
+            for (decoder, reading) in chain {
+                read = Cow::Owned(decoder.decode(&read, last));
+                reading.read(&self.finder, &read, &mut self.found);
             }
         }
     }
 }
 
-/// A byte of a reading, and the bytes of the text that it stands for.
+/// A code point of a reading, and the bytes of the text that it stands for.
 #[derive(Clone, Copy)]
 struct Unit {
-    byte: u8,
+    code: char,
     from: usize,
     to: usize,
 }
 
-fn units(text: &[u8], at: usize) -> Vec<Unit> {
-    text.iter().zip(at..).map(|(byte, from)| Unit { byte: *byte, from, to: from + 1 }).collect()
+/// Joins bytes to characters. A byte that is not UTF-8 is read as Latin-1.
+#[derive(Default)]
+struct Utf8 {
+    /// The bytes of a character that is not complete.
+    waiting: Vec<Unit>,
 }
 
+impl Utf8 {
+    fn push(&mut self, byte: Unit, to: &mut Vec<Unit>) {
+        if self.waiting.is_empty() && byte.code.is_ascii() {
+            return to.push(byte);
+        }
+        self.waiting.push(byte);
+        while let Some(first) = self.waiting.first().copied() {
+            let bytes: Vec<u8> = self.waiting.iter().filter_map(|unit| u8::try_from(unit.code).ok()).collect();
+            match std::str::from_utf8(&bytes).map(|text| text.chars().next()) {
+                Ok(code) => {
+                    to.push(Unit { code: code.unwrap_or(first.code), to: byte.to, ..first });
+                    self.waiting.clear();
+                }
+                Err(error) if error.error_len().is_none() => return,
+                Err(_) => to.push(self.waiting.remove(0)),
+            }
+        }
+    }
+
+    /// No more bytes follow.
+    fn finish(&mut self, to: &mut Vec<Unit>) {
+        to.append(&mut self.waiting);
+    }
+}
+
+/// A reading of the text, and how far it matches.
+#[derive(Clone)]
 struct Reading {
     state: StateID,
-    /// Where the last bytes of the reading stand in the text, as many as the longest pattern has.
+    /// Where its last code points begin, as many as the longest pattern may have.
     places: VecDeque<usize>,
 }
 
 impl Reading {
-    fn read(&mut self, finder: &Finder, unit: Unit, found: &mut Vec<Range<usize>>) {
-        if self.places.len() == finder.longest {
-            self.places.pop_front();
-        }
-        self.places.push_back(unit.from);
-        self.state = finder.patterns.next_state(Anchored::No, self.state, fold(unit.byte));
-        if finder.patterns.is_match(self.state) {
-            // The first match is the longest: the others are suffixes of it.
-            let length = finder.patterns.pattern_len(finder.patterns.match_pattern(self.state, 0));
-            add(found, self.places[self.places.len() - length]..unit.to);
+    fn read(&mut self, finder: &Finder, units: &[Unit], found: &mut Vec<Place>) {
+        for unit in units {
+            if self.places.len() == finder.longest {
+                self.places.pop_front();
+            }
+            self.places.push_back(unit.from);
+            for byte in fold(unit.code).encode_utf8(&mut [0; 4]).bytes() {
+                self.state = finder.automaton.next_state(Anchored::No, self.state, byte);
+            }
+            if finder.automaton.is_match(self.state) {
+                // The first match is the longest: the others are suffixes of it.
+                let pattern = finder.automaton.match_pattern(self.state, 0).as_usize();
+                let range = self.places[self.places.len() - finder.patterns[pattern].0]..unit.to;
+                add(found, Place { range, pattern: Some(pattern) });
+            }
         }
     }
 }
 
 /// Adds a place to places in order; those that overlap become one.
-fn add(found: &mut Vec<Range<usize>>, place: Range<usize>) {
-    let first = found.partition_point(|other| other.end <= place.start);
-    let after = found.partition_point(|other| other.start < place.end);
-    let start = found[first..after].first().map_or(place.start, |other| other.start.min(place.start));
-    let end = found[first..after].last().map_or(place.end, |other| other.end.max(place.end));
-    found.splice(first..after, std::iter::once(start..end));
+fn add(found: &mut Vec<Place>, mut place: Place) {
+    let first = found.partition_point(|other| other.range.end <= place.range.start);
+    let after = found.partition_point(|other| other.range.start < place.range.end);
+    if let [start, ..] = &found[first..after]
+        && start.range.start <= place.range.start
+    {
+        (place.range.start, place.pattern) = (start.range.start, start.pattern.or(place.pattern));
+    }
+    place.range.end = found[first..after].last().map_or(place.range.end, |other| other.range.end.max(place.range.end));
+    found.splice(first..after, std::iter::once(place));
+}
+
+/// What stands in the place of a secret: as many `*`, `HIDDEN`, or what was said when it was added.
+#[derive(Clone, Copy)]
+enum Shown<'f> {
+    Stars,
+    Hidden,
+    Named(&'f Finder),
 }
 
 /// A piece of a text, which begins at `from`, with the secrets hidden.
-fn mask(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -> Vec<u8> {
+fn mask(piece: &[u8], from: usize, found: &[Place], show: Shown<'_>) -> Vec<u8> {
     let (mut shown, mut done) = (Vec::with_capacity(piece.len()), 0);
-    let first = found.partition_point(|secret| secret.end <= from);
-    for secret in found[first..].iter().take_while(|secret| secret.start < from + piece.len()) {
-        let (start, end) = (secret.start.saturating_sub(from), piece.len().min(secret.end - from));
+    let first = found.partition_point(|secret| secret.range.end <= from);
+    for Place { range, pattern } in found[first..].iter().take_while(|secret| secret.range.start < from + piece.len()) {
+        let (start, end) = (range.start.saturating_sub(from), piece.len().min(range.end - from));
         shown.extend_from_slice(&piece[done..start]);
-        if equal_length {
-            shown.resize(shown.len() + end - start, b'*');
-        } else if secret.start >= from {
-            shown.extend_from_slice(HIDDEN.as_bytes());
+        match (show, pattern) {
+            (Shown::Stars, _) => shown.resize(shown.len() + end - start, b'*'),
+            _ if range.start < from => {}
+            (Shown::Named(finder), Some(pattern)) => shown.extend_from_slice(finder.patterns[*pattern].1.as_bytes()),
+            _ => shown.extend_from_slice(HIDDEN.as_bytes()),
         }
         done = end;
     }
@@ -402,53 +607,85 @@ fn mask(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -
 /// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for
 /// itself, and so does a longer one than `MAX_CODE_BYTES`. A line break and blanks after it are skipped: base64 is
 /// broken into lines.
-#[derive(Default)]
 struct Decoder {
-    /// Bytes that are not decoded yet. The first may begin an encoded character.
+    /// Code points that are not decoded yet. The first may begin an encoded character.
     waiting: VecDeque<Unit>,
-    /// Bytes of a line break and its blanks that were skipped.
+    bytes: Utf8,
+    /// Encoded bytes are read as Latin-1 only.
+    is_latin: bool,
+    /// Characters of a line break and its blanks that were skipped.
     skipped: usize,
 }
 
 impl Decoder {
+    fn new(is_latin: bool) -> Decoder {
+        Decoder { waiting: VecDeque::new(), bytes: Utf8::default(), is_latin, skipped: 0 }
+    }
+
     /// `last`: nothing more comes.
-    fn decode(&mut self, units: Vec<Unit>, last: bool) -> Vec<Unit> {
+    fn decode(&mut self, units: &[Unit], last: bool) -> Vec<Unit> {
         self.waiting.extend(units);
         let mut decoded = Vec::with_capacity(self.waiting.len());
-        while let Some(Unit { byte, from, .. }) = self.waiting.front().copied() {
-            let mut code = None;
-            if matches!(byte, b'%' | b'\\' | b'&') {
-                let ahead: Vec<u8> = self.waiting.iter().take(MAX_CODE_BYTES).map(|unit| unit.byte).collect();
-                code = character(&ahead);
-                if code.is_none() && !last && ahead.len() < MAX_CODE_BYTES {
+        while let Some(Unit { code, from, .. }) = self.waiting.front().copied() {
+            let mut encoded = None;
+            if matches!(code, '%' | '\\' | '&') {
+                let ahead = self.waiting.iter().take(MAX_CODE_BYTES);
+                let ahead: Vec<u8> = ahead.map(|unit| u8::try_from(unit.code).unwrap_or_default()).collect();
+                encoded = character(&ahead);
+                if encoded.is_none() && !last && ahead.len() < MAX_CODE_BYTES {
                     break;
                 }
             }
-            let (length, bytes) = code.unwrap_or_else(|| (1, vec![byte]));
-            let to = self.waiting[length - 1].to;
+            let (length, code) = encoded.unwrap_or((1, Code::Character(code)));
+            let unit = Unit { code: code.character(), from, to: self.waiting[length - 1].to };
             self.waiting.drain(..length);
-            for byte in bytes {
-                let blank = matches!(byte, b'\r' | b'\n') || self.skipped > 0 && matches!(byte, b' ' | b'\t');
-                self.skipped = if blank && self.skipped < MAX_CODE_BYTES { self.skipped + 1 } else { 0 };
-                if self.skipped == 0 {
-                    decoded.push(Unit { byte, from, to });
+            match code {
+                Code::Byte(_) if !self.is_latin => self.bytes.push(unit, &mut decoded),
+                _ => {
+                    self.bytes.finish(&mut decoded);
+                    decoded.push(unit);
                 }
             }
         }
+        if last {
+            self.bytes.finish(&mut decoded);
+        }
+        decoded.retain(|unit| {
+            let is_break = matches!(unit.code, '\r' | '\n') || self.skipped > 0 && matches!(unit.code, ' ' | '\t');
+            self.skipped = if is_break && self.skipped < MAX_CODE_BYTES { self.skipped + 1 } else { 0 };
+            self.skipped == 0
+        });
         decoded
     }
 }
 
 /// A text decoded once; without `last` as far as that does not depend on what follows it.
-fn decode(text: &[u8], last: bool) -> Vec<u8> {
-    Decoder::default().decode(units(text, 0), last).iter().map(|unit| unit.byte).collect()
+fn decode(text: &str, is_latin: bool, last: bool) -> String {
+    let units: Vec<Unit> = text.chars().map(|code| Unit { code, from: 0, to: 0 }).collect();
+    Decoder::new(is_latin).decode(&units, last).iter().map(|unit| unit.code).collect()
 }
 
-/// How many of these bytes stand for the encoded character that they begin with, and its bytes.
-fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
+/// What an encoded character stands for.
+#[derive(Clone, Copy)]
+enum Code {
+    Byte(u8),
+    Character(char),
+}
+
+impl Code {
+    fn character(self) -> char {
+        match self {
+            Code::Byte(byte) => char::from(byte),
+            Code::Character(c) => c,
+        }
+    }
+}
+
+/// How many of these bytes are the encoded character that they begin with, and that character.
+fn character(bytes: &[u8]) -> Option<(usize, Code)> {
     let hex = |digits: Range<usize>| number(bytes.get(digits)?, 16);
-    let byte = |length: usize, value: u32| Some((length, vec![u8::try_from(value).ok()?]));
-    let char = |length: usize, value: u32| Some((length, char::from_u32(value)?.to_string().into_bytes()));
+    let byte = |length: usize, value: u32| Some((length, Code::Byte(u8::try_from(value).ok()?)));
+    let char = |length: usize, value: u32| Some((length, Code::Character(char::from_u32(value)?)));
     // A number of any length up to this sign.
     let until = |from: usize, end: u8, radix: u32| {
         let digits = bytes[from..].iter().position(|b| *b == end)?;
@@ -466,18 +703,18 @@ fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
         [b'%', ..] => byte(3, hex(1..3)?),
         [b'\\', b'x', ..] => byte(4, hex(2..4)?),
         [b'\\', b'U', ..] => char(10, hex(2..10)?),
-        [b'\\', b'n', ..] => byte(2, 10),
-        [b'\\', b'r', ..] => byte(2, 13),
-        [b'\\', b't', ..] => byte(2, 9),
-        [b'\\', b'b', ..] => byte(2, 8),
-        [b'\\', b'f', ..] => byte(2, 12),
+        [b'\\', b'n', ..] => char(2, 10),
+        [b'\\', b'r', ..] => char(2, 13),
+        [b'\\', b't', ..] => char(2, 9),
+        [b'\\', b'b', ..] => char(2, 8),
+        [b'\\', b'f', ..] => char(2, 12),
         // A sign stands for itself behind a backslash, unless it may begin another encoded character.
-        [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => byte(2, sign.into()),
+        [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => char(2, sign.into()),
         [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
         [b'&', b'#', ..] => until(2, b';', 10),
         [b'&', ..] => {
             let is = |name: &[u8]| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-            NAMED.iter().find(|(name, _)| is(name)).map(|(name, byte)| (name.len(), vec![*byte]))
+            NAMED.iter().find(|(name, _)| is(name)).map(|(name, c)| (name.len(), Code::Character(*c)))
         }
         _ => None,
     }

@@ -6,6 +6,7 @@ pub mod json;
 pub mod mask;
 pub mod messages;
 pub mod netlink;
+pub mod place;
 pub mod problem;
 pub mod semaphore;
 pub mod shares;

@@ -198,6 +198,11 @@ impl Permit {
             full.map_or(Ok(()), Err)
         })
     }
+
+    /// Changes the size of this permit. False: the new size does not fit, and nothing has changed.
+    pub fn resize(&mut self, size: usize) -> bool {
+        self.charge(&self.claim.clone(), size).is_ok()
+    }
 }
 
 impl Drop for Waiter<'_> {

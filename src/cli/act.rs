@@ -51,7 +51,7 @@ async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result
             let fault = error.downcast_ref::<Refusal>().map(Refusal::fault).ok_or(error)?;
             let reading = action::read(text);
             let report = call::not_begun(reading.tool(), fault);
-            return Ok(reading.answered(report));
+            return Ok(reading.answered(report).await);
         }
     };
     let empty = call::request("", Arguments::Text(String::new()));
@@ -70,9 +70,10 @@ fn read(from: &str) -> anyhow::Result<String> {
 }
 
 fn show(args: &Args, answer: ActionResult) -> ExitCode {
-    let answer = ActionResult { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
+    let mut answer = ActionResult { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
     if args.json {
-        words::say_json(&answer);
+        let output = answer.outcome.as_mut().and_then(|report| report.take_answer());
+        words::say_with_answer(&answer, output.as_ref());
     } else {
         let warnings = answer.warnings.iter().map(|warning| format!("toolhost: {warning}"));
         let lines: Vec<String> =

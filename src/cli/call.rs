@@ -5,8 +5,9 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, process, words};
+
 use crate::base::text::printable;
-use crate::executor::Denial;
+use crate::executor::{Denial, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::registry;
 use crate::service::{
@@ -145,7 +146,7 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
 fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {
     words::note("toolhost: interrupted; the call was cancelled");
     if args.json {
-        words::say_json(report);
+        say_report(report);
     }
     signal
 }
@@ -240,6 +241,12 @@ fn caller(words: impl Into<String>) -> Refusal {
     Refusal::from_fault(&Fault::new(Kind::ParameterValidationError, words))
 }
 
+fn say_report(report: &Report) {
+    let mut report = report.clone();
+    let answer = report.take_answer();
+    words::say_with_answer(&report, answer.as_ref());
+}
+
 /// Shows the report: data on standard output, everything for the person on standard error.
 fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     if args.verbose {
@@ -249,9 +256,9 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
         words::note(&format!("{}: {}", report.tool, report.notes.join("; ")));
     }
     if args.json {
-        words::say_json(report);
+        say_report(report);
     } else if let Some(output) = &report.output_data {
-        words::say_json(output);
+        words::say_with_answer(&ToolAnswer::mark(), Some(output));
     }
     if let (Some((_, asked)), Some(version)) = (args.tool.split_once('@'), &report.version)
         && asked.trim() != version

@@ -194,6 +194,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.describe())).collect(),
         brokers: brokers(settings),
         cgroup,
+        ..policy::Machine::default()
     }
 }
 

@@ -3,6 +3,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, words};
+use crate::base::json::Text;
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
@@ -121,7 +122,7 @@ async fn try_example(
         Some(expected) if failed && !(report.speaks_envelope && expected["success"] == false) => {
             Err(format!("the call failed; expected {expected}\n{}", told()))
         }
-        Some(expected) => difference(expected, &answer(&report), "").map_or(Ok(()), |place| {
+        Some(expected) => difference(expected, &answer(&report).await, "").map_or(Ok(()), |place| {
             let told = told();
             Err(if told.is_empty() { place } else { format!("{place}\n{told}") })
         }),
@@ -129,11 +130,19 @@ async fn try_example(
 }
 
 /// What `expectedOutput` is compared with: the envelope where the tool answers with envelopes, else the output itself.
-fn answer(report: &Report) -> Value {
-    if report.speaks_envelope {
-        return serde_json::to_value(report.envelope()).unwrap_or_default();
+async fn answer(report: &Report) -> Value {
+    let output = match &report.output_data {
+        Some(answer) => answer.read(false, Text::value).await.ok(),
+        None => None,
+    };
+    if !report.speaks_envelope {
+        return output.unwrap_or_default();
     }
-    report.output().unwrap_or_default()
+    let mut report = report.clone();
+    report.take_answer();
+    let mut envelope = serde_json::to_value(report.envelope()).unwrap_or_default();
+    output.into_iter().for_each(|output| envelope["outputData"] = output);
+    envelope
 }
 
 /// The first place where the answer is not what was expected; more than was expected is fine.

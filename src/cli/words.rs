@@ -5,6 +5,7 @@
 use crate::base::json::Indented;
 use crate::base::text;
 use crate::executor::Progress;
+use crate::executor::{Part, ToolAnswer};
 use crate::policy::LimitVerdict;
 use crate::sandbox;
 use crate::service::runlog;
@@ -246,9 +247,18 @@ fn pair((name, value): (&String, &Value)) -> Option<String> {
 
 /// One JSON value on standard output: compact for a program, indented for a person.
 pub fn say_json(value: &impl Serialize) {
+    say_with_answer(value, None);
+}
+
+/// As `say_json`, with the answer in the place of its mark.
+pub fn say_with_answer(value: &impl Serialize, answer: Option<&ToolAnswer>) {
     let terminal = io::stdout().is_terminal();
     let mut out = io::BufWriter::new(io::stdout().lock());
     let json = serde_json::to_string(value).unwrap_or_else(|e| json!({"error": e.to_string()}).to_string());
+    let json = answer.map_or(json.clone(), |answer| {
+        let parts = answer.put_into(json.as_bytes()).into_iter().flat_map(Part::pieces);
+        String::from_utf8_lossy(&parts.flatten().collect::<Vec<u8>>()).into_owned()
+    });
     let written = match terminal {
         true => writeln!(out, "{}", text::Visible(Indented(&json))),
         false => writeln!(out, "{}", text::Visible(&json)),

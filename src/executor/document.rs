@@ -2,9 +2,11 @@
 //!
 //! A resource opens only the one file that it names, beneath its own folder, if policy allows.
 
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ToolAnswer};
+use crate::base::json::Text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Body, Document, Handler};
+use crate::quantity::LARGE_TEXT_BYTES;
 use crate::registry;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -24,7 +26,7 @@ fn is_json(mime: &str) -> bool {
 pub struct Documents;
 
 impl Executor for Documents {
-    fn run<'a>(&'a self, _context: &'a Context, call: Call, _events: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, _events: &'a Events) -> Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
             let Handler::Document(document) = &call.manifest.handler else {
@@ -50,18 +52,30 @@ impl Executor for Documents {
                                 Fault::new(Kind::ServiceError, "The resource's file cannot be read.").person(why)
                             };
                             let bytes = read.await.map_err(|e| unread(e.to_string()))?.map_err(unread)?;
-                            match String::from_utf8(bytes) {
-                                Ok(text) => resource["text"] = json!(text),
-                                Err(other) => resource["blob"] = json!(STANDARD.encode(other.as_bytes())),
-                            }
+                            let is_long = bytes.len() > LARGE_TEXT_BYTES;
+                            let read = context.deadline.run(is_long, move || resource_of_file(resource, bytes));
+                            let answer = ToolAnswer::new(read.await?, &context.deadline);
+                            return Ok(Outcome::new(Ending::Answered(answer), crate::base::millis(started.elapsed())));
                         }
                     }
-                    json!({"$content": [{"type": "resource", "resource": resource}]})
+                    content_of(&resource)
                 }
             };
             Ok(Outcome::new(Ending::answer(&answer), crate::base::millis(started.elapsed())))
         })
     }
+}
+
+fn resource_of_file(mut resource: Value, bytes: Vec<u8>) -> Text {
+    match String::from_utf8(bytes) {
+        Ok(text) => resource["text"] = json!(text),
+        Err(other) => resource["blob"] = json!(STANDARD.encode(other.as_bytes())),
+    }
+    Text::from(&content_of(&resource))
+}
+
+fn content_of(resource: &Value) -> Value {
+    json!({"$content": [{"type": "resource", "resource": resource}]})
 }
 
 /// The messages of a prompt, or its questions as long as one has no answer.

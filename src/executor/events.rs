@@ -3,6 +3,7 @@
 //!
 //! At most a few hundred events wait. A tool never waits for the reader of its log, and no part of an answer is lost.
 
+use super::CallDeadline;
 use crate::base::json::Text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -89,6 +90,8 @@ pub struct Events {
     sender: mpsc::Sender<Event>,
     lost: Arc<AtomicU64>,
     parts: Arc<Semaphore>,
+    /// The time of the call, within which its parts are read.
+    pub deadline: CallDeadline,
 }
 
 /// The other end. Once it is dropped, events are thrown away.
@@ -110,7 +113,7 @@ pub fn events() -> (Events, EventReceiver) {
     let (sender, events) = mpsc::channel(MAX_WAITING);
     let (lost, parts) = (Arc::<AtomicU64>::default(), Arc::new(Semaphore::new(MAX_WAITING_PARTS)));
     let receiver = EventReceiver { events, lost: lost.clone(), parts: parts.clone() };
-    (Events { sender, lost, parts }, receiver)
+    (Events { sender, lost, parts, deadline: CallDeadline::usual("", None) }, receiver)
 }
 
 impl Events {

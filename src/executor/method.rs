@@ -3,7 +3,6 @@
 //! A program that embeds this library registers its own. The two methods that name a script (`ScriptMethod`) are not
 //! run here: the service makes the script the target of the call.
 
-use crate::base::json::Text;
 use crate::manifest::{self, Handler};
 use crate::{executor, fault};
 use fault::{Fault, Kind};
@@ -141,7 +140,7 @@ impl executor::Executor for Methods {
             let mut value = body.call(&method, call.input, events).await.map_err(back)?;
             let ending = if is_envelope(&value) {
                 let own = value.as_object_mut().and_then(|fields| fields.shift_remove("outputData"));
-                executor::Ending::Envelope { told: value, output: own.as_ref().map(Text::from) }
+                executor::Ending::Envelope { told: value, output: own.as_ref().map(executor::ToolAnswer::from) }
             } else {
                 executor::Ending::answer(&value)
             };

@@ -2,6 +2,8 @@
 //!
 //! An executor does not decide who may call, does not widen a confinement, and leaves no process behind.
 
+mod answer;
+mod deadline;
 pub mod document;
 mod events;
 mod idle;
@@ -12,6 +14,8 @@ pub mod process;
 pub mod remote;
 #[cfg(feature = "wasi")]
 pub mod wasm;
+pub use answer::{ContentPlaces, Part, ToolAnswer};
+pub use deadline::CallDeadline;
 pub use events::{Event, EventReceiver, Events, Level, Progress, events};
 pub use outcome::*;
 
@@ -35,8 +39,8 @@ pub struct Context {
     pub principal: String,
     /// Cancelling it kills and reaps; so does dropping the future.
     pub cancel: CancellationToken,
-    /// When the call was admitted to run. Its time limit starts here.
-    pub started_at: Instant,
+    /// The time of the call, which began when it was admitted to run.
+    pub deadline: CallDeadline,
     /// SHA-256 in hex of the script that really ran, where the executor knows it.
     pub ran: Arc<OnceLock<String>>,
     /// The network traffic of the call, as it becomes known.
@@ -58,7 +62,7 @@ impl Context {
             principal: user.clone(),
             user,
             cancel: CancellationToken::new(),
-            started_at: Instant::now(),
+            deadline: CallDeadline::usual("", None),
             ran: Arc::default(),
             traffic,
             trace: broker::Trace::default(),
@@ -190,6 +194,11 @@ impl Clock {
     /// The time left until the host gives up on the call.
     pub fn overdue(&self) -> Duration {
         self.until(OVERDUE)
+    }
+
+    /// Within what time an answer is read.
+    pub fn reading(&self, call: &CallDeadline) -> CallDeadline {
+        CallDeadline { began: self.started_at, limit: self.limit + OVERDUE, ..call.clone() }
     }
 
     fn until(&self, beyond: Duration) -> Duration {

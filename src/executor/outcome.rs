@@ -1,6 +1,6 @@
 //! How a tool ended.
 
-use crate::base::json::Text;
+use super::ToolAnswer;
 use crate::quantity::Limit;
 pub use crate::sandbox::WallState;
 pub use crate::sandbox::protocol::{Attempt, Operation};
@@ -10,7 +10,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
     /// Exit status 0 and exactly one JSON document, or a function's return value.
-    Answered(Text),
+    Answered(ToolAnswer),
     /// Exit status other than 0.
     Exited { code: i32 },
     /// Killed by a signal of somebody else.
@@ -29,13 +29,13 @@ pub enum Ending {
     /// The caller cancelled the call.
     Cancelled,
     /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
-    Envelope { told: Value, output: Option<Text> },
+    Envelope { told: Value, output: Option<ToolAnswer> },
 }
 
 impl Ending {
     /// An answer that exists as a value.
     pub fn answer(value: &Value) -> Ending {
-        Ending::Answered(Text::from(value))
+        Ending::Answered(ToolAnswer::from(value))
     }
 }
 

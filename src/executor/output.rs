@@ -3,9 +3,11 @@
 //! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The output of every engine
 //! is checked here.
 
-use super::{Ending, Event, Events};
+use super::{CallDeadline, Ending, Event, Events, ToolAnswer};
 use crate::base::json::{self, Text};
 use crate::base::problem::Problem;
+use crate::fault::Fault;
+use crate::quantity::LARGE_TEXT_BYTES;
 use std::collections::VecDeque;
 
 /// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
@@ -57,7 +59,13 @@ impl<'a> OutputReader<'a> {
         own.total += bytes.len() as u64;
         own.is_over |= bytes.len() > room;
         if own.bad.is_none() {
-            own.rest.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            let taken = &bytes[..bytes.len().min(room)];
+            // Never more memory than the limit.
+            let more = own.rest.len().max(taken.len()).min(own.rest.len().saturating_add(room) - own.rest.len());
+            if own.rest.capacity() - own.rest.len() < taken.len() {
+                own.rest.reserve_exact(more);
+            }
+            own.rest.extend_from_slice(taken);
             self.read_lines(false).await;
         }
         self.output.is_over || self.output.bad.is_some()
@@ -88,14 +96,16 @@ impl<'a> OutputReader<'a> {
             };
             let line = rest[..length].to_vec();
             from += length;
-            self.take(&line).await;
+            self.take(line).await;
         }
         self.output.rest.drain(..from);
     }
 
-    async fn take(&mut self, line: &[u8]) {
-        let own = &mut self.output;
-        let why = match read_part(line) {
+    async fn take(&mut self, line: Vec<u8>) {
+        let (is_long, own) = (line.len() > LARGE_TEXT_BYTES, &mut self.output);
+        let read = self.events.deadline.run(is_long, move || (read_part(&line), line)).await;
+        let Ok((part, line)) = read else { return own.bad = Some(Ending::Cancelled) };
+        let why = match part {
             Ok(_) if own.ended => "comes after the end of the stream".to_owned(),
             Ok(None) => return own.ended = true,
             Ok(Some(part)) => {
@@ -108,7 +118,7 @@ impl<'a> OutputReader<'a> {
             Err(why) => why,
         };
         let reason = format!("line {} of the stream {why}", own.parts.1 + 1);
-        own.bad = Some(Ending::BadOutput { reason, head: head(line) });
+        own.bad = Some(Ending::BadOutput { reason, head: head(&line) });
     }
 }
 
@@ -119,20 +129,25 @@ impl Output {
     }
 
     /// The ending of a call whose tool succeeded. `is_text`: the answer may be text.
-    pub fn ending(&self, is_text: bool) -> Ending {
+    pub async fn ending(self, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
+        let (bytes, own) = (self.rest.len() + self.parts.0.len(), deadline.clone());
+        deadline.run(bytes > LARGE_TEXT_BYTES, move || self.judge(is_text, &own)).await
+    }
+
+    fn judge(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
         let bad = |reason: &str| Ending::BadOutput { reason: reason.to_owned(), head: head(&self.rest) };
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
             (Some(bad), ..) => bad.clone(),
             (None, true, false) => bad("something was printed after the end of the stream"),
             (None, true, true) => match json::compact(format!("[{}]", self.parts.0).as_bytes()) {
-                Ok(whole) => Ending::Answered(whole),
+                Ok(whole) => Ending::Answered(ToolAnswer::new(whole, deadline)),
                 Err(problem) => bad(&format!("the parts of the stream are not a list: {}", problem.message)),
             },
             (None, false, true) if self.parts.1 > 0 => bad(
                 "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as \
                  one JSON value",
             ),
-            (None, false, _) => judge("stdout", &self.rest, is_text),
+            (None, false, _) => judge("stdout", &self.rest, is_text, deadline),
         }
     }
 }
@@ -154,17 +169,25 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     part.map(Some).ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
 }
 
+/// The ending of a call whose tool returned this text.
+pub async fn returned(bytes: Vec<u8>, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
+    let own = deadline.clone();
+    let is_long = bytes.len() > LARGE_TEXT_BYTES;
+    deadline.run(is_long, move || judge("the returned text", &bytes, is_text, &own)).await
+}
+
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed component returned.
 /// `is_text`: what is not one JSON value is the answer as text, without the line breaks at its end.
-pub fn judge(what: &str, bytes: &[u8], is_text: bool) -> Ending {
+fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput { reason, head: head(bytes) };
+    let answered = |text| Ending::Answered(ToolAnswer::new(text, deadline));
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(e) => return bad(format!("{what} is not valid UTF-8 (byte {}); write UTF-8", e.valid_up_to())),
     };
     match json::compact(bytes) {
-        Ok(answer) => Ending::Answered(answer),
-        Err(_) if is_text => Ending::answer(&text.trim_end_matches(['\r', '\n']).into()),
+        Ok(answer) => answered(answer),
+        Err(_) if is_text => answered(Text::from(&text.trim_end_matches(['\r', '\n']).into())),
         Err(_) if text.trim().is_empty() => bad(format!("{what} is empty; it must be a single JSON value")),
         Err(Problem { line, column, message, .. }) => bad(format!(
             "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print \
@@ -291,7 +314,7 @@ mod tests {
         while let Some(Event::Chunk(part)) = received.try_next() {
             parts.push(part.value());
         }
-        (parts, output.ending(false))
+        (parts, output.ending(false, &CallDeadline::usual("", None)).await.expect("in time"))
     }
 
     #[tokio::test]

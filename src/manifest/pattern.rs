@@ -29,6 +29,8 @@ pub enum PatternShape {
 
 /// Longest pattern, bytes: the kernel's own limit for a path.
 const MAX_PATTERN_BYTES: usize = 4096;
+/// Most folders in a pattern: comparing it with each folder above it takes the time for reading it, times a constant.
+const MAX_FOLDERS: usize = 64;
 
 /// Parses one pattern, or says why it cannot be enforced and what to write instead.
 pub fn parse(written: &str) -> Result<Pattern, String> {
@@ -63,6 +65,9 @@ fn shape(written: &str) -> Result<PatternShape, String> {
             ".." => return Err("leads upwards: '..' is not allowed; name the folder itself".to_owned()),
             plain => components.push(plain),
         }
+    }
+    if components.len() > MAX_FOLDERS {
+        return Err(format!("has more than {MAX_FOLDERS} folders"));
     }
     let root = if written.starts_with('/') { "/" } else { "" };
     // `dir/`, `dir/.` and `.` name a folder, and so all of it.

@@ -2,10 +2,12 @@
 
 use super::confinement::{Access, Opening};
 use crate::base::text;
+use serde::Serialize;
 use std::path::{Component, Path, PathBuf};
 
 /// A set of paths whose overlap with another can be computed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Area {
     /// A folder and everything below it.
     Tree(PathBuf),
@@ -103,6 +105,21 @@ impl Area {
         }
     }
 
+    /// A regular expression of the paths that it holds, as both Python and JavaScript read it.
+    pub fn as_regex(&self) -> String {
+        let folder = text_as_regex(&self.path().to_string_lossy());
+        let Area::Names { names, .. } = self else {
+            return folder + if matches!(self, Area::Tree(_)) { "(?:/.*)?" } else { "" };
+        };
+        let start = if names.starts_with('.') { "/" } else { r"/(?!\.)" };
+        let parts = parts(names).map(|part| match part {
+            Part::Any => "[^/]*".to_owned(),
+            Part::One => "[^/]".to_owned(),
+            Part::Plain(c) => text_as_regex(&c.to_string()),
+        });
+        folder + start + &parts.collect::<String>()
+    }
+
     pub fn from_opening(opening: &Opening) -> Area {
         match opening {
             Opening::Live { path } => Area::Tree(path.clone()),
@@ -143,6 +160,11 @@ pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
     whole.is_absolute().then_some(whole)
 }
 
+fn text_as_regex(text: &str) -> String {
+    let stands_for_itself = |c: char| c.is_alphanumeric() || !c.is_ascii();
+    text.chars().map(|c| if stands_for_itself(c) { c.to_string() } else { format!(r"\x{:02x}", c as u32) }).collect()
+}
+
 /// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point), `*` any number of
 /// them. Neither matches the leading dot of a hidden file: that must be written.
 pub fn name_matches(names: &str, name: &str) -> bool {
@@ -172,18 +194,6 @@ pub fn name_matches(names: &str, name: &str) -> bool {
         (at, seen) = (at + 1, seen + 1);
     }
     pattern[at..].iter().all(|part| *part == Part::Any)
-}
-
-/// The literal suffix of a glob.
-pub fn plain_tail(names: &str) -> String {
-    let mut tail = String::new();
-    for part in parts(names) {
-        match part {
-            Part::Plain(c) => tail.push(c),
-            Part::Any | Part::One => tail.clear(),
-        }
-    }
-    tail
 }
 
 #[derive(Clone, Copy, PartialEq)]

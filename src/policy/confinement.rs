@@ -1,6 +1,7 @@
 //! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit prints is what the
 //! walls enforce, because it is this value in both places.
 
+use super::area::Area;
 use super::versions::Ecosystem;
 use crate::base::mask::Hidden;
 use crate::manifest::Language;
@@ -279,14 +280,6 @@ pub struct Built {
     pub link: Option<(PathBuf, PathBuf)>,
 }
 
-/// A tree from which a script could load code that a tool wrote. It is checked before the call.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WrittenTree {
-    pub tree: PathBuf,
-    pub writer: String,
-}
-
 /// The text of one environment variable, and where it comes from. The host's own may be a secret: no record, digest,
 /// report or debug line shows it.
 #[derive(Clone, PartialEq, Eq)]
@@ -360,9 +353,9 @@ pub struct Shape {
     /// Output that is not one JSON value becomes the answer, as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub text_output: bool,
-    /// Trees from which the script could load code that a tool wrote. They are checked before each call.
+    /// What tools wrote or can write below what the call reads: nothing there is loaded as code.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub written: Vec<WrittenTree>,
+    pub written: Vec<Area>,
 }
 
 /// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept

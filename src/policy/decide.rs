@@ -11,7 +11,8 @@ use super::machine::{self, Machine, Need};
 use super::packages::{self, Ecosystem};
 use super::services::{self, ServiceGrant};
 use super::verdict::{Confirm, Narrower, Notes, RequestKind, Verdict};
-use super::writable::{HardDenials, written_trees};
+use super::writable::HardDenials;
+use super::written::written_areas;
 use super::{capability, hosts, limits, secrets};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -331,7 +332,7 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
         ..Shape::bare(&decision.tool, runtime.clone())
     };
     // Only this tool's own grants are known here: `service` adds what other tools may write.
-    shape.written = written_trees(&shape, &[]);
+    shape.written = written_areas(&shape, &[]);
     // A shape is kept, printed and hashed as JSON, which cannot hold a path that is not UTF-8.
     if serde_json::to_vec(&shape).is_err() {
         let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");

@@ -6,12 +6,15 @@ use super::area::{self, Area};
 use super::base_view::KERNEL;
 use super::confinement::{Access, Grant, Opening};
 use super::file::Policy;
-use super::grantable::{Grantable, Layer, least, narrowed};
+use super::grantable::{Grantable, Layer, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::writable;
 use crate::base::text;
 use crate::manifest::reader::Reader;
 use crate::manifest::{At, Pattern, PatternShape, ToolPaths};
 use serde::Deserialize;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +129,16 @@ impl Judge<'_> {
         answers.extend(write.iter().map(|pattern| self.pattern(Access::Write, pattern)));
         let (more, grants): (Vec<Verdict>, Vec<Vec<Grant>>) = answers.into_iter().unzip();
         verdicts.extend(more);
-        least(grants.into_iter().flatten())
+        let mut grants = least(grants.into_iter().flatten().collect());
+        if let Some(folder) = writable::common_folder(&grants)
+            && let Some(why) = (self.denial)(Access::Write, &Area::Tree(folder.clone()))
+        {
+            let reason = format!("of more than {} places the folder above them counts: {why}", writable::MAX_PLACES);
+            let asked = text::path(&folder);
+            verdicts.push(Verdict::denied(RequestKind::Write, asked, Narrower::House, reason, &WALLS));
+            grants.retain(|grant| grant.access == Access::Read);
+        }
+        grants
     }
 
     /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool without a request is not
@@ -272,6 +284,34 @@ impl Judge<'_> {
     }
 }
 
+/// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after it, so that each is
+/// compared only with the trees above it and the grants of the same files.
+fn least(grants: Vec<Grant>) -> Vec<Grant> {
+    let area = |at: &usize| Area::from_opening(&grants[*at].opening);
+    let mut order: Vec<usize> = (0..grants.len()).collect();
+    order.sort_by_cached_key(|at| {
+        let (area, Grant { access, .. }) = (area(at), &grants[*at]);
+        let is_pattern = !matches!(area, Area::Tree(_));
+        (area.path().to_path_buf(), is_pattern, area, Reverse(*access), grants[*at].base_tree().is_none())
+    });
+    let (mut near, mut kept): (Vec<usize>, _) = (Vec::new(), BTreeSet::new());
+    for at in order {
+        let this = area(&at);
+        let is_near = |other: &Area| match other {
+            Area::Tree(tree) => this.path().starts_with(tree),
+            other => *other == this,
+        };
+        while near.last().is_some_and(|last| !is_near(&area(last))) {
+            near.pop();
+        }
+        if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {
+            near.push(at);
+            kept.insert(at);
+        }
+    }
+    grants.into_iter().enumerate().filter(|(at, _)| kept.contains(at)).map(|(_, grant)| grant).collect()
+}
+
 fn rule_name(policy: &Policy, rule: &Rule) -> String {
     format!("{}: {}", policy.name, rule.text)
 }
@@ -301,7 +341,7 @@ impl Grantable for Grant {
         format!("{} {}{staged}", self.kind(), Area::from_opening(&self.opening).text())
     }
     fn covers(&self, other: &Grant) -> bool {
-        // Code is loaded from a tree that is read by `base:` (`module_folders`), so another grant does not cover it.
+        // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant does not cover it.
         if self.access < other.access || other.base_tree().is_some() && self.base_tree().is_none() {
             return false;
         }

@@ -7,7 +7,7 @@ use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::grantable::PolicyEntry;
 use super::writable::Protected;
 use super::{disk, hosts};
-use crate::base::text;
+use crate::base::{files, text};
 use crate::manifest::{At, Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ impl Policies {
             }
         }
         problems.extend(policies.finished());
-        policies.protect([path.clone()].into_iter().chain(path.canonicalize()));
+        policies.protect([files::resolved(&path), path]);
         (policies, problems)
     }
 
@@ -133,7 +133,7 @@ impl Policies {
             problem.problem.severity = Severity::Warning;
             self.notes.push(problem);
         }
-        let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
+        let resolved: Vec<PathBuf> = files.iter().map(|file| files::resolved(file)).collect();
         // Whoever can write there decides what a secret is, or which program prints it.
         self.protect(files.into_iter().chain(resolved));
         problems
@@ -220,7 +220,7 @@ impl Policies {
 
     /// Sets the trees of code that tools share: no write tree holds one.
     pub fn share(&mut self, trees: Arc<BTreeSet<PathBuf>>) {
-        Arc::make_mut(&mut self.protected).shared = trees;
+        Arc::make_mut(&mut self.protected).share(trees);
     }
 
     /// Sets the manifests that get their script and nothing else of its folder.

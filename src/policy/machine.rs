@@ -4,6 +4,8 @@ use super::confinement::{Program, Runtime, Variable};
 use super::grantable::Origin;
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions::Ecosystem;
+use super::writable::MachinePlaces;
+use crate::base::place::Placed;
 use crate::manifest::{At, Language};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +30,8 @@ pub struct Machine {
     pub brokers: BTreeMap<String, String>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
+    /// Made of the paths above.
+    pub places: Placed<MachinePlaces>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -21,15 +21,17 @@ mod limits;
 mod load;
 mod machine;
 pub mod packages;
+mod places;
 pub mod reports;
 mod secrets;
 mod services;
 mod verdict;
 pub mod versions;
 pub mod writable;
+mod written;
 
 pub use crate::manifest::At;
-pub use area::{Area, escape, literal, name_matches, plain_tail};
+pub use area::{Area, escape, literal, name_matches};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callbacks::{CallbackRule, CallbackUrl};
 pub use callers::{
@@ -55,3 +57,4 @@ pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
 pub use writable::{WritablePath, WritablePaths};
+pub use written::written_areas;

@@ -8,8 +8,10 @@ use super::capability::{self, CapabilityKind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
 use super::grantable::{Grantable, Layer, PolicyEntry, granted};
+use super::places::PlacedArea;
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
-use crate::base::text;
+use crate::base::place::Mounts;
+use crate::base::{files, text};
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::manifest::reader::Reader;
 use crate::manifest::{Manifest, environment};
@@ -190,8 +192,8 @@ impl SecretSource {
             return Vec::new();
         };
         let names = name.split(CALLER).map(area::escape).collect::<Vec<_>>().join("*");
-        let folders = [Some(folder.to_owned()), folder.canonicalize().ok()].into_iter().flatten();
-        folders.map(|folder| Area::Names { folder, names: names.clone() }).collect()
+        let folders = [folder.to_owned(), files::resolved(folder)];
+        folders.into_iter().map(|folder| Area::Names { folder, names: names.clone() }).collect()
     }
 
     /// The file that the secret is read from, or the program that prints it.
@@ -340,7 +342,7 @@ fn conflict(
     manifest: &Manifest,
     secret: &SecretGrant,
     hosts: &[HostGrant],
-    files: &[Grant],
+    granted: &[Grant],
 ) -> Option<(Narrower, String)> {
     let requests = |word: String| manifest.requested.capabilities.contains(&word);
     let name = &secret.name;
@@ -348,14 +350,12 @@ fn conflict(
         let reason = format!("the tool could read its file ({}): move that file elsewhere", grant.rule);
         (Narrower::Policy, reason)
     };
-    // Two patterns of one folder may have a name in common.
-    let all_files = secret.from.all_files();
-    let may_hold = |grant: &&Grant| {
-        let area = Area::from_opening(&grant.opening);
-        let is_pattern = matches!(area, Area::Names { .. });
-        all_files.iter().any(|all| is_pattern && area.folder() == all.folder() || area.overlap(all).is_some())
-    };
-    if let Some(grant) = files.iter().find(may_hold) {
+    let mounts = Mounts::current();
+    let placed = |area: &Area| PlacedArea::new(area, &mounts);
+    let area_of = |grant: &Grant| placed(&Area::from_opening(&grant.opening));
+    let all_files: Vec<_> = secret.from.all_files().iter().map(placed).collect();
+    let may_hold = |grant: &&Grant| all_files.iter().any(|all| area_of(grant).meets(all));
+    if let Some(grant) = granted.iter().find(may_hold) {
         return Some(is_open(grant));
     }
     let Some(header) = &secret.header else {
@@ -365,10 +365,9 @@ fn conflict(
     };
     // Not a command's program: whoever reads that does not read the secret.
     let named = secret.from.named_files().into_iter().filter(|file| !secret.from.is_program(file));
-    let spellings: Vec<_> =
-        named.flat_map(|file| [Some(file.to_owned()), file.canonicalize().ok()]).flatten().collect();
-    let holds = |grant: &&Grant| spellings.iter().any(|file| Area::from_opening(&grant.opening).holds(file));
-    if let Some(grant) = files.iter().find(holds) {
+    let places: Vec<_> = named.flat_map(|file| [mounts.place(file), mounts.place(&files::resolved(file))]).collect();
+    let holds = |grant: &&Grant| places.iter().any(|file| area_of(grant).holds(file));
+    if let Some(grant) = granted.iter().find(holds) {
         return Some(is_open(grant));
     }
     if let SecretSource::Env(variable) = &secret.from

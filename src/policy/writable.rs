@@ -4,46 +4,65 @@
 mod hard_denials;
 
 use crate::base::files;
-use crate::manifest::Language;
-use crate::policy::area::Area;
-use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER, Shape, WrittenTree};
-use hard_denials::may_match_loadable;
+use crate::base::place::{Mounts, Place, Placed};
+use crate::policy::area::name_matches;
+use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER};
+pub use hard_denials::MachinePlaces;
 pub(super) use hard_denials::{HardDenials, Protected};
-pub use hard_denials::{is_definition, is_loadable, is_obeyed};
+pub use hard_denials::{is_definition, is_obeyed, leads_modules};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Included, Unbounded};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where one tool may write, or could in an earlier call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WritablePath {
     pub tree: PathBuf,
     pub tool: String,
-    /// Only files directly in the folder whose names match: a staged pattern that no name of code can match.
+    /// Only files directly in the folder whose names match: a staged pattern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<String>,
     #[serde(skip)]
     pub granted: bool,
 }
 
+/// Most places where one tool may write. Beyond that the nearest folder above them counts in their stead, so that what
+/// is kept of a tool, and compared with every file, is bounded.
+pub const MAX_PLACES: usize = 64;
+
+/// The nearest folder above all write grants, where there are more than `MAX_PLACES`.
+pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
+    let mut folders = grants.iter().filter(|grant| grant.access == Access::Write).map(|grant| grant.opening.folder());
+    let first = folders.clone().nth(MAX_PLACES).and(folders.next())?;
+    let common = |above: &&Path| folders.clone().all(|folder| folder.starts_with(above));
+    first.ancestors().find(common).map(Path::to_path_buf)
+}
+
 impl WritablePath {
     /// Where a tool can write by these grants.
     pub fn of_grants(grants: &[Grant], tool: &str) -> Vec<WritablePath> {
-        let place = |grant: &Grant| WritablePath {
-            tree: grant.opening.folder().to_path_buf(),
-            tool: tool.to_owned(),
-            names: match &grant.opening {
-                Opening::Staged { names, .. } if !may_match_loadable(names) => Some(names.clone()),
-                _ => None,
-            },
-            granted: true,
+        let place =
+            |tree: &Path, names| WritablePath { tree: tree.to_path_buf(), tool: tool.to_owned(), names, granted: true };
+        if let Some(folder) = common_folder(grants) {
+            return vec![place(&folder, None)];
+        }
+        let writes = grants.iter().filter(|grant| grant.access == Access::Write);
+        let names = |opening: &Opening| match opening {
+            Opening::Staged { names, .. } => Some(names.clone()),
+            Opening::Live { .. } | Opening::Snapshot { .. } => None,
         };
-        grants.iter().filter(|grant| grant.access == Access::Write).map(place).collect()
+        writes.map(|grant| place(grant.opening.folder(), names(&grant.opening))).collect()
     }
 
-    fn holds(&self, path: &Path) -> bool {
-        let named = |names: &String| Area::Names { folder: self.tree.clone(), names: names.clone() }.holds(path);
-        self.names.as_ref().map_or_else(|| path.starts_with(&self.tree), named)
+    /// Whether a file is one of these. `tree`: the place of this tree.
+    fn holds(&self, tree: &Place, file: &Place) -> bool {
+        let is_named = |names: &String| {
+            let name = file.file_name().and_then(|name| name.to_str());
+            file.parent() == Some(tree) && name.is_some_and(|name| name_matches(names, name))
+        };
+        self.names.as_ref().map_or_else(|| file.starts_with(&**tree), is_named)
     }
 
     /// Who may or could write there, in words.
@@ -62,10 +81,13 @@ impl WritablePath {
 #[derive(Clone, Debug, Default)]
 pub struct WritablePaths {
     /// By their folders.
-    places: BTreeMap<PathBuf, BTreeSet<WritablePath>>,
+    paths: BTreeMap<PathBuf, BTreeSet<WritablePath>>,
     /// Trees that a builtin tool may write, relative to the folder of the script that it runs, with the writer.
     below_scripts: BTreeMap<PathBuf, String>,
+    places: Placed<ByPlace>,
 }
+
+type ByPlace = BTreeMap<Place, BTreeSet<WritablePath>>;
 
 impl WritablePaths {
     /// Where these tools may write now, each by its grants.
@@ -81,14 +103,26 @@ impl WritablePaths {
         all
     }
 
-    pub fn add(&mut self, mut place: WritablePath) {
-        place.names = place.names.filter(|names| !may_match_loadable(names));
-        let near = self.places.entry(place.tree.clone()).or_default();
+    pub fn add(&mut self, place: WritablePath) {
+        let near = self.paths.entry(place.tree.clone()).or_default();
         let alike = |known: &&WritablePath| known.names == place.names && known.granted >= place.granted;
         let alike: Vec<&WritablePath> = near.iter().filter(alike).collect();
         if alike.len() < 2 && !alike.iter().any(|known| known.is_of(&place.tool)) {
-            near.insert(place);
+            near.insert(place.clone());
+            self.places.update(|mounts, places| {
+                places.entry(mounts.place(&place.tree)).or_default().insert(place);
+            });
         }
+    }
+
+    fn by_place(&self) -> (Arc<Mounts>, Arc<ByPlace>) {
+        self.places.get(|mounts| {
+            let mut places = ByPlace::new();
+            for place in self.places() {
+                places.entry(mounts.place(&place.tree)).or_default().insert(place.clone());
+            }
+            places
+        })
     }
 
     /// Adds the places of another set; what may be written below any script's folder stays as it is here.
@@ -98,22 +132,43 @@ impl WritablePaths {
 
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
     pub fn writer_of_place(&self, path: &Path) -> Option<String> {
-        let near = path.ancestors().flat_map(|above| self.places.get(above)).flatten();
-        near.filter(|place| place.holds(path)).max_by_key(|place| place.granted).map(WritablePath::writer)
+        if self.paths.is_empty() {
+            return None;
+        }
+        let (mounts, places) = self.by_place();
+        let mut found = Vec::new();
+        for way in mounts.way(path) {
+            let near = way.ancestors().filter_map(|above| places.get_key_value(above));
+            let near = near.flat_map(|(tree, written)| written.iter().map(move |written| (tree, written)));
+            found.extend(near.filter(|(tree, written)| written.holds(tree, &way)).map(|(_, written)| written));
+        }
+        found.into_iter().max_by_key(|place| place.granted).map(WritablePath::writer)
     }
 
     /// As `writer_of_place`, or what a builtin tool may write beside the scripts that it runs.
     pub fn by(&self, path: &Path) -> Option<String> {
-        let below_scripts =
-            || self.below_scripts.iter().find(|(tree, _)| path.ancestors().any(|above| above.ends_with(tree)));
+        let is_below = |tree: &Path| {
+            Mounts::current().way(path).iter().any(|way| way.ancestors().any(|above| above.ends_with(tree)))
+        };
+        let below_scripts = || self.below_scripts.iter().find(|(tree, _)| is_below(tree));
         self.writer_of_place(path).or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
     }
 
-    /// The trees above and below a folder, itself included. The cost grows with the number of places found.
-    pub fn around<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a WritablePath> {
-        let above = folder.ancestors().skip(1).flat_map(|above| self.places.get(above));
-        let below = self.places.range(folder.to_path_buf()..).take_while(move |(tree, _)| tree.starts_with(folder));
-        above.chain(below.map(|(_, places)| places)).flatten().filter(|place| place.names.is_none())
+    /// The places above and below a folder, itself included, each with the path by which it is reached from there. The
+    /// cost grows with the number of places found.
+    pub fn around(&self, folder: &Path) -> Vec<WritablePath> {
+        let (mounts, places) = self.by_place();
+        let own = mounts.place(folder);
+        let above = own.ancestors().skip(1).filter_map(|above| places.get(above)).flatten();
+        let above = above.filter(|written| written.names.is_none());
+        let above = above.map(|written| WritablePath { tree: folder.to_path_buf(), ..written.clone() });
+        let below = places.range::<Path, _>((Included(&*own), Unbounded));
+        let below = below.take_while(|(tree, _)| tree.starts_with(&*own)).flat_map(|(tree, written)| {
+            let tree: PathBuf =
+                folder.components().chain(tree.strip_prefix(&*own).unwrap_or(tree).components()).collect();
+            written.iter().map(move |written| WritablePath { tree: tree.clone(), ..written.clone() })
+        });
+        above.chain(below).collect()
     }
 
     /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that was found writable.
@@ -122,45 +177,6 @@ impl WritablePaths {
     }
 
     pub fn places(&self) -> impl Iterator<Item = &WritablePath> {
-        self.places.values().flatten()
-    }
-}
-
-/// The folders in which a script's modules are found: its own, and those it reads by `base:`.
-pub fn module_folders(shape: &Shape) -> Vec<&Path> {
-    if shape.runtime.language == Language::Wasm {
-        return Vec::new();
-    }
-    let own = shape.script.iter().map(|_| shape.folder.as_path());
-    own.chain(shape.grants.iter().filter_map(Grant::base_tree)).collect()
-}
-
-/// The trees to check before a call: writable places from which its script could load code. A hidden folder that only
-/// this tool could ever write is left out.
-pub fn written_trees(shape: &Shape, places: &[WritablePath]) -> Vec<WrittenTree> {
-    let own = WritablePath::of_grants(&shape.grants, &shape.tool);
-    let all = || own.iter().chain(places).filter(|place| place.names.is_none());
-    let mut found = BTreeMap::new();
-    for root in module_folders(shape) {
-        for place in all() {
-            let tree = if root.starts_with(&place.tree) { root } else { place.tree.as_path() };
-            let Ok(below) = tree.strip_prefix(root) else { continue };
-            let hidden = below.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));
-            let others = || all().any(|it| !it.is_of(&shape.tool) && Area::Tree(tree.into()).touches(&it.tree));
-            if shape.grants.iter().any(|grant| shows_code(grant, tree)) && (!hidden || others()) {
-                found.entry(tree.to_path_buf()).or_insert_with(|| place.writer());
-            }
-        }
-    }
-    found.into_iter().map(|(tree, writer)| WrittenTree { tree, writer }).collect()
-}
-
-/// Whether a call sees files of this tree that an interpreter could load.
-fn shows_code(grant: &Grant, tree: &Path) -> bool {
-    match &grant.opening {
-        Opening::Live { path } => path.starts_with(tree) || tree.starts_with(path),
-        Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
-            folder.starts_with(tree) && may_match_loadable(names)
-        }
+        self.paths.values().flatten()
     }
 }

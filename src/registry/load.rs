@@ -316,12 +316,15 @@ pub fn locate(problems: &mut [Problem], manifest: &Path) {
 
 /// Like `locate`, from the text of the manifest.
 fn locate_in<T: AsRef<[u8]>>(problems: &mut [Problem], text: impl FnOnce() -> T) {
-    let lost = problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty());
-    let mut lost = lost.peekable();
-    if lost.peek().is_some()
+    let mut lost: Vec<&mut Problem> =
+        problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty()).collect();
+    if !lost.is_empty()
         && let Ok(document) = json::parse(text().as_ref(), json::Dialect::Commented)
     {
-        lost.for_each(|problem| (problem.line, problem.column) = document.place(&problem.pointer));
+        let places = document.places(lost.iter().map(|problem| problem.pointer.as_str()));
+        for (problem, place) in lost.iter_mut().zip(places) {
+            (problem.line, problem.column) = place;
+        }
     }
 }
 

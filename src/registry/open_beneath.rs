@@ -56,7 +56,7 @@ pub(super) struct Base {
 impl Base {
     /// The path may hold links, since the operator named it.
     pub(super) fn open(path: &Path) -> std::io::Result<Base> {
-        let path = path.canonicalize()?;
+        let path = files::resolved(path);
         Ok(Base { folder: folder(&path)?, path })
     }
 }

@@ -32,7 +32,8 @@ pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut
 /// One file, whatever else lies in its folder.
 pub(super) fn single(file: &Path) -> Option<Candidate> {
     let base = Arc::new(Base::open(file.parent()?).ok()?);
-    Some(Candidate { base, relative: file.file_name()?.into() })
+    let path = files::as_listed(&base.path, file.file_name()?.as_ref());
+    Some(Candidate { base, relative: path.file_name()?.into() })
 }
 
 fn scan_at_most<'a>(

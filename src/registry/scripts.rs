@@ -2,7 +2,7 @@
 //! link.
 
 use super::open_beneath::{self, Base, OpenError};
-use crate::base::text;
+use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Severity, ToolPaths};
 use std::path::{Path, PathBuf};
@@ -125,13 +125,19 @@ pub fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
 /// Looks at one place. False: nothing is there. A call gets false for a folder, too: an error would reveal tools that
 /// its caller may not know.
 fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bool, Fault> {
+    let shown = shown(written);
     let error = match open_beneath::file(&base.folder, relative) {
-        Ok(_) => return Ok(true),
+        Ok(_) => {
+            let listed = files::as_listed(&base.path, relative);
+            let message = format!("The script path '{shown}' is refused: its folder lists it in another spelling.");
+            let person = || format!("script path '{shown}': write it as listed, {}", text::path(&listed));
+            let is_listed = listed == base.path.join(relative);
+            return is_listed.then_some(true).ok_or_else(|| Fault::new(Kind::SecurityError, message).person(person()));
+        }
         Err(OpenError::Missing) => return Ok(false),
         Err(OpenError::Folder) if by_call => return Ok(false),
         Err(error) => error,
     };
-    let shown = shown(written);
     let (kind, message) = match error {
         OpenError::System(_) => (Kind::DependencyError, format!("The script '{shown}' cannot be read by the host.")),
         _ => {

@@ -4,11 +4,13 @@
 //! it. An interpreter is not started if its files say enough. A launcher script is asked once where its interpreter is.
 
 mod binary;
+mod guard;
 mod javascript;
 mod probe;
 mod python;
 mod trust;
 
+pub use guard::{Guard, guard, guard_children, lacks_guard};
 pub use javascript::npm;
 pub use trust::{OffLimits, outside};
 

@@ -2,6 +2,7 @@
 //! root and we ourselves can change. A path is judged before anything of it is opened or run.
 
 use crate::base::files::{self, every_id_is_mapped};
+use crate::base::place::Mounts;
 use crate::policy::{self, WritablePaths};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -79,8 +80,9 @@ impl OffLimits {
 
     /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
     pub(super) fn check(&self, path: &Path) -> Result<(), String> {
+        let mounts = Mounts::current();
         for step in files::steps(path) {
-            if let Some(tools) = step.ancestors().find(|above| self.tools.contains(*above)) {
+            if let Some(tools) = self.tools.iter().find(|tools| mounts.holds(tools, &step)) {
                 return Err(format!("{} lies in the tool folder {}", step.display(), tools.display()));
             }
         }
@@ -92,8 +94,9 @@ impl OffLimits {
 
     /// Describes a path that is off limits and lies in this folder, or is this folder.
     pub(super) fn below(&self, folder: &Path) -> Option<String> {
-        let tools = self.tools.iter().find(|tools| tools.starts_with(folder));
-        let written = || self.written.places().find(|place| place.tree.starts_with(folder));
+        let mounts = Mounts::current();
+        let tools = self.tools.iter().find(|tools| mounts.holds(folder, tools));
+        let written = || self.written.places().find(|place| mounts.holds(folder, &place.tree));
         let words = tools.map(|tools| format!("the tool folder {}", tools.display()));
         words.or_else(|| written().map(|place| format!("{}, where {}", place.tree.display(), place.writer())))
     }
@@ -104,9 +107,13 @@ impl OffLimits {
         let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
         let installation = launcher.parent().and_then(Path::parent);
         let installation = installation.filter(|above| above.parent().is_some() && Some(*above) != home);
+        let mounts = Mounts::current();
         let reads = |tree: &Path| {
-            let inside = installation.is_some_and(|above| tree.starts_with(above));
-            inside || home.is_some_and(|home| is_setting(tree, home) || files::resolved(home).starts_with(tree))
+            let inside = installation.is_some_and(|above| mounts.holds(above, tree));
+            inside
+                || home.is_some_and(|home| {
+                    is_setting(&mounts.place(tree), &mounts.place(home)) || mounts.holds(tree, &files::resolved(home))
+                })
         };
         let Some(place) = self.written.places().find(|place| reads(&place.tree)) else { return Ok(()) };
         Err(format!("a launcher may read what lies in {}, where {}", place.tree.display(), place.writer()))

@@ -43,6 +43,8 @@ pub struct Mount {
     /// The owner of the files, which is mapped to the tool's id if the host is real root.
     pub uid: u32,
     pub gid: u32,
+    /// Nothing in it is executed or mapped as a library: tools wrote it.
+    pub no_exec: bool,
 }
 
 /// One folder of which the call gets a private copy.

@@ -104,6 +104,11 @@ impl Service {
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
+        if record.hides_unmarked() {
+            let message = "A person must agree to this call, and would not see all of its arguments.";
+            let details = "Send only members that the parameters of the tool declare, and fewer values.";
+            return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
+        }
         let (question, timeout) = (self.question(target, record), self.components.settings.approval_timeout);
         record.step_aside();
         let _open = self.begin_question()?;

@@ -66,7 +66,7 @@ impl CallEnded {
         Verbose {
             command: printable(&cut_to(&self.command, VERBOSE_TEXT)),
             stdin: block(&known.stdin),
-            stdout: block(answer.map_or(&known.stdout, |answer| answer.as_str())),
+            stdout: block(answer.map_or(&known.stdout, |answer| answer.head(usize::MAX))),
             stderr: block(&self.report.logs.join("\n")),
             grants: known.grants.clone(),
             timing,

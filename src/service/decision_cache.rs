@@ -1,9 +1,10 @@
-//! The decision about each tool, made once and used until the registry or the operator's rules change. Holds nothing
+//! The decision about each tool, made once and used until the registry, the operator's rules or a mount change. Holds nothing
 //! of a call.
 
-use super::blocking::CallDeadline;
 use super::requirements;
 use crate::base::lock;
+use crate::base::place::Mounts;
+use crate::executor::CallDeadline;
 use crate::fault::Fault;
 use crate::packages::FileStamps;
 use crate::policy;
@@ -30,6 +31,8 @@ pub(super) struct DecisionCache {
     pub rules: Arc<Rules>,
     /// The policies of the rules, with the files of the snapshot protected.
     pub policies: Arc<policy::Policies>,
+    /// By which places are compared.
+    pub mounts: Arc<Mounts>,
     /// By the address of the tool, which `snapshot` keeps alive.
     decided: Mutex<HashMap<usize, (FileStamps, Arc<CachedDecision>)>>,
 }
@@ -41,8 +44,9 @@ pub(super) struct CachedDecision {
 
 impl DecisionCache {
     pub fn new(snapshot: Arc<registry::Snapshot>, rules: Arc<Rules>) -> DecisionCache {
+        let mounts = Mounts::current();
         let policies = Arc::new(snapshot.protect(&rules.policies));
-        DecisionCache { snapshot, rules, policies, decided: Mutex::default() }
+        DecisionCache { snapshot, rules, policies, mounts, decided: Mutex::default() }
     }
 
     /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.

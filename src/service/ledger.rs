@@ -7,8 +7,9 @@ use crate::base::lock;
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, WritablePath, WritablePaths};
+use crate::runtimes;
 use nix::fcntl::OFlag;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex};
 
 pub const LEDGER: &str = "written.jsonl";
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+/// Most that all versions of one tool may add.
+const MAX_TOOL_BYTES: usize = 4 * 1024 * 1024;
 
 /// The ledger beside an audit log. No file: nothing was written yet. A file that cannot be read, or that others may
 /// write, is an error, because the ledger decides what is loaded.
@@ -35,14 +38,19 @@ struct KnownPlaces {
     places: WritablePaths,
     /// Every line that was read, so that the same place of the same tool is added once.
     lines: BTreeSet<LedgerKey>,
+    /// How long the lines of each tool are together.
+    bytes: BTreeMap<String, usize>,
 }
 
 /// Tree, names, and tool without its version.
 type LedgerKey = (PathBuf, Option<String>, String);
 
 fn line(place: &WritablePath) -> LedgerKey {
-    let id = place.tool.split('@').next().unwrap_or_default().to_owned();
-    (place.tree.clone(), place.names.clone(), id)
+    (place.tree.clone(), place.names.clone(), id(&place.tool).to_owned())
+}
+
+fn id(tool: &str) -> &str {
+    tool.split('@').next().unwrap_or_default()
 }
 
 /// All that the ledger beside a log holds.
@@ -92,13 +100,20 @@ impl Ledger {
         let lines: Vec<String> = places.iter().map(ascii).collect::<serde_json::Result<_>>()?;
         // Each begins with a newline: a writer that was cut off may have left half a line.
         let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
+        if known.bytes.get(id(&shape.tool)).unwrap_or(&0) + text.len() > MAX_TOOL_BYTES {
+            return Err(io::Error::other(format!(
+                "the places where versions of {} could write fill {MAX_TOOL_BYTES} bytes; remove the lines of those \
+                 that are gone, or let it write in fewer folders",
+                id(&shape.tool)
+            )));
+        }
         (&file).write_all(text.as_bytes())?;
         known.refresh(&self.path)
     }
 }
 
-/// Lists in a shape the trees that must be checked before the call: of those of the ledger, as its file is now, and
-/// those of `written`. Costs one lstat(2) if no tool wrote near the folders of the script's modules.
+/// Lists in a shape the places from which the call loads no code: of those of the ledger, as its file is now, and those
+/// of `written`. Costs one lstat(2) if no tool wrote near what the tool reads.
 pub fn look_back(
     shape: &mut Arc<policy::Shape>,
     ledger: Option<&Ledger>,
@@ -106,8 +121,8 @@ pub fn look_back(
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<WritablePath>) {
         let writer = shape.script.as_deref().and_then(|script| all.writer_of_place(script));
-        let folders = policy::writable::module_folders(shape).into_iter();
-        (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
+        let folders = shape.grants.iter().map(|grant| grant.opening.folder());
+        (writer, folders.flat_map(|folder| all.around(folder)).collect())
     };
     let (mut writer, mut places) = near(written);
     if let Some(ledger) = ledger {
@@ -118,9 +133,16 @@ pub fn look_back(
     if let Some(who) = writer {
         return Err(planted(&who));
     }
-    let trees = policy::writable::written_trees(shape, &places);
-    if trees != shape.written {
-        Arc::make_mut(shape).written = trees;
+    let written = policy::written_areas(shape, &places);
+    if let Some(place) = written.first()
+        && let Some(needed) = runtimes::lacks_guard(&shape.runtime)
+    {
+        let message = "this tool reads what tools write, and its interpreter cannot be kept from loading that as code";
+        let person = format!("{}: use {needed}, or let the tools write elsewhere", place.text());
+        return Err(Fault::new(Kind::SecurityError, message).person(person));
+    }
+    if written != shape.written {
+        Arc::make_mut(shape).written = written;
     }
     Ok(())
 }
@@ -176,6 +198,7 @@ impl KnownPlaces {
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         for written in text[..whole].split(|byte| *byte == b'\n') {
             if let Ok(place) = serde_json::from_slice::<WritablePath>(written) {
+                *self.bytes.entry(id(&place.tool).to_owned()).or_default() += written.len();
                 self.lines.insert(line(&place));
                 self.places.add(place);
             }
@@ -225,5 +248,35 @@ mod tests {
         assert_eq!(known(), Ok(vec!["/z".into()]));
         more.set_len(MAX_FILE_BYTES + 1).expect("longer");
         assert!(refused("longer than"));
+    }
+    #[test]
+    fn one_tool_cannot_fill_it() {
+        let folder = tempfile::tempdir().expect("folder");
+        let ledger = Ledger::open_beside(&folder.path().join("audit.jsonl"));
+        let shape = |tool: &str, trees: &mut dyn Iterator<Item = String>| {
+            let grant = |tree: String| policy::Grant {
+                access: policy::Access::Write,
+                opening: policy::Opening::Live { path: tree.into() },
+                asked: String::new(),
+                rule: String::new(),
+                why: String::new(),
+            };
+            let grants = trees.map(grant).collect();
+            policy::Shape { grants, ..policy::Shape::bare(tool, policy::Runtime::ourselves("x")) }
+        };
+        let known = || ledger.read(|known| known.places.places().count()).expect("known");
+        let add = |version: usize, count: usize| {
+            let mut trees = (0..count).map(|n| format!("/t/{version}/{}{n}", "d".repeat(4000)));
+            ledger.add(&shape(&format!("a:many@{version}.0.0"), &mut trees))
+        };
+        add(0, 64).expect("the control: each is kept");
+        assert_eq!(known(), 64);
+        add(1, 65).expect("one folder for all");
+        assert!(known() == 65 && ledger.read(|known| known.places.by("/t/1/x".as_ref())).expect("known").is_some());
+        let refused = (2..100).find_map(|version| add(version, 64).err()).expect("a bound").to_string();
+        assert!(refused.contains("versions of a:many"), "{refused}");
+        let length = folder.path().join(LEDGER).metadata().expect("there").len();
+        assert!(length <= MAX_TOOL_BYTES as u64, "{length}");
+        ledger.add(&shape("a:other@1.0.0", &mut ["/t/other".to_owned()].into_iter())).expect("others go on");
     }
 }

@@ -2,13 +2,12 @@
 //! answers that are more than data (`$content`, `$ask`); and the texts that an agent reads, without a path of this
 //! host.
 
-use crate::base::json::Text;
 use crate::base::text::{is_printable, printable};
-use crate::executor::Ending;
 use crate::executor::output::STDERR_FAILURE;
+use crate::executor::{ContentPlaces, Ending, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
-use crate::quantity::Limit;
+use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::Signal;
@@ -35,7 +34,7 @@ const BEGINNINGS: [(&str, &[u8]); 6] = [
 
 /// What the ending means: the output, or the error. `printed`: the end of stdout. The record of the call masks and
 /// escapes the fault's words.
-pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text, Fault> {
+pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<ToolAnswer, Fault> {
     let script = |message: String| Fault::new(Kind::ScriptError, message);
     Err(match ending {
         Ending::Answered(answer) => return Ok(answer),
@@ -103,9 +102,9 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
 }
 
 /// The outcome of an envelope: its output, or its error under its own type.
-fn open(envelope: &Value, output: Option<Text>) -> Result<Text, Fault> {
+fn open(envelope: &Value, output: Option<ToolAnswer>) -> Result<ToolAnswer, Fault> {
     if envelope["success"] == true {
-        return Ok(output.unwrap_or_else(|| Text::from(&Value::Null)));
+        return Ok(output.unwrap_or_else(|| ToolAnswer::from(&Value::Null)));
     }
     let error = &envelope["error"];
     let words = |key: &str| error[key].as_str().map(str::to_owned);
@@ -166,10 +165,26 @@ fn tail(logs: &[String]) -> String {
 }
 
 /// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Media are replaced by their size.
-pub fn succeeded(tool: &str, output: &Text) -> String {
-    let media = matches!(OutputKind::read(output.as_str()), Ok(OutputKind::Content(_)));
-    let output = if media { &Text::from(&without_media(output.value())) } else { output };
-    format!("Tool {tool} executed successfully. Output: {output}")
+/// A text that is longer than an observation may be is cut.
+pub fn succeeded(tool: &str, output: &str, content: Option<&ContentPlaces>) -> String {
+    let begin = format!("Tool {tool} executed successfully. Output: ");
+    let Some((blocks, structured)) = content else { return cut_observation(begin, &[output]) };
+    let blocks: Vec<&RawValue> = serde_json::from_str(&output[blocks.clone()]).unwrap_or_default();
+    let blocks = blocks.iter().map(|block| without_media(block.get()).to_string()).collect::<Vec<_>>().join(",");
+    let structured = structured.clone().map(|place| format!(",\"structured\":{}", &output[place]));
+    cut_observation(begin + "{\"$content\":[", &[&blocks, "]", &structured.unwrap_or_default(), "}"])
+}
+
+/// A sentence, cut where it is too long.
+pub fn cut_observation(mut sentence: String, more: &[&str]) -> String {
+    let all = sentence.len() + more.iter().map(|part| part.len()).sum::<usize>();
+    for part in more {
+        let room = MAX_OBSERVATION_BYTES.saturating_sub(sentence.len());
+        sentence.push_str(&part[..part.floor_char_boundary(room)]);
+    }
+    sentence.truncate(sentence.floor_char_boundary(MAX_OBSERVATION_BYTES));
+    let cut = all - sentence.len();
+    if cut > 0 { format!("{sentence}…[cut {cut} bytes]") } else { sentence }
 }
 
 /// A fault as a model reads it: a line for each flaw, without the lines that are for programs.
@@ -190,8 +205,8 @@ pub fn failed(tool: &str, fault: &Fault) -> String {
 }
 
 /// The `response` text of the tool-service contract: a string untouched, else compact JSON.
-pub fn response(output: &Text) -> String {
-    output.string().unwrap_or_else(|| output.to_string())
+pub fn response(output: &str) -> String {
+    serde_json::from_str(output).unwrap_or_else(|_| output.to_owned())
 }
 
 /// What the caller can do about a failure, for a reader that is a model.
@@ -354,17 +369,17 @@ impl<'a> OutputKind<'a> {
     }
 }
 
-/// Content for a reader of text: the number of bytes in place of each picture, sound and file.
-pub fn without_media(mut answer: Value) -> Value {
-    for block in answer["$content"].as_array_mut().into_iter().flatten() {
-        let holder = if block["type"] == "resource" { &mut block["resource"] } else { block };
-        let Value::Object(holder) = holder else { continue };
-        if let Some(data) = holder.remove("data").or_else(|| holder.remove("blob")) {
-            let bytes = data.as_str().and_then(|data| decode_base64(data).ok()).map_or(0, |data| data.len());
-            holder.insert("bytes".to_owned(), json!(bytes));
-        }
+/// A block for a reader of text: the number of bytes in place of a picture, a sound or a file.
+fn without_media(block: &str) -> Value {
+    let mut block: Value = serde_json::from_str(block).unwrap_or_default();
+    let holder = if block["type"] == "resource" { &mut block["resource"] } else { &mut block };
+    if let Value::Object(holder) = holder
+        && let Some(data) = holder.remove("data").or_else(|| holder.remove("blob"))
+    {
+        let bytes = data.as_str().and_then(|data| decode_base64(data).ok()).map_or(0, |data| data.len());
+        holder.insert("bytes".to_owned(), json!(bytes));
     }
-    answer
+    block
 }
 
 impl Questions {
@@ -543,8 +558,8 @@ mod tests {
                 why(&json!({"$content": [block]}))
             );
         }
-        let shown = without_media(json!({"$content": [image(&png, "image/png")]}));
-        assert_eq!(shown["$content"][0], json!({"type": "image", "mimeType": "image/png", "bytes": 6}));
+        let shown = without_media(&image(&png, "image/png").to_string());
+        assert_eq!(shown, json!({"type": "image", "mimeType": "image/png", "bytes": 6}));
         assert!(why(&json!({"$content": [], "sum": 3})).contains("unknown field"));
         assert_eq!(
             [json!({"text": "about $content"}), json!({"x": {"$content": []}})].map(|at| why(&at)),

@@ -10,31 +10,29 @@ use super::arguments::{self, Arguments};
 use super::call_ended::Stage;
 use super::callers::Rights;
 use super::decision_cache::DecisionCache;
-use super::output::{self, OutputKind};
+use super::output;
+use super::reading::{AnswerRules, ReadAnswer};
 use super::record::CallRecord;
 use super::request::{CallRequest, Event, EventStream};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
-use super::{Service, blocking, denials, ledger, packages, redact, secrets};
-use crate::base::json::{self, Text};
+use super::{Service, denials, ledger, packages, redact, secrets};
 use crate::base::mask::{Hidden, TextStream};
 use crate::base::{files, lock};
 use crate::manifest::Manifest;
 use crate::packages::store::EnvironmentLease;
 use crate::quantity::{self, Limit, MIB};
 use crate::{executor, fault, policy, registry};
-use executor::{Call, Ending, Outcome, Progress};
+use executor::{Call, CallDeadline, Ending, Outcome, Progress, ToolAnswer};
 use fault::{Fault, Kind};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The member of a tool's input with what its client can be asked, and the client's answers.
 const CLIENT: &str = "$client";
-/// The member of an envelope that holds the output.
-const OUTPUT_DATA: &str = "outputData";
 
 /// A decision older than this is made again before anything runs.
 const MAX_DECISION_AGE: Duration = Duration::from_millis(100);
@@ -63,7 +61,7 @@ impl Service {
         mut request: CallRequest,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<Text, Fault> {
+    ) -> Result<ToolAnswer, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
         // Cheap checks first: who calls, how often, and whether the tool exists for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
@@ -99,7 +97,7 @@ impl Service {
             } else {
                 let answer = self.attempt(&mut pending, &mut target, stream, record).await;
                 match pending.changed.take() {
-                    None => return Ok(record.hidden(answer?)),
+                    None => return answer,
                     Some(now) => now,
                 }
             };
@@ -133,7 +131,7 @@ impl Service {
         record.enters(Stage::Decide);
         let CallRequest { timeout_ms, explain, .. } = pending.request;
         let (decisions, rights, tool) = self.tool(&pending.request, record)?;
-        let mut deadline = blocking::CallDeadline::usual(&rights.principal, timeout_ms);
+        let mut deadline = CallDeadline::usual(&rights.principal, timeout_ms);
         let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;
@@ -182,7 +180,20 @@ impl Service {
                 return Ok(true);
             }
         }
-        Ok(false)
+        self.charge_answer(target, record).await
+    }
+
+    /// Charges the answer, as the last step before the call runs. If there is no room, the call waits without a slot.
+    async fn charge_answer(&self, target: &Target, record: &mut CallRecord) -> Result<bool, Fault> {
+        let (bytes, principal) = (target.output_bytes(), &target.found.rights.principal);
+        let Some(slot) = record.slot() else { return Ok(false) };
+        if self.limiter.charge_answer(slot, principal, bytes) {
+            return Ok(false);
+        }
+        slot.step_aside();
+        self.limiter.await_answer(slot, principal, bytes).await?;
+        self.reacquire_slot(target, record).await?;
+        Ok(true)
     }
 
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
@@ -220,7 +231,7 @@ impl Service {
         target: &mut Target,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<Text, Fault> {
+    ) -> Result<ToolAnswer, Fault> {
         let attempt = target.attempt(&self.breakers, true)?;
         let may_ask = target.may_ask();
         if let (Value::Object(input), true) = (&mut target.input, may_ask) {
@@ -242,41 +253,36 @@ impl Service {
         pending: &PendingCall,
         target: &Target,
         record: &mut CallRecord,
-    ) -> Result<Text, Fault> {
-        let deadline = &target.found.deadline;
-        // The tool may have used all its time; its answer is checked after that.
-        let used_all = Instant::now().checked_sub(deadline.limit).unwrap_or(deadline.began);
-        let (began, limit) = (deadline.began.max(used_all), deadline.limit + quantity::OVERDUE);
-        let deadline = &blocking::CallDeadline { began, limit, ..deadline.clone() };
-        let manifest = &target.found.tool.manifest;
+    ) -> Result<ToolAnswer, Fault> {
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
             let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
             self.components.registry.snapshot().files.iter().cloned().chain(policies).collect()
         });
+        let parts = outcome.parts;
         let (envelope, output) = judge_outcome(outcome, target, own, record)?;
         record.published()?;
-        let shape = if envelope.is_some() { OutputKind::Plain } else { OutputKind::read(output.as_str())? };
-        match shape {
-            OutputKind::Plain => answer_fits(manifest, envelope, output, deadline).await,
-            OutputKind::Content(content) => {
-                if manifest.output.is_some() {
-                    let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
-                    let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
-                    answer_fits(manifest, None, structured, deadline).await?;
-                }
-                Ok(output)
-            }
-            OutputKind::Asks(_) => {
-                // What leaves this host holds no secret.
-                let shown = record.hidden(output);
-                if let OutputKind::Asks(questions) = OutputKind::read(shown.as_str())? {
-                    target.asks(&questions, &pending.request.client, record)?;
-                }
-                Ok(Text::from(&Value::Null))
-            }
+        let manifest = target.found.tool.manifest.clone();
+        // The parts of a stream are a list, or one text where the tool's answer is declared as that.
+        let is_string = manifest.output.as_ref().is_some_and(|schema| schema.raw["type"] == "string");
+        let rules = AnswerRules {
+            manifest,
+            envelope,
+            mask: record.mask(),
+            joins_texts: parts && (decision.text_output || is_string),
+            max_bytes: target.output_bytes(),
+        };
+        let found = &target.found.deadline;
+        let own = CallDeadline { limit: found.limit + quantity::OVERDUE, ..found.clone() };
+        let deadline = output.deadline().cloned().unwrap_or(own);
+        let ReadAnswer { answer, questions, hid_secrets } = rules.read(output, deadline).await?;
+        record.slot().into_iter().for_each(|slot| slot.answered(answer.bytes()));
+        if hid_secrets {
+            record.notes_hidden();
         }
+        questions.map_or(Ok(()), |questions| target.asks(&questions, &pending.request.client, record))?;
+        Ok(answer)
     }
 
     async fn recheck(&self, pending: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
@@ -358,18 +364,19 @@ impl Service {
             input: std::mem::take(&mut target.input),
             confinement,
             service: decision.service.clone(),
-            output_bytes: output_bytes(decision),
+            output_bytes: target.output_bytes(),
         };
         let (gate, mut passing) = executor::Gate::new(began + MAX_DECISION_AGE);
-        let context = self.context(began, gate, record);
+        let context = self.context(target.found.deadline.clone(), gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
         if limit.is_some() && began.elapsed() > MAX_DECISION_AGE {
             self.recheck(pending, target, record).await?;
         }
         record.running()?;
-        let mut answer = StreamedAnswer::new(output_bytes(decision));
-        let (events, mut received) = executor::events();
+        let mut answer = StreamedAnswer::new(target.output_bytes(), context.deadline.clone());
+        let (mut events, mut received) = executor::events();
+        events.deadline = context.deadline.clone();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
             let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())));
@@ -387,7 +394,7 @@ impl Service {
                         let _ = passage.send(self.recheck(pending, target, record).await);
                     }
                     // Wait for a slow reader. The tool then waits too.
-                    Some(event) = received.next(), if !stream.is_behind() => answer.push(event, record, stream)?,
+                    Some(event) = received.next(), if !stream.is_behind() => answer.push(event, record, stream).await?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
@@ -398,19 +405,19 @@ impl Service {
             return ended;
         }
         while let Some(event) = received.try_next() {
-            answer.push(event, record, stream)?;
+            answer.push(event, record, stream).await?;
         }
-        answer.flush(record, stream);
+        answer.flush(record, stream).await?;
         record.enters(Stage::Answer);
         record.ended(&ended, received.lost(), context.ran.get());
         ended
     }
 
-    fn context(&self, started_at: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
+    fn context(&self, deadline: CallDeadline, gate: executor::Gate, record: &CallRecord) -> executor::Context {
         let trace = record.context().map(TraceContext::sent).unwrap_or_default();
         let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.components.audit.clone()));
         let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
-        executor::Context { principal: record.principal().to_owned(), started_at, gate, trace, ledger, ..context }
+        executor::Context { principal: record.principal().to_owned(), deadline, gate, trace, ledger, ..context }
     }
 }
 
@@ -452,19 +459,21 @@ struct StreamedAnswer {
     allowed: u64,
     left: u64,
     buffer: TextStream,
-}
-
-fn output_bytes(decision: &policy::Decision) -> u64 {
-    decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.built_in_default(), |limit| limit.effective)
+    deadline: CallDeadline,
 }
 
 impl StreamedAnswer {
-    fn new(allowed: u64) -> StreamedAnswer {
-        StreamedAnswer { allowed, left: allowed, buffer: TextStream::default() }
+    fn new(allowed: u64, deadline: CallDeadline) -> StreamedAnswer {
+        StreamedAnswer { allowed, left: allowed, buffer: TextStream::default(), deadline }
     }
 
     /// Hands on an event of the executor as a transport may see it.
-    fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut EventStream) -> Result<(), Fault> {
+    async fn push(
+        &mut self,
+        event: executor::Event,
+        record: &mut CallRecord,
+        stream: &mut EventStream,
+    ) -> Result<(), Fault> {
         stream.push(match event {
             executor::Event::Log(line) => Event::Log(record.add_log(&line)),
             executor::Event::Message(level, text) => Event::Message(level, record.add_log(&text)),
@@ -474,7 +483,7 @@ impl StreamedAnswer {
             }
             executor::Event::Chunk(part) => {
                 let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
-                    self.flush(record, stream);
+                    self.flush(record, stream).await?;
                     return Err(output::over_limit(Limit::OutputBytes, self.allowed));
                 };
                 (self.left, record.parts_came) = (left, true);
@@ -482,13 +491,16 @@ impl StreamedAnswer {
                     _ if !stream.is_heard() => return Ok(()),
                     Some(text) => text,
                     None => {
-                        self.flush(record, stream);
-                        stream.push(Event::Part(record.hidden(part).to_string()));
+                        self.flush(record, stream).await?;
+                        let (mask, is_long) = (record.mask(), part.as_str().len() > quantity::LARGE_TEXT_BYTES);
+                        let read = move || mask.read(part.as_str()).unwrap_or_else(|| part.to_string());
+                        stream.push(Event::Part(self.deadline.run(is_long, read).await?));
                         return Ok(());
                     }
                 };
-                let shown = record.piece(&mut self.buffer, Some(&text));
-                if shown.is_empty() && !text.is_empty() {
+                let is_empty = text.is_empty();
+                let shown = record.piece(&self.deadline, &mut self.buffer, Some(text)).await?;
+                if shown.is_empty() && !is_empty {
                     return Ok(());
                 }
                 Event::Part(shown)
@@ -498,11 +510,12 @@ impl StreamedAnswer {
     }
 
     /// Passes on the text that was held back, once no more text can follow it.
-    fn flush(&mut self, record: &mut CallRecord, stream: &mut EventStream) {
-        let shown = record.piece(&mut self.buffer, None);
+    async fn flush(&mut self, record: &mut CallRecord, stream: &mut EventStream) -> Result<(), Fault> {
+        let shown = record.piece(&self.deadline, &mut self.buffer, None).await?;
         if !shown.is_empty() {
             stream.push(Event::Part(shown));
         }
+        Ok(())
     }
 }
 
@@ -510,7 +523,7 @@ impl StreamedAnswer {
 async fn check_arguments(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    (timeout_ms, deadline): (Option<u64>, &blocking::CallDeadline),
+    (timeout_ms, deadline): (Option<u64>, &CallDeadline),
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (long, arguments) = (arguments.are_long(), arguments.clone());
@@ -536,7 +549,7 @@ fn judge_outcome(
     target: &Target,
     own: Option<Vec<PathBuf>>,
     record: &mut CallRecord,
-) -> Result<(Option<Value>, Text), Fault> {
+) -> Result<(Option<Value>, ToolAnswer), Fault> {
     let (decision, tool) = (&target.decided.decision, &target.found.tool);
     let traffic = lock(&record.traffic()).clone();
     // The text of the script that ran, to find names in it; empty if it cannot be read.
@@ -556,7 +569,7 @@ fn judge_outcome(
     outcome.denials.observed.extend(observed.iter().cloned());
     record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
     let (logs, printed_lines) = record.absorb_outcome(&mut outcome);
-    let (printed, parts) = (outcome.usage.output_bytes, outcome.parts);
+    let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
         _ if !target.enveloped => None,
@@ -578,43 +591,5 @@ fn judge_outcome(
         let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
         Fault { message, details, person, by_caller, ..fault }
     })?;
-    // The parts of a stream are a list, or one text where the tool's answer is declared as that.
-    let schema = tool.manifest.output.as_ref();
-    let is_text = decision.text_output || schema.is_some_and(|schema| schema.raw["type"] == "string");
-    match serde_json::from_str::<Vec<String>>(if parts && is_text { output.as_str() } else { "" }) {
-        Ok(texts) => Ok((envelope, Text::from(&Value::String(texts.concat())))),
-        Err(_) => Ok((envelope, output)),
-    }
-}
-
-/// The answer, checked against the output schema; an envelope is checked as a whole.
-async fn answer_fits(
-    manifest: &Arc<Manifest>,
-    envelope: Option<Value>,
-    output: Text,
-    deadline: &blocking::CallDeadline,
-) -> Result<Text, Fault> {
-    let Some(schema) = &manifest.output else {
-        let is_null = envelope.is_none() && output.as_str() == "null";
-        return if is_null { manifest.check_output(&Value::Null).map(|()| output) } else { Ok(output) };
-    };
-    let any = envelope.is_some() && schema.takes_any(OUTPUT_DATA);
-    let tree = move |output: &Text| -> Result<Value, Fault> {
-        let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES) };
-        let value = value.map_err(|_| {
-            let most = quantity::MAX_TREE_BYTES >> 20;
-            let words = format!("Output must hold fewer values: checking them would take more than {most} MiB.");
-            Fault::new(Kind::OutputValidationError, words)
-        })?;
-        let Some(mut envelope) = envelope else { return Ok(value) };
-        envelope[OUTPUT_DATA] = value;
-        Ok(envelope)
-    };
-    let (long, checked) = (output.as_str().len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
-    if long {
-        let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);
-        return deadline.run(long, work).await?;
-    }
-    let tree = tree(&output)?;
-    deadline.run(schema.takes_long(&tree), move || checked.check_output(&tree).map(|()| output)).await?
+    Ok((envelope, output))
 }

@@ -4,10 +4,11 @@
 //! call is admitted, queued, or refused with a retryable `RateLimitError`.
 
 use super::callers::Rights;
-use super::{Arguments, CallRequest, blocking};
+use super::{Arguments, CallRequest};
 use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};
+use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
 use futures_util::FutureExt;
 use serde_json::Value;
@@ -21,7 +22,7 @@ pub const MAX_RUNNING: usize = 64;
 pub const MAX_QUEUED: usize = 1024;
 /// How long to wait before another try where a queue or a quota is full.
 const FULL: Duration = Duration::from_secs(1);
-/// How long a call waits while answers to its principal are not read.
+/// How long a call waits for the memory of its answer while others to its principal are not read.
 const UNREAD: Duration = Duration::from_secs(60);
 const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the answers that are open, or \
                               repeat the request later.";
@@ -29,6 +30,8 @@ const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memo
 const ALERTS_PER_MINUTE: u32 = 10;
 /// Most recorded refusals of one principal in a minute, for the number of its calls or for unreadable requests.
 const RECORDED_PER_MINUTE: u32 = 60;
+/// The least that an answer is charged, bytes: what is short grows when it is indented for a reader.
+const MIN_ANSWER_BYTES: usize = 1 << 20;
 pub const MINUTE: Duration = Duration::from_secs(60);
 /// Most rates in use at once: of names from one principal's requests, and of all other names together.
 const RATES_BROUGHT: usize = 2_000;
@@ -46,7 +49,7 @@ pub struct Limiter {
     pub bodies: Arc<FairSemaphore>,
     /// Threads that read large bodies; the other cores are left to quick calls.
     pub readers: Arc<FairSemaphore>,
-    /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
+    /// Answers of calls that run or are not read yet, other answers that no client has read, and those that are kept for a client that comes back, bytes.
     answers: Arc<FairSemaphore>,
     pub resumable: Arc<FairSemaphore>,
     /// Calls that wait for a person's answer.
@@ -77,6 +80,8 @@ struct Rates {
 pub struct Slot {
     /// `None`: the call waits for a person.
     pub(super) running: Option<Permit>,
+    /// The memory of the answer, once it is decided what runs.
+    pub(super) answer: Option<Permit>,
     _admitted: Permit,
     _arguments: Permit,
 }
@@ -93,6 +98,18 @@ fn full(message: impl Into<String>) -> Fault {
 pub(super) fn held_back(kind: Kind, words: &str, wait: Duration) -> Fault {
     let seconds = wait.as_millis().div_ceil(1000);
     Fault::new(kind, format!("{words} Try again in {seconds} s.")).retry_after(wait)
+}
+
+impl Slot {
+    /// Gives up all but the memory of the arguments, while the call waits.
+    pub(super) fn step_aside(&mut self) {
+        (self.running, self.answer) = (None, None);
+    }
+
+    /// The answer takes so many bytes, and no more.
+    pub(super) fn answered(&mut self, bytes: usize) {
+        self.answer.iter_mut().for_each(|permit| _ = permit.resize(bytes.max(MIN_ANSWER_BYTES)));
+    }
 }
 
 impl Limiter {
@@ -117,7 +134,7 @@ impl Limiter {
         }
     }
 
-    /// Waits for room for an answer of so many bytes. Meanwhile no new call of the principal starts.
+    /// Waits for room for an answer of so many bytes.
     pub async fn answer(&self, principal: &str, bytes: usize) -> Permit {
         // An answer larger than a share takes all of the share.
         self.answers.enter_as(self.answers.claim_for(principal), bytes.min(self.answers.each)).await
@@ -223,23 +240,33 @@ impl Limiter {
         // Not `limited`: more calls may wait than may run at once.
         let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
-        let until = blocking::CallDeadline::usual(&rights.principal, request.timeout_ms);
+        let until = CallDeadline::usual(&rights.principal, request.timeout_ms);
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
         let reserved = self.keep_text(&rights.principal, bytes)?;
         request.body_quota = None;
-        let running = loop {
-            let answered = || self.answer(&rights.principal, 0);
-            // Wait until no answer to the principal waits for room.
-            tokio::time::timeout(UNREAD, answered()).await.map_err(|_| full(UNREAD_ANSWERS))?;
-            let slot = self.running.enter_as(claim(&self.running, rights, tools, true), 1).await;
-            // An answer may have begun to wait meanwhile.
-            if answered().now_or_never().is_some() {
-                break slot;
-            }
-        };
-        Ok(Slot { running: Some(running), _admitted: admitted, _arguments: reserved })
+        let running = self.running.enter_as(claim(&self.running, rights, tools, true), 1).await;
+        Ok(Slot { running: Some(running), answer: None, _admitted: admitted, _arguments: reserved })
+    }
+
+    /// Charges the answer of a call before the call runs: as much as it may become. False: other answers of the
+    /// principal take the memory now.
+    pub(super) fn charge_answer(&self, slot: &mut Slot, principal: &str, bytes: u64) -> bool {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(MIN_ANSWER_BYTES);
+        if slot.answer.as_mut().is_some_and(|permit| permit.resize(bytes.min(self.answers.each))) {
+            return true;
+        }
+        slot.answer = self.answer(principal, bytes).now_or_never();
+        slot.answer.is_some()
+    }
+
+    /// Waits until the answer of a call can be charged.
+    pub(super) async fn await_answer(&self, slot: &mut Slot, principal: &str, bytes: u64) -> Result<(), Fault> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(MIN_ANSWER_BYTES);
+        let room = tokio::time::timeout(UNREAD, self.answer(principal, bytes)).await;
+        slot.answer = Some(room.map_err(|_| full(UNREAD_ANSWERS))?);
+        Ok(())
     }
 
     /// Charges a slot to all tools of its target. False: one of them has no room now.
@@ -340,11 +367,12 @@ mod tests {
         assert!(enter(&limiter, "u", 3, 0).await.is_ok(), "small ones go on");
         drop(first);
         assert!(enter(&limiter, "u", 4, large).await.is_ok());
-        // Answers that are not read refuse calls of their principal.
+        // Answers that are not read hold back calls of their principal.
         let _unread = limiter.answer("u", usize::MAX).await;
-        let mut next = Box::pin(limiter.answer("u", 1));
-        assert!((&mut next).now_or_never().is_none() && enter(&limiter, "u", 1, 0).await.is_err());
-        assert!(enter(&limiter, "v", 1, 0).await.is_ok(), "control: another principal");
+        let [mut own, mut other] =
+            [enter(&limiter, "u", 1, 0).await, enter(&limiter, "v", 1, 0).await].map(Result::unwrap);
+        assert!(!limiter.charge_answer(&mut own, "u", 1) && limiter.await_answer(&mut own, "u", 1).await.is_err());
+        assert!(limiter.charge_answer(&mut other, "v", u64::MAX), "control: another principal");
     }
 
     #[tokio::test(start_paused = true)]

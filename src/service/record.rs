@@ -12,17 +12,16 @@ use super::request::{CallRequest, Caller, new_id};
 use super::script::Script;
 use super::traces::{CallSpan, TraceContext};
 use super::{audit, output, runlog};
-use crate::base::json::{self, Text};
 use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::{self, cut as cut_to};
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
-use crate::quantity::Limit;
+use crate::quantity::{LARGE_TEXT_BYTES, Limit};
 use crate::{executor, fault, policy, registry};
-use executor::{Denial, Ending};
+use executor::{CallDeadline, Denial, Ending, ToolAnswer};
 use fault::{Fault, Kind};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -73,14 +72,29 @@ pub(super) struct CallRecord {
     pub report: Report,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct ShownArguments {
     mask: Mask,
-    /// Only the secrets that this host gives: names of members are searched for these.
+    /// Only the secrets that this host gives: names of members, and what operators read, are searched for these.
     host: Mask,
     shown: RecordArguments,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
     withheld: Option<(String, Value)>,
+    hides_unmarked: bool,
+}
+
+/// Hides secrets in an answer.
+pub(super) struct AnswerMask {
+    mask: Mask,
+    host: Mask,
+    joins: bool,
+}
+
+impl AnswerMask {
+    /// A JSON text with the secrets hidden. `None`: there is nothing to hide.
+    pub fn read(&self, json: &str) -> Option<String> {
+        self.mask.answer(json, &self.host, self.joins)
+    }
 }
 
 struct Confined {
@@ -179,9 +193,16 @@ impl CallRecord {
         self.tool = Some(tool);
     }
 
-    /// The arguments as JSON text, secrets hidden.
+    /// The arguments as an operator reads them. What a caller brings as secret is hidden where it stands, and nowhere
+    /// else: otherwise a caller could decide what an operator does not see.
     pub fn shown_arguments(&self) -> String {
-        self.mask(&self.arguments.shown.to_string())
+        let shown = self.arguments.shown.to_string();
+        self.arguments.host.record(&shown).unwrap_or(shown)
+    }
+
+    /// Whether more of the arguments is hidden than what a schema marks as secret.
+    pub fn hides_unmarked(&self) -> bool {
+        self.arguments.hides_unmarked
     }
 
     /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
@@ -189,16 +210,18 @@ impl CallRecord {
         // What was hidden before stays hidden, whatever is decided now.
         self.arguments.mask.join(given.mask);
         (self.arguments.shown, self.arguments.withheld) = (given.shown, given.withheld);
+        self.arguments.hides_unmarked = given.hides_unmarked;
     }
 
     /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
     pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value) {
-        let ShownArguments { mask, shown: arguments, withheld, .. } = &mut self.arguments;
+        let ShownArguments { mask, shown: arguments, withheld, hides_unmarked, .. } = &mut self.arguments;
         let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
         for schema in schemas {
-            let (secrets, hidden) = redact::hide(schema, &shown);
-            mask.join(secrets);
-            shown = hidden;
+            let redacted = redact::hide(schema, &shown);
+            mask.join(redacted.mask);
+            shown = redacted.shown;
+            *hides_unmarked |= redacted.hides_unmarked;
         }
         if let RecordArguments::Tree(arguments) = arguments
             && let Some(argument) = arguments.get_mut(&name)
@@ -216,17 +239,19 @@ impl CallRecord {
         self.decided = Some((decision.policy.clone(), decision.service.as_ref().map(policy::ServiceGrant::place)));
     }
 
-    /// Hides a text in all logs, records and answers.
-    pub fn hide(&mut self, secret: &str) {
+    /// Hides a text of this host in all logs, records and answers.
+    pub fn hide(&mut self, name: &str, secret: &str) {
         self.arguments.mask.add(secret);
-        self.arguments.host.add(secret);
+        self.arguments.host.add_as(secret, &format!("[secret {name}]"));
     }
 
     /// Records the final confinement of the call.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
         // No log may show the host's own variables. What the call brings is not a secret of this host.
-        shape.env.values().filter_map(policy::Variable::host).for_each(|value| self.hide(value));
+        for (name, variable) in &shape.env {
+            variable.host().into_iter().for_each(|value| self.hide(name, value));
+        }
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.report.digests.script = script.as_ref().map(|script| script.digest.clone());
@@ -242,7 +267,7 @@ impl CallRecord {
 
     /// Gives up the slot while the call waits. The call still counts as waiting, and keeps the memory of its arguments.
     pub fn step_aside(&mut self) {
-        self.slot().into_iter().for_each(|slot| slot.running = None);
+        self.slot().into_iter().for_each(Slot::step_aside);
     }
 
     /// Where the executor notes what the call does with its network.
@@ -253,7 +278,8 @@ impl CallRecord {
 
     pub fn sends(&mut self, input: &Value) {
         if self.report.verbose.is_some() {
-            let stdin = self.mask(&input.to_string());
+            let stdin = input.to_string();
+            let stdin = self.mask().read(&stdin).unwrap_or(stdin);
             self.report.verbose.iter_mut().for_each(|verbose| verbose.stdin.clone_from(&stdin));
         }
     }
@@ -341,7 +367,7 @@ impl CallRecord {
         self.report.denials = std::mem::take(&mut outcome.denials);
         if let Some(mut verbose) = self.report.verbose.take() {
             verbose.stdout = match &outcome.ending {
-                Ending::Answered(answer) => self.mask(answer.as_str()),
+                Ending::Answered(answer) => mask.text(answer.head(usize::MAX)),
                 Ending::BadOutput { .. } => self.bad_output.clone(),
                 _ => printed.join("\n"),
             };
@@ -378,34 +404,31 @@ impl CallRecord {
         Err(Fault::new(Kind::InternalError, message).details(all))
     }
 
-    /// What a tool answers, secrets hidden: a tool may give back what it was given.
-    pub fn hidden(&mut self, answer: Text) -> Text {
-        let Some(shown) = self.changed(answer.as_str()) else { return answer };
-        self.notes_hidden();
-        json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(HIDDEN)))
-    }
-
-    /// A JSON text with the secrets hidden. `None`: there is nothing to hide.
-    fn changed(&self, answer: &str) -> Option<String> {
-        let ShownArguments { mask, host, .. } = &self.arguments;
-        let joined = if self.report.streamed { mask.list(answer) } else { None };
-        joined.or_else(|| mask.answer(answer, host))
-    }
-
-    fn mask(&self, json: &str) -> String {
-        self.changed(json).unwrap_or_else(|| json.to_owned())
+    /// Hides secrets in what a tool answers: it may give back what it was given.
+    pub fn mask(&self) -> AnswerMask {
+        let ShownArguments { mask, host, .. } = self.arguments.clone();
+        AnswerMask { mask, host, joins: self.report.streamed }
     }
 
     /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns the rest.
-    pub fn piece(&mut self, buffer: &mut TextStream, text: Option<&str>) -> String {
-        let shown = self.arguments.mask.piece(buffer, text);
+    pub async fn piece(
+        &mut self,
+        deadline: &CallDeadline,
+        buffer: &mut TextStream,
+        text: Option<String>,
+    ) -> Result<String, Fault> {
+        let is_long = text.as_ref().is_some_and(|text| text.len() > LARGE_TEXT_BYTES);
+        let (mask, mut stream) = (self.arguments.mask.clone(), std::mem::take(buffer));
+        let read = move || (mask.piece(&mut stream, text.as_deref()), stream);
+        let (shown, stream) = deadline.run(is_long, read).await?;
+        *buffer = stream;
         if buffer.hid {
             self.notes_hidden();
         }
-        shown
+        Ok(shown)
     }
 
-    fn notes_hidden(&mut self) {
+    pub fn notes_hidden(&mut self) {
         let words = format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
         if !self.notes.told.contains(&words) {
             self.notes.narrowed(words);
@@ -445,7 +468,7 @@ impl CallRecord {
     }
 
     /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
-    pub fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
+    pub fn end(&mut self, result: Result<ToolAnswer, Fault>) -> CallEnded {
         let result = result.map_err(|fault| self.sanitize(fault));
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {

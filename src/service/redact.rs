@@ -23,6 +23,15 @@ pub struct Masked {
     pub shown: RecordArguments,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
     pub withheld: Option<(String, Value)>,
+    /// More is hidden than what a schema marks as secret.
+    pub hides_unmarked: bool,
+}
+
+/// A value with its secrets hidden.
+pub struct Redacted {
+    pub mask: Mask,
+    pub shown: Value,
+    pub hides_unmarked: bool,
 }
 
 /// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
@@ -60,14 +69,16 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         }
         _ => None,
     };
-    let (mut mask, mut shown) =
-        schema.map_or_else(|| (Mask::default(), arguments.clone()), |schema| hide(schema, arguments));
+    let plain = || Redacted { mask: Mask::default(), shown: arguments.clone(), hides_unmarked: false };
+    let Redacted { mut mask, mut shown, mut hides_unmarked } =
+        schema.map_or_else(plain, |schema| hide(schema, arguments));
     let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
         // An undeclared name may be the misspelt name of a secret.
         if schema.is_some_and(|schema| !declares(schema, name)) {
-            collect(&arguments[name.as_str()], &mut mask);
+            collect(&arguments[name.as_str()], &mut mask, Mask::add);
             *value = HIDDEN.into();
+            hides_unmarked = true;
         }
         match (names.map(|names| names.get(name).unwrap_or(name).as_str()), value) {
             (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
@@ -76,29 +87,30 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
             _ => {}
         }
     }
-    Masked { mask, shown: RecordArguments::Tree(shown), withheld }
+    Masked { mask, shown: RecordArguments::Tree(shown), withheld, hides_unmarked }
 }
 
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
 /// many steps, all arguments are secret.
-pub fn hide(schema: &Value, arguments: &Value) -> (Mask, Value) {
-    let mut walk = Walk { root: schema, looks: MAX_STEPS, mask: Mask::default() };
+pub fn hide(schema: &Value, arguments: &Value) -> Redacted {
+    let mut walk = Walk { root: schema, looks: MAX_STEPS, mask: Mask::default(), hides_unmarked: false };
     let mut shown = arguments.clone();
     walk.hide(vec![schema], &mut shown, 0);
     if walk.looks == 0 {
         shown = HIDDEN.into();
-        collect(arguments, &mut walk.mask);
+        walk.hides_unmarked = true;
+        collect(arguments, &mut walk.mask, Mask::add);
     }
-    (walk.mask, shown)
+    Redacted { mask: walk.mask, shown, hides_unmarked: walk.hides_unmarked }
 }
 
-/// Masks all texts and numbers in a value.
-fn collect(value: &Value, mask: &mut Mask) {
+/// Masks all texts and numbers in a value by `add`.
+fn collect(value: &Value, mask: &mut Mask, add: fn(&mut Mask, &str)) {
     match value {
-        Value::String(text) => mask.add(text),
-        Value::Number(number) => mask.add(&number.to_string()),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, mask)),
-        Value::Object(fields) => fields.values().for_each(|field| collect(field, mask)),
+        Value::String(text) => add(mask, text),
+        Value::Number(number) => add(mask, &number.to_string()),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, mask, add)),
+        Value::Object(fields) => fields.values().for_each(|field| collect(field, mask, add)),
         Value::Null | Value::Bool(_) => {}
     }
 }
@@ -108,6 +120,7 @@ struct Walk<'s> {
     /// Counts down to 0, where the walk ends.
     looks: u32,
     mask: Mask,
+    hides_unmarked: bool,
 }
 
 impl<'s> Walk<'s> {
@@ -121,12 +134,14 @@ impl<'s> Walk<'s> {
         self.gather(&mut schemas);
         let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
         let is_plain = value.is_string() || value.is_number();
-        if depth > MAX_DEPTH
-            || schemas.iter().any(secret)
+        let is_marked = schemas.iter().any(secret);
+        if is_marked
+            || depth > MAX_DEPTH
             // JSON text that is not read yet may be secret in any part.
             || is_plain && schemas.iter().any(|schema| self.has_secret_parts(schema))
         {
-            collect(value, &mut self.mask);
+            self.hides_unmarked |= !is_marked;
+            collect(value, &mut self.mask, if is_marked { Mask::add_value } else { Mask::add });
             *value = HIDDEN.into();
             return;
         }
@@ -142,8 +157,9 @@ impl<'s> Walk<'s> {
                         && own.is_empty()
                         && !schemas.iter().any(|schema| schema["properties"].get(name).is_some())
                     {
-                        collect(field, &mut self.mask);
+                        collect(field, &mut self.mask, Mask::add);
                         *field = HIDDEN.into();
+                        self.hides_unmarked = true;
                         continue;
                     }
                     self.hide(if own.is_empty() { of_items(0) } else { own }, field, depth + 1);

@@ -3,9 +3,9 @@
 
 use super::output::{self, Questions};
 use super::quota;
-use crate::base::json::Text;
 use crate::base::text::printable;
 use crate::egress::Traffic;
+use crate::executor::ToolAnswer;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub struct Report {
     pub version: Option<String>,
     pub success: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_data: Option<Text>,
+    pub output_data: Option<ToolAnswer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<fault::Fault>,
     pub logs: Vec<String>,
@@ -78,7 +78,7 @@ pub struct Digests {
 pub struct Envelope<'a> {
     success: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    output_data: Option<&'a Text>,
+    output_data: Option<&'a ToolAnswer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -89,8 +89,15 @@ impl Report {
     /// Gives up the slot, but keeps the memory of the arguments while the client is asked.
     pub fn release_slot_only(mut self) -> Option<Arc<quota::Slot>> {
         let mut slot = self.slot.take()?;
-        Arc::get_mut(&mut slot)?.running = None;
+        Arc::get_mut(&mut slot)?.step_aside();
         Some(slot)
+    }
+
+    /// Takes the answer out, and leaves its mark.
+    pub fn take_answer(&mut self) -> Option<ToolAnswer> {
+        let answer = self.output_data.take();
+        self.output_data = answer.as_ref().map(|_| ToolAnswer::mark());
+        answer
     }
 
     /// The report of a call of which only the failure is known.
@@ -137,14 +144,19 @@ impl Report {
         }
     }
 
+    /// The output, if it is not large.
     pub fn output(&self) -> Option<Value> {
-        self.output_data.as_ref().map(Text::value)
+        self.output_data.as_ref().and_then(ToolAnswer::small).and_then(|text| serde_json::from_str(text).ok())
     }
 
+    /// The observation of a report whose answer is not large.
     pub fn observation(&self) -> String {
         match &self.error {
             Some(fault) => output::failed(&self.tool, fault),
-            None => output::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Text::from(&Value::Null))),
+            None => {
+                let answer = self.output_data.clone().unwrap_or_else(|| ToolAnswer::from(&Value::Null));
+                output::succeeded(&self.tool, answer.head(usize::MAX), answer.content.as_ref())
+            }
         }
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn call(ended: &CallEnded) {
     macro_rules! write_at {
         ($level:ident) => {
             if tracing::enabled!(target: "toolhost::call", Level::$level) {
-                let stdout = report.output_data.as_ref().map_or(ended.bad_output.as_str(), |answer| answer.as_str());
+                let stdout = report.output_data.as_ref().map_or(ended.bad_output.as_str(), |answer| answer.head(usize::MAX));
                 let result = fault.map(|fault| format!("{}: {}", fault.kind, fault.message));
                 tracing::event!(
                     target: "toolhost::call",

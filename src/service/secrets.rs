@@ -48,7 +48,7 @@ pub(super) async fn read_all(secrets: &[SecretGrant], caller: &str, left: Durati
 pub(super) async fn provide(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
     let values = read_all(&call.shape.secrets, &record.caller.user, left).await?;
     for (grant, value) in call.shape.secrets.iter().zip(values) {
-        record.hide(&value);
+        record.hide(&grant.name, &value);
         let to = if grant.header.is_some() { &mut call.per_call.secrets } else { &mut call.per_call.env };
         to.0.insert(grant.name.clone(), value);
     }

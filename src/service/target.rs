@@ -10,13 +10,14 @@ use super::decision_cache::{CachedDecision, DecisionCache};
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::script::{Script, ScriptArguments, language_of, language_of_source};
-use super::{Service, blocking, requirements};
+use super::{Service, requirements};
 use crate::base::files::Stamp;
 use crate::base::text::printable;
-use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
+use crate::executor::{CallDeadline, Executor};
 use crate::manifest::{Handler, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
+use crate::quantity::{Limit, MIB};
 use crate::{base, fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
@@ -24,6 +25,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Most bytes of the answer of a prompt or resource, whose file has at most half as many.
+const MAX_DOCUMENT_BYTES: u64 = 8 * MIB;
 
 /// A tool that was found, and the data of its call that all later stages need.
 pub(super) struct FoundTool {
@@ -36,7 +40,7 @@ pub(super) struct FoundTool {
     /// Whether to record what the tool is refused.
     pub explain: bool,
     /// When the decision was begun, which is when the clock of the call starts, and the call's time limit.
-    pub deadline: blocking::CallDeadline,
+    pub deadline: CallDeadline,
 }
 
 /// What a call runs, and everything that decided that.
@@ -70,6 +74,13 @@ impl Target {
         let runs = (&self.owners, &self.decided.decision, &self.site, &self.stamp, self.timeout_ms);
         let whole = format!("{:?}", (rights, tool, &decided.decision, timeout_ms, explain, runs));
         base::sha256_hex(whole.as_bytes())
+    }
+
+    /// Most bytes of the answer. A document is a file of its author, which has a limit of its own.
+    pub fn output_bytes(&self) -> u64 {
+        let limit = self.decided.decision.limit(Limit::OutputBytes);
+        let limit = limit.map_or(Limit::OutputBytes.built_in_default(), |limit| limit.effective);
+        if self.found.tool.manifest.document().is_some() { limit.max(MAX_DOCUMENT_BYTES) } else { limit }
     }
 
     pub fn may_ask(&self) -> bool {
@@ -204,8 +215,8 @@ impl Service {
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
         let timeout_ms = given.timeout_ms.into_iter().chain(*timeout_ms).min();
-        let usual = blocking::CallDeadline::usual(&deadline.principal, timeout_ms);
-        let deadline = blocking::CallDeadline { began: deadline.began, ..usual };
+        let usual = CallDeadline::usual(&deadline.principal, timeout_ms);
+        let deadline = CallDeadline { began: deadline.began, ..usual };
         let input = fits_owners(&owners, given.input, &deadline).await?;
         let accepted = owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
@@ -330,7 +341,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 }
 
 /// The input, checked against the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], given: Value, deadline: &blocking::CallDeadline) -> Result<Value, Fault> {
+async fn fits_owners(owners: &[Owner], given: Value, deadline: &CallDeadline) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
@@ -351,7 +362,7 @@ async fn with_packages(
     policy::RunTarget { site, language }: policy::RunTarget,
     guest: bool,
     decisions: Arc<DecisionCache>,
-    deadline: &blocking::CallDeadline,
+    deadline: &CallDeadline,
 ) -> Result<policy::Decision, Fault> {
     let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
     let long = decision.package_rules.values().any(named)

@@ -4,6 +4,7 @@
 use super::decision_cache::{CurrentRules, DecisionCache, Rules};
 use super::{Caller, Service, packages, preflight};
 use crate::base::lock;
+use crate::base::place::Mounts;
 use crate::executor::document::Documents;
 use crate::executor::remote::queues;
 use crate::executor::{Executor, method};
@@ -170,8 +171,10 @@ impl Service {
         }
         let snapshot = self.components.registry.snapshot();
         let mut kept = lock(&self.decisions);
-        let same =
-            |kept: &&Arc<DecisionCache>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
+        let same = |kept: &&Arc<DecisionCache>| {
+            let (snapshot, rules) = (Arc::ptr_eq(&kept.snapshot, &snapshot), Arc::ptr_eq(&kept.rules, &rules));
+            snapshot && rules && Arc::ptr_eq(&kept.mounts, &Mounts::current())
+        };
         if let Some(decisions) = kept.as_ref().filter(same) {
             return Ok(decisions.clone());
         }

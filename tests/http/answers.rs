@@ -54,8 +54,8 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         it.tool("wide", "python", "print(1)\n", json!({ "parameters": wide }));
     });
     let ran = || playground.records().len();
-    // Five of them fill a quarter of 256 MiB to 40 KiB.
-    let each = 64 * MIB / 5 - 8 * 1024;
+    // Two of them fill a quarter of 256 MiB to 40 KiB.
+    let each = 32 * MIB - 20 * 1024;
     let asked = json!({"n": each, "object": false}).to_string();
     // Established connections to the server that it has open: one that it closed may still have bytes on the way.
     let port = format!(":{:04X}", web.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
@@ -71,11 +71,6 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         stream.write_all(text.as_bytes()).unwrap();
         stream
     };
-    let deaf: Vec<TcpStream> = (0..6).map(ask).collect();
-    wait_for("the first record", || ran() > 0);
-    let first = Instant::now();
-    wait_for("the records of calls whose answers are not read", || ran() == 6);
-    let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
     // What is small is answered always; a long list can be asked for again.
     let lists = |who: &str| {
         let mcp = Client::new(&web, true, &[who]).asked("tools/list", json!({}));
@@ -83,6 +78,11 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         (web.get("/v1/tools", &[who]).status, refused, web.get("/v1/tools/esc:add", &[who]).status)
     };
     assert_eq!(lists(&alice), (200, None, 200), "the control");
+    let deaf: Vec<TcpStream> = (0..3).map(ask).collect();
+    wait_for("the first record", || ran() > 0);
+    let first = Instant::now();
+    wait_for("the records of calls whose answers are not read", || ran() == 2);
+    let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
     std::thread::scope(|scope| {
         let waits = |()| {
             std::thread::sleep(Duration::from_secs(1));
@@ -92,7 +92,7 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
             }
             (!later.is_finished()).then_some(later)
         };
-        // The sixth waits once it is encoded, a moment after its record: longer on a busy machine.
+        // The third waits before it runs, a moment after the records of the others: longer on a busy machine.
         let tries = std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
         let later = { tries }.find_map(waits).expect("a call of hers waits");
         let before = ran();
@@ -108,9 +108,118 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
     assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());
     let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
     let (calls, refused): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| **outcome == "success");
-    assert!(calls.len() >= 8 && refused.iter().all(|it| **it == "RateLimitError"), "the records stay: {outcomes:?}");
-    // The sixth began to be sent once there was room for it, and may be sent still.
-    within(Duration::from_secs(45), "five connections are closed", || open() <= 1);
+    assert!(calls.len() >= 4 && refused.iter().all(|it| **it == "RateLimitError"), "the records stay: {outcomes:?}");
+    // The third began once there was room for it, and may be sent still.
+    within(Duration::from_secs(45), "two connections are closed", || open() <= 1);
     let whole = deaf.into_iter().map(|stream| exchanged(stream, b"").len()).filter(|len| *len >= each);
     assert!(whole.count() <= 1, "the connections of who does not read are closed");
+}
+
+/// The most memory that the server had, bytes.
+fn peak(web: &super::Web) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", web.child.id())).unwrap();
+    let kib = |line: &str| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok();
+    status.lines().find_map(kib).unwrap() * 1024
+}
+
+/// A tool that may answer with 32 MiB: `n` times a text, between two others.
+fn repeats(playground: &Playground) {
+    let script = "import json, sys\ngiven = json.load(sys.stdin)\n\
+                  print(given['first'] + ','.join([given['each']] * given['n']) + given['last'])\n";
+    let text = |more: Value| {
+        let mut text = json!({"type": "string", "description": "d"});
+        text.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        text
+    };
+    let properties = json!({
+        "first": text(json!({})), "each": text(json!({})), "last": text(json!({})),
+        "n": {"type": "integer", "description": "d"}, "key": text(json!({"writeOnly": true})),
+    });
+    let more = json!({
+        "parameters": {"type": "object", "properties": properties}, "limits": {"outputBytes": 32 * MIB},
+    });
+    playground.tool("repeats", "python", script, more);
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 33_554_432\n";
+    playground.policy("repeats", "esc:repeats", allowed);
+}
+
+fn repeated(first: &str, each: &str, n: usize, last: &str) -> Value {
+    json!({"first": first, "each": each, "n": n, "last": last, "key": "hunter2-hunter2"})
+}
+
+/// Four answers of very many parts, in which a secret is looked for, are read at once: as many as would stop every
+/// thread of the server, if they were read there. The control: the answers are read, which takes long.
+#[test]
+fn while_large_answers_are_read_another_principal_is_served() {
+    let (_playground, web, [alice, bob]) = served_to(["alice", "bob"], |it| {
+        repeats(it);
+        adder(it);
+    });
+    let many = repeated("[", "\"hunter\"", 100_000, ",\"hunter2-hunter2\"]");
+    let began = Instant::now();
+    let slowest = std::thread::scope(|scope| {
+        let call = || web.call("esc:repeats", &many, &[&alice]).json();
+        let calls: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
+        let mut slowest = Duration::ZERO;
+        while !calls.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let asked = Instant::now();
+            assert_eq!(web.get("/v1/tools/esc:add", &[&bob]).status, 200);
+            slowest = slowest.max(asked.elapsed());
+        }
+        for call in calls {
+            let answer = call.join().unwrap();
+            let values = answer["outputData"].as_array().unwrap_or_else(|| panic!("{:.300}", answer.to_string()));
+            assert_eq!((values.len(), &values[100_000]), (100_001, &json!("***")));
+        }
+        slowest
+    });
+    assert!(slowest < began.elapsed() / 8, "{slowest:?} of {:?}", began.elapsed());
+}
+
+/// Eight clients of one principal read nothing. Two answers fill its share; the other calls do not even run. The control:
+/// another principal gets such an answer meanwhile.
+#[test]
+fn answers_are_charged_before_anything_runs() {
+    let (playground, web, [alice, bob]) = served_to(["alice", "bob"], repeats);
+    let mut body = repeated("\"", "x", 16 * MIB - 10_000, "\"");
+    body.as_object_mut().unwrap().remove("key");
+    let body = body.to_string();
+    let before = peak(&web);
+    let ask = |_| {
+        let mut stream = web.connect();
+        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
+        let text = request("POST", "/v1/tools/esc:repeats/calls", &web.address, &[&alice], &body);
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let deaf: Vec<TcpStream> = (0..8).map(ask).collect();
+    wait_for("two records", || playground.records().len() == 2);
+    let whole = web.ask("POST", "/v1/tools/esc:repeats/calls", &[&bob], &body);
+    assert_eq!(whole.json()["success"], true, "{:.300}", whole.body);
+    assert_eq!(playground.records().len(), 3, "the others wait before they run");
+    // Two unread answers, and one that is read: as it was printed, as JSON, and as it is sent.
+    let more = peak(&web) - before;
+    assert!(more < (2 + 3 + 1) * 32 * MIB, "{} MiB", more / MIB);
+    drop(deaf);
+}
+
+/// The answer of an action stays text in every form: as a tree it would take thirty times as much.
+#[test]
+fn a_large_answer_of_an_action_takes_no_more_memory_than_its_text() {
+    let (_playground, web) = served(repeats);
+    let before = peak(&web);
+    let n = 8 * MIB / 3;
+    let inputs = [
+        ("first", "{\"$content\":[{\"type\":\"text\",\"text\":\"x\"}],\"structured\":["),
+        ("each", "{}"),
+        ("n", &n.to_string()),
+        ("last", "]}"),
+    ];
+    let inputs = inputs.map(|(name, text)| format!("<input name=\"{name}\"><![CDATA[{text}]]></input>")).concat();
+    let text = format!("<ACTION><tool_id>esc:repeats</tool_id><inputs>{inputs}</inputs></ACTION>");
+    let reply = web.ask("POST", "/v1/actions", &[], &json!({ "text": text }).to_string());
+    assert!(reply.body.contains("\"success\":true") && reply.body.len() > 8 * MIB, "{:.600}", reply.body);
+    assert!(reply.body.contains("…[cut "), "the observation is cut");
+    let more = peak(&web) - before;
+    assert!(more < 5 * 8 * MIB + 16 * MIB, "{} MiB", more / MIB);
 }

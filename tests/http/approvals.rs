@@ -174,3 +174,19 @@ fn a_stop_takes_answers_and_is_held_up_by_what_runs_and_not_by_questions() {
         assert_eq!((web.ended(Duration::from_secs(15)), ran(&playground)), (Some(143), usize::from(runs)));
     }
 }
+
+/// What a caller brings as secret is hidden where it stands, and hides nothing else from the person who is asked.
+#[test]
+fn a_caller_hides_nothing_but_its_secret_from_the_person_who_is_asked() {
+    let (playground, web, callers) = served_to(["alice", "ops!"], payer);
+    let [alice, ops] = callers.each_ref().map(|header| [header.as_str()]);
+    let body = json!({"to": "mallory, 1000 coins", "key": "mallory, 1000 coins"});
+    let waits = call(&web, &alice, &body);
+    let asked = question(&playground, &web, &ops);
+    let shown = r#"{"to":"mallory, 1000 coins","key":"***"}"#;
+    assert_eq!(asked["arguments"], shown);
+    assert_eq!(answer(&web, &asked, &ops, YES).status, 200);
+    // In what the tool says back it is searched for.
+    assert_eq!(ended(waits).json()["outputData"], json!({"to": "***", "key": "***"}));
+    assert_eq!(playground.records().pop().unwrap()["arguments"], shown);
+}

@@ -10,6 +10,8 @@ mod inherited_signals;
 mod languages;
 mod last_denials;
 mod listing;
+mod loads;
+mod mounted;
 mod no_shell;
 mod one_road;
 mod planted;

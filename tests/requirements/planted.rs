@@ -2,13 +2,11 @@
 //! runs; what it leaves in a folder that it may write never becomes a tool. (A folder that it fills:
 //! `registry/scan.rs`.)
 
-use super::{files, put, says, set_mode};
+use super::{files, put, says};
 use crate::prelude::*;
 
 /// What planted code answers.
 const PLANTED: &str = "99887766";
-/// The refusal of a script that would find it.
-const CODE: &str = "SecurityError: a writable folder beside the script holds code";
 /// Writes `files`, puts `away` what is named, and stays until the file `until` is there.
 const WRITER: &str = include_str!("planted.py");
 const NOTHING: &str = r#"{"files": {}}"#;
@@ -68,9 +66,10 @@ fn input(files: &Value) -> String {
     json!({"files": files}).to_string()
 }
 
-/// The refusal names the file and who could write it.
-fn names_the_file(ended: &Ended, file: &Path, writer: &str) {
-    assert!(ended.stderr.contains(&file.display().to_string()) && ended.stderr.contains(writer), "{ended:?}");
+/// What is not loaded is named in the log of the call.
+fn names_the_file(ended: &Ended, file: &Path) {
+    let told = format!("{} was not loaded: tools write there", file.display());
+    assert!(ended.out["logs"].to_string().contains(&told), "{ended:?}");
 }
 
 /// The files that one tool adds, another lists, of the same folder and of another one.
@@ -105,10 +104,12 @@ fn data_that_one_tool_writes_is_read_by_others() {
     ] {
         playground.expect(tool, "{}", wanted);
     }
-    // Elsewhere nothing is looked at: a reader of another folder loads no code from there.
-    fs::write(data.join("x.py"), "1").unwrap();
+    // A report with its assets stops no tool: it is data, like all that tools write.
+    for name in ["x.py", "page.js", "package.json"] {
+        fs::write(data.join(name), "1").unwrap();
+    }
     playground.expect("far:list", "{}", "ok");
-    names_the_file(&playground.expect("notes:list", "{}", CODE), &data.join("x.py"), "notes:add@1.0.0");
+    playground.expect("notes:list", "{}", r#"ok ["0.json","2.json","package.json","page.js","plain","x.py"]"#);
 }
 
 #[test]
@@ -133,6 +134,7 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             let mut server = Server::start(&playground);
             all_answer(&playground, "ok 1");
             READERS.iter().for_each(|(id, ..)| assert_eq!(kind(&server.called(id, json!({}))), "none", "{id}"));
+            let loaded = ["helper.py", "helper.mjs", "helper.mjs"].map(|name| lib.join(name));
             // While it still runs, and after that.
             let mut writer = playground.host();
             let given = json!({"files": files, "until": lib.join("enough.csv")}).to_string();
@@ -140,21 +142,20 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             let mut writer = writer.stdout(Stdio::null()).spawn().unwrap();
             wait_for("it writes", || lib.join("data.csv").is_file());
             let mut look = |when: &str| {
-                for (id, language, file) in READERS {
+                for ((id, language, file), planted) in READERS.iter().zip(&loaded) {
                     // The control: run outside of all walls, the reader loads what was planted.
-                    let program = if language == "nodejs" { "node" } else { language };
-                    let program = if language == "python" { PYTHON.into() } else { found(program).unwrap() };
+                    let program = if *language == "nodejs" { "node" } else { language };
+                    let program = if *language == "python" { PYTHON.into() } else { found(program).unwrap() };
                     let mut command = playground.outside(&program.display().to_string());
                     command.arg(shared.join(file));
                     assert_eq!(finish(command, b"").text().trim(), PLANTED, "the control: {who:?}: {id}");
-                    names_the_file(&playground.expect(id, "{}", CODE), &lib, "mod:writer@1.0.0");
+                    names_the_file(&playground.expect(id, "{}", "ok 1"), planted);
                     // A server that runs knows what another process let a tool write.
                     let answer = server.called(id, json!({}));
-                    let refused = answer["result"]["isError"] == true && !answer.to_string().contains(PLANTED);
-                    assert!(refused, "{who:?}: {when}: {id}: {answer}");
+                    let loads = answer["result"]["isError"] == true || answer.to_string().contains(PLANTED);
+                    assert!(!loads, "{who:?}: {when}: {id}: {answer}");
                 }
-                says(&playground, &["audit", "mod:py"], &["holds code", "mod:writer@1.0.0"]);
-                says(&playground, &["check"], &["holds code", "mod:writer@1.0.0"]);
+                says(&playground, &["check"], &["helper.py: tools write there, so it is data"]);
             };
             look("while it runs");
             fs::write(lib.join("enough.csv"), "").unwrap();
@@ -166,8 +167,8 @@ fn a_shared_folder_is_no_way_into_another_tool() {
     });
 }
 
-/// No staged file is published that an interpreter loads, but where the manifest spells its ending and no script lies.
-/// What a tool left for its own next call is not loaded either, also when it may write there no longer.
+/// No staged file is published by which an interpreter finds modules. What a tool left for its own next call is not
+/// loaded either, also when it may write there no longer.
 #[test]
 fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
     if !every_language() {
@@ -186,23 +187,24 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
         let ended = playground.expect("mod:staged", &input(&files), "ok");
         let there = fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let there: BTreeSet<String> = there.collect();
-        assert_eq!(Vec::from_iter(&there), ["d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
-        assert!(ended.out["artifacts"].to_string().contains("an interpreter loads a file of that name"), "{ended:?}");
+        let published = "a.PY b.so c.wasm d.json data.csv e.pth helper.mjs helper.py index.js";
+        assert_eq!(Vec::from_iter(there).join(" "), published, "{who:?}: {}", ended.out["artifacts"]);
+        assert!(ended.out["artifacts"].to_string().contains("interpreters find modules by"), "{ended:?}");
         all_answer(&playground, "ok 1");
-        // Spelled, it is refused where a script lies above, and published elsewhere.
-        for (folder, wanted) in [(&lib, "SecurityError: where a script lies, and would be run later"), (&out, "ok")] {
+        // Spelled, it is published.
+        for folder in [&lib, &out] {
             writes(&playground, "mod:spelled", "spelled/main.py", &format!("{}/*.py", folder.display()));
             let file = folder.join("new.py");
-            playground.expect("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"})), wanted);
-            assert_eq!(file.is_file(), wanted == "ok", "{who:?}");
+            playground.expect("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"})), "ok");
+            assert!(file.is_file(), "{who:?}");
         }
-        // Beside a script, patterns of data alone; what they match is never read as requirements.
+        // Beside a script, no pattern that matches it or its manifest; what others match is never read as requirements.
         for (pattern, wanted) in [
             ("*.csv", "ok"),
             ("result.csv", "ok"),
             ("*", "SecurityError: the tool's own script could be written"),
-            ("*.json", "SecurityError: the tool's own script could be written"),
-            ("report*", "SecurityError: a fixed ending of data"),
+            ("*.json", "SecurityError: the tool's own manifest could be written"),
+            ("report*", "ok"),
             ("x.tool.json", "SecurityError: a tool cannot make tools"),
             ("*.txt", "ok"),
         ] {
@@ -216,24 +218,12 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
         let lib = writes(&playground, "mod:own", "own/main.py", "lib/**").join("lib");
         playground.expect("mod:own", &input(&planted()), "ok");
         let again = |wanted: &str| drop(playground.expect("mod:own", NOTHING, wanted));
-        again(CODE);
+        again("ok");
         // A new version, which asks for nothing.
         fs::remove_file(playground.path("sandbox-policies/mod-own.policy.toml")).unwrap();
         playground.tool_at("mod:own", "python", "own/main.py", PY, json!({"version": "2.0.0"}));
         playground.settle();
-        again(CODE);
-        says(&playground, &["audit", "mod:own"], &["holds code"]);
-        code_goes(&lib);
-        again("ok 1");
-        // What cannot be looked at refuses, too.
-        if who == Who::User {
-            let closed = lib.join("closed");
-            fs::create_dir(&closed).unwrap();
-            playground.settle();
-            set_mode(&closed, 0o000);
-            again("SecurityError: a writable folder beside the script cannot be looked at");
-            set_mode(&closed, 0o755);
-        }
+        names_the_file(&playground.expect("mod:own", NOTHING, "ok 1"), &lib.join("helper.py"));
     });
 }
 
@@ -270,7 +260,7 @@ fn helpers_below_the_base_are_shared_and_not_written() {
             ),
             (format!("{}/*", lib.display()), json!({}), "SecurityError: could be written", "ok 2"),
             (format!("{}/out/**", lib.display()), json!({}), "ok", "ok 2"),
-            (format!("{}/out/**", lib.display()), code, "ok", CODE),
+            (format!("{}/out/**", lib.display()), code, "ok", "ok 2"),
         ] {
             writes(&playground, "mod:writer", "writer/main.py", &pattern);
             playground.expect("mod:writer", &input(&files), wanted);

@@ -10,7 +10,7 @@ use crate::{policy, registry, sandbox, service};
 use nix::fcntl::OFlag;
 use policy::{RequestKind, Verdict};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,8 @@ const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
 const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 const SCRIPT: &str = "/handler/scriptPath";
+/// Most entries of a folder that are looked at in search of code.
+const MAX_ENTRIES: usize = 10_000;
 /// Longest script that is read, bytes.
 const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 
@@ -31,19 +33,11 @@ pub fn tell(
     let policies = snapshot.protect(policies);
     let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
     let tools = snapshot.list(&registry::Filter::default());
-    // Inspect each tree below a folder of scripts once: a tree without code refuses no call.
-    let folders: BTreeSet<&Path> = tools.iter().map(|tool| tool.site.folder.as_path()).collect();
-    let is_below = |tree: &Path| tree.ancestors().any(|above| folders.contains(above));
-    let counts = |place: &&policy::WritablePath| {
-        place.names.is_some() || !is_below(&place.tree) || sandbox::grants::refuses(&place.tree)
-    };
-    let mut written = policy::WritablePaths::default();
-    snapshot.written.places().filter(counts).for_each(|place| written.add(place.clone()));
     for tool in &tools {
         let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
         let mut decision = service::requirements::decide(tool, snapshot, &policies, machine);
         let planted = decision.shape.as_mut().ok();
-        let planted = planted.and_then(|shape| service::ledger::look_back(shape, None, &written).err());
+        let planted = planted.and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
         let mut found = asks(tool, &decision);
         found.extend(find_obstacles(tool, &decision));
         found.extend(planted.map(|fault| {
@@ -51,6 +45,7 @@ pub fn tell(
             Problem::new(Severity::Warning, Code::Security, SCRIPT, message)
         }));
         found.extend(files(tool, &decision));
+        found.extend(written_code(&decision));
         found.extend(repositories(tool, &decision));
         found.extend(no_folder(tool));
         found.extend(script(tool));
@@ -116,6 +111,20 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
     let why = fault.person.as_deref().unwrap_or_default();
     let message = format!("every call is refused because of the files on disk now: {}: {why}", fault.message);
     Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, list, &grant.asked), message))
+}
+
+/// A script that lies where tools write below what this one reads: it looks like a module of this tool, and is not.
+fn written_code(decision: &policy::Decision) -> Option<Problem> {
+    let shape = decision.shape.as_deref().ok()?;
+    let is_code = |name: &str| Language::of_file_name(name).contains(&shape.runtime.language);
+    let found = shape.written.iter().find_map(|area| {
+        let below = walkdir::WalkDir::new(area.path()).sort_by_file_name().into_iter().take(MAX_ENTRIES).flatten();
+        let mut code = below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
+        code.find(|entry| entry.file_name().to_str().is_some_and(is_code))
+    })?;
+    let place = text::path(found.path());
+    let message = format!("{place}: tools write there, so it is data: this tool can read it, and not load it as code");
+    Some(Problem::new(Severity::Note, Code::Security, SCRIPT, message))
 }
 
 /// A live write into a repository outside of the tools' own folders, where people keep code.

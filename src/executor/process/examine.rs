@@ -108,7 +108,8 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     let outcome = scripts.run_once(None, &confinement, b"{}", Instant::now(), &events).await;
     match outcome {
         Ok((Outcome { ending: Ending::Answered(version), .. }, _)) => {
-            Ok(version.string().unwrap_or_else(|| version.to_string()))
+            let version = version.small().unwrap_or_default();
+            Ok(serde_json::from_str(version).unwrap_or_else(|_| version.to_owned()))
         }
         Ok((outcome, _)) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
         Err(fault) => Err(fault.person.unwrap_or(fault.message)),

@@ -8,7 +8,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{Program, Shape};
 use crate::quantity::Limit;
-use crate::runtimes;
+use crate::runtimes::{self, Guard};
 use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, ToLauncher};
 use crate::sandbox::{Problem, ProblemKind, Totals, cgroup, environment, grants, identity, launcher, pidfd_open};
 use nix::errno::Errno;
@@ -70,8 +70,9 @@ pub fn set_up(
     cgroup: Option<cgroup::Version>,
 ) -> Setup {
     let language = shape.runtime.language;
+    let guard = runtimes::guard(shape);
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
-        (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path)),
+        (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path, &guard)),
         (_, role) => (Executable::Ourselves, vec![format!("toolhost-{}", role.unwrap_or("probe"))]),
     };
     let mut limits = shape.limits.clone();
@@ -80,7 +81,9 @@ pub fn set_up(
     }
     // The time limit comes with each call.
     limits.set(Limit::TimeoutMs, 0);
-    let mut files = Vec::new();
+    let mut environment = environment::shape_lines(shape);
+    runtimes::guard_children(shape, &mut environment);
+    let mut files = guard.files;
     if shape.entry_point.is_some()
         && let (Some(text), Some(path)) = (runtimes::shim_source(language), runtimes::shim_path(language))
     {
@@ -94,13 +97,13 @@ pub fn set_up(
         mounts: resolved.mounts,
         stages: resolved.stages,
         masks: resolved.masks,
-        links: shape.built.iter().filter_map(|built| built.link.clone()).collect(),
+        links: shape.built.iter().filter_map(|built| built.link.clone()).chain(guard.links).collect(),
         files,
         // A module has no working folder: its paths start at the folders opened for it, and it may have no grant.
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,
-        environment: Hidden(environment::shape_lines(shape)),
+        environment: Hidden(environment),
         limits,
         cgroup,
         keeps_third: extra.keeps_fd3,
@@ -110,10 +113,11 @@ pub fn set_up(
     }
 }
 
-fn arguments(shape: &Shape, program: &Path) -> Vec<String> {
+fn arguments(shape: &Shape, program: &Path, guard: &Guard) -> Vec<String> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let mut out = vec![text(program)];
+    let mut out = vec![text(guard.program.as_deref().unwrap_or(program))];
     out.extend(shape.runtime.arguments.iter().cloned());
+    out.extend(guard.arguments.iter().map(|option| (*option).to_owned()));
     match (&shape.script, &shape.entry_point) {
         (Some(script), Some(entry)) => {
             out.extend(runtimes::shim_path(shape.runtime.language).map(str::to_owned));

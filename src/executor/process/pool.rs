@@ -232,7 +232,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGran
         Opening::Snapshot { folder, names } => policy::literal(names).is_none() || elsewhere(folder),
         Opening::Staged { .. } => true,
     };
-    if !shape.grants.iter().any(waits) && shape.written.is_empty() {
+    if !shape.grants.iter().any(waits) {
         return grants::resolve(shape, script);
     }
     let place = LOOKING.enter(&format!("{} {}", shape.tool, shape.folder.display())).await;

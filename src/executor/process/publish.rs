@@ -181,6 +181,9 @@ fn file(
         () if !regular => Some("it is not a regular file".to_owned()),
         () if globs.is_empty() => Some(format!("its name matches none of {}", stage.names.join(", "))),
         () if policy::writable::is_definition(text) => Some("a tool may not make tools or policies".to_owned()),
+        () if files::as_listed(&stage.folder, text.as_ref()) != stage.folder.join(text) => {
+            Some("its folder lists a file under another spelling of that name".to_owned())
+        }
         () if stat.st_nlink != 1 => Some("it has more than one hard link".to_owned()),
         () if size > most => Some(format!("it is larger than fileBytes ({most} bytes)")),
         () => None,
@@ -195,8 +198,8 @@ fn file(
     if policy::writable::is_obeyed(text) {
         return Err("other programs run or obey a file of that name".into());
     }
-    if policy::writable::is_loadable(text) && !globs.iter().any(|glob| policy::writable::is_loadable(glob)) {
-        return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
+    if policy::writable::leads_modules(text) {
+        return Err("interpreters find modules by a file of that name".into());
     }
     files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644))?;
     Ok(Some(size))

@@ -1,12 +1,12 @@
 //! The executor of Python, Node and Bun scripts.
 
-use super::call::{Captured, Finished};
+use super::call::Finished;
 use super::launcher::{self, CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
 use crate::base::{lock, messages, millis};
 use crate::egress::Traffic;
 use crate::executor::{
-    Attempt, Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, output,
+    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -15,6 +15,7 @@ use crate::quantity::Limit;
 use crate::runtimes;
 use crate::sandbox::protocol::{Exited, Killed, Note, ToLauncher};
 use crate::sandbox::{MAX_RECORDED_BYTES, SESSIONS, limits};
+use output::Output;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -112,7 +113,7 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
         });
-        let clock = Clock::new(context.map_or(started, |context| context.started_at), per_call.timeout_ms);
+        let clock = Clock::new(context.map_or(started, |context| context.deadline.began), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let principal = context.map(|context| context.principal.clone()).unwrap_or_default();
         let extra = RoleNeeds { principal, own_source: source.is_some(), ..RoleNeeds::default() };
@@ -139,17 +140,20 @@ impl Scripts {
             ));
         }
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
-        let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
-        address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
-        let mut outcome = Outcome { logs, ..outcome(ending, started) };
         let printed = captured.output;
-        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !printed.is_over {
-            outcome.printed = output::last_lines(&printed.rest);
-        }
-        outcome.parts = printed.is_list();
+        let (last_lines, is_list, total) = (output::last_lines(&printed.rest), printed.is_list(), printed.total);
+        let lines = if printed.is_over { Vec::new() } else { last_lines };
+        let call = context.map_or_else(|| CallDeadline::usual("", None), |context| context.deadline.clone());
+        let ending = match failure(&printed, &exited, over, &shape, per_call.timeout_ms, &logs) {
+            Some(failed) => failed,
+            None => printed.ending(shape.text_output, &clock.reading(&call)).await?,
+        };
+        address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
+        let printed = if matches!(ending, Ending::Answered(_) | Ending::BadOutput { .. }) { Vec::new() } else { lines };
+        let mut outcome = Outcome { logs, printed, parts: is_list, ..outcome(ending, started) };
         outcome.usage.cpu_ms = Some(cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
-        outcome.usage.output_bytes = printed.total;
+        outcome.usage.output_bytes = total;
         outcome.walls = ready.launcher.walls.clone();
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
@@ -207,29 +211,29 @@ fn address_space_fault(ending: &Ending, logs: &[String]) -> Option<Fault> {
     Some(Fault::new(Kind::CapabilityError, message).person(person))
 }
 
-/// How the tool ended, from the launcher's report and the tool's output.
-fn judge(
-    captured: &Captured,
+/// How the tool failed, from the launcher's report and the tool's output. `None`: it answered.
+fn failure(
+    printed: &Output,
     exited: &Exited,
     passed: Option<Limit>,
     shape: &Shape,
     limit_ms: u64,
     logs: &[String],
-) -> Ending {
-    let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
-    if let Some(limit) = captured.output.is_over.then_some(Limit::OutputBytes).or(passed) {
+) -> Option<Ending> {
+    let over = |limit| Some(Ending::OverLimit { limit, allowed: shape.limits.get(limit) });
+    if let Some(limit) = printed.is_over.then_some(Limit::OutputBytes).or(passed) {
         return over(limit);
     }
-    if let Some(bad) = &captured.output.bad {
-        return bad.clone();
+    if printed.bad.is_some() {
+        return printed.bad.clone();
     }
     match exited.killed {
-        Some(Killed::Deadline) => return Ending::TimedOut { limit_ms },
+        Some(Killed::Deadline) => return Some(Ending::TimedOut { limit_ms }),
         Some(Killed::Memory) => return over(Limit::MemoryBytes),
         Some(Killed::Cpu) => return over(Limit::CpuMs),
-        Some(Killed::Sessions) => return Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS },
+        Some(Killed::Sessions) => return Some(Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS }),
         Some(Killed::Written(limit)) => return over(limit),
-        Some(Killed::Requested) => return Ending::Cancelled,
+        Some(Killed::Requested) => return Some(Ending::Cancelled),
         None => {}
     }
     let signal = exited.status & 0x7f;
@@ -246,18 +250,14 @@ fn judge(
             return over(Limit::FileBytes);
         }
         if signal != 0 {
-            return Ending::Signalled { signal };
+            return Some(Ending::Signalled { signal });
         }
         // The shim that calls an entry point says on stderr what was wrong and how to fix it.
         let reason = shape.entry_point.as_ref().and_then(|_| runtimes::shim_reason(logs.iter().map(String::as_str)));
-        return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
+        let raised = reason.map(|reason| Ending::Raised { message: reason.to_owned() });
+        return Some(raised.unwrap_or(Ending::Exited { code }));
     }
-    if shape.stderr_is_error
-        && let Some(complaint) = output::judge_stderr(logs)
-    {
-        return complaint;
-    }
-    captured.output.ending(shape.text_output)
+    if shape.stderr_is_error { output::judge_stderr(logs) } else { None }
 }
 
 fn outcome(ending: Ending, started: Instant) -> Outcome {

@@ -4,13 +4,14 @@
 
 mod connection;
 
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ToolAnswer};
+use crate::base::json::Text;
 use crate::base::{json, lock, millis, text};
 use crate::broker::{LinkState, PublishError, Terms, ToolServiceRequest, Topic};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
-use crate::quantity::Limit;
+use crate::quantity::{LARGE_TEXT_BYTES, Limit};
 use connection::{ServiceConnection, ServiceMessage, Waiter};
 use futures_util::future::select_all;
 use serde_json::{Value, json};
@@ -121,7 +122,10 @@ impl Remote {
                         events.chunk(Value::String(last)).await;
                     }
                     output_bytes = answer.len() as u64;
-                    break answered(&call.manifest, answer);
+                    let (manifest, deadline) = (call.manifest.clone(), &context.deadline);
+                    let read = move || answered(&manifest, answer);
+                    let text = deadline.run(output_bytes > LARGE_TEXT_BYTES as u64, read).await?;
+                    break Ending::Answered(ToolAnswer::new(text, deadline));
                 }
                 ServiceMessage::Error { kind, message } => {
                     if !kind.is_empty() {
@@ -145,14 +149,14 @@ impl Remote {
 }
 
 /// A service answers with a text. If its tool declares an output of another type, the answer is the JSON in the text.
-fn answered(manifest: &Manifest, answer: String) -> Ending {
+fn answered(manifest: &Manifest, answer: String) -> Text {
     let takes_text = match manifest.output.as_ref().map(|schema| &schema.raw["type"]) {
         Some(Value::String(kind)) => kind == "string",
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
         _ => true,
     };
     let json = (!takes_text).then(|| json::compact(answer.as_bytes()).ok()).flatten();
-    json.map_or_else(|| Ending::answer(&Value::String(answer)), Ending::Answered)
+    json.unwrap_or_else(|| Text::from(&Value::String(answer)))
 }
 
 impl Executor for Remote {

@@ -24,7 +24,7 @@ pub use session::Role;
 use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
-use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
+use super::{Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
 use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::Traffic;
@@ -129,7 +129,7 @@ impl Wasm {
             Ok(input) => input,
             Err(ending) => return Ok(outcome(ending)),
         };
-        let mut clock = Clock::new(context.started_at, per_call.timeout_ms);
+        let mut clock = Clock::new(context.deadline.began, per_call.timeout_ms);
         let finding = self.library.find(shape, per_call.source.as_deref());
         let found = clock.prepare("the tool's module is still being read", finding).await?;
         let _ = shape.script.as_ref().map(|_| context.ran.set(found.digest.clone()));
@@ -179,7 +179,8 @@ impl Wasm {
         let is_reusable = session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
         let printed = (sinks.out.finish(), sinks.log.finish());
-        let mut outcome = conclude(answered, printed, (shape, traffic), per_call.timeout_ms)?;
+        let limits = (per_call.timeout_ms, clock.reading(&context.deadline));
+        let mut outcome = conclude(answered, printed, (shape, traffic), limits).await?;
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials { observed: sinks.denials.denials, not_observed: denials::not_observed(more) };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
@@ -217,11 +218,11 @@ impl Executor for Wasm {
 }
 
 /// Turns a call's answer, or the lack of one, into an outcome or a fault.
-fn conclude(
+async fn conclude(
     answered: Result<(CallSummary, Vec<u8>), SessionError>,
     (printed, logs): (Output, Vec<String>),
     (shape, traffic): (&policy::Shape, &Mutex<Traffic>),
-    limit_ms: u64,
+    (limit_ms, reading): (u64, CallDeadline),
 ) -> Result<Outcome, fault::Fault> {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
     let fault = |message: &str| fault::Fault::new(fault::Kind::InternalError, message);
@@ -238,11 +239,13 @@ fn conclude(
             return Err(fault("the wasm worker sent an invalid answer").person(format!("wasm worker: {e}")));
         }
     };
+    let (last_lines, is_list) = (output::last_lines(&printed.rest), printed.is_list());
+    let output_bytes = printed.total.max(returned.len() as u64);
     let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
     let ending = match answer.end {
-        End::Exit { code: 0 } => printed.ending(shape.text_output),
+        End::Exit { code: 0 } => printed.ending(shape.text_output, &reading).await?,
         End::Exit { code } => Ending::Exited { code },
-        End::Returned => output::judge("the returned text", &returned, shape.text_output),
+        End::Returned => output::returned(returned, shape.text_output, &reading).await?,
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&returned)) },
         End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
@@ -261,12 +264,12 @@ fn conclude(
     };
     let mut outcome = Outcome { logs, ..outcome(ending) };
     if !gave_answer {
-        outcome.printed = output::last_lines(&printed.rest);
+        outcome.printed = last_lines;
     }
     outcome.usage.cpu_ms = Some(cpu_ms);
     outcome.usage.peak_memory_bytes = Some(answer.peak_memory);
-    outcome.usage.output_bytes = printed.total.max(returned.len() as u64);
-    outcome.parts = printed.is_list();
+    outcome.usage.output_bytes = output_bytes;
+    outcome.parts = is_list;
     Ok(outcome)
 }
 

@@ -261,7 +261,7 @@ impl Session {
 /// Returns if the worker did not read an order in time; else never.
 async fn is_stopped(to: Option<&Sender>) {
     tokio::time::sleep(ACCEPTING).await;
-    if !to.is_some_and(|to| untaken_bytes(to.as_fd(), nix::libc::FIONREAD) > 0) {
+    if to.is_none_or(|to| untaken_bytes(to.as_fd(), nix::libc::FIONREAD) <= 0) {
         std::future::pending().await
     }
 }

@@ -3,6 +3,7 @@
 //! A tool whose answer depends on the call is listed with that condition.
 
 use crate::base::address::special;
+use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
@@ -12,6 +13,7 @@ use crate::policy::capability;
 use crate::policy::confinement::{Access, Grant, HostGrant, SCRIPT_FOLDER};
 use crate::policy::decision::Decision;
 use crate::policy::grantable::Grantable;
+use crate::policy::places::PlacedArea;
 use crate::policy::secrets::Secret;
 use crate::policy::versions::{self, Ecosystem};
 use serde::Serialize;
@@ -97,10 +99,11 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
     match question {
         Question::Read(path) | Question::Write(path) => {
             let write = matches!(question, Question::Write(_));
+            let mounts = Mounts::current();
             let grants = decision.grants.iter().filter(|grant| grant.access == Access::Write || !write);
             let granted = grants.filter_map(|grant| {
                 let area = Area::from_opening(&grant.opening).text();
-                Some(answer(holds(grant, path, bases)?, area, &grant.rule, &grant.why))
+                Some(answer(holds(grant, path, bases, &mounts)?, area, &grant.rule, &grant.why))
             });
             let mut answers: Vec<ToolAccess> = granted.collect();
             if !write {
@@ -195,22 +198,24 @@ fn readable_by_default<'d>(
     let system =
         SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).map(|root| (Path::new(*root), "a system file, which every tool sees"));
     // One system folder is named, preferably one that holds the whole path.
-    let whole = |(root, _): &(&Path, &str)| path.starts_with(root);
-    let near = |(root, _): &(&Path, &str)| path.starts_with(root) || root.starts_with(path);
+    let mounts = Mounts::current();
+    let whole = |(root, _): &(&Path, &str)| mounts.holds(root, path);
+    let near = |(root, _): &(&Path, &str)| mounts.holds(root, path) || mounts.holds(path, root);
     let system = system.clone().find(whole).or(system.clone().find(near));
     let seen = script.chain(roots).filter(near).chain(system);
     seen.map(|seen| (seen.0, if whole(&seen) { "all of it" } else { "a part of it" }, seen.1)).collect()
 }
 
-fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> {
+fn holds(grant: &Grant, path: &Path, bases: &[PathBuf], mounts: &Mounts) -> Option<&'static str> {
     let area = Area::from_opening(&grant.opening);
     if area.folder().starts_with(SCRIPT_FOLDER) {
         return bases.iter().find_map(|base| below_a_script_folder(&area, path, base));
     }
-    if area.holds(path) {
+    let (area, places) = (PlacedArea::new(&area, mounts), mounts.places(path));
+    if area.holds(&places[0]) {
         return Some("all of it");
     }
-    area.path().starts_with(path).then_some("a part of it")
+    places.iter().any(|place| area.lies_in(place)).then_some("a part of it")
 }
 
 /// As `holds`, for a grant that starts at the folder of a script which the call names: any folder of a base may be it.

@@ -1,10 +1,13 @@
-//! Requests that no policy can grant, on any machine or on this one. Nothing here reads the file system.
+//! Requests that no policy can grant, on any machine or on this one.
 
+use crate::base::place::{Mounts, Place, Placed};
+use crate::base::{files, text};
 use crate::manifest::{Language, Manifest, ToolPaths};
-use crate::policy::area::{Area, escape, name_matches, plain_tail};
+use crate::policy::area::Area;
 use crate::policy::base_view::{KERNEL, MADE_ETC, OWN_FOLDER, SYSTEM_FOLDERS};
 use crate::policy::confinement::{Access, Program, Runtime};
 use crate::policy::machine::Machine;
+use crate::policy::places::{PlaceIndex, PlacedArea};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,18 +30,39 @@ impl HardDenials<'_> {
         if !matches!(request, Area::File(_)) && request.folder().parent().is_none() {
             return Some("it opens all of /, which is never granted: name the folders or files in it".into());
         }
-        if let Some(kernel) = KERNEL.iter().find(|kernel| request.path().starts_with(kernel)) {
+        let (mounts, machine) = self.machine.places.get(|mounts| MachinePlaces::new(self.machine, mounts));
+        let way = mounts.way(request.path());
+        let is_below = |kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1));
+        if let Some((kernel, _)) = machine.kernel.iter().find(is_below) {
             return Some(format!("nothing below {kernel} is ever granted: a tool has its own"));
+        }
+        if let Some(listed) = self.misspelt(request) {
+            let listed = text::path(&listed);
+            return Some(format!("its file system takes several spellings for one file: write it as listed, {listed}"));
         }
         if access == Access::Read {
             // Each call's view has files of its own at these paths, so it could not show the host's.
             let made = MADE_ETC.iter().chain([&OWN_FOLDER]).find(|made| request.touches(Path::new(made)))?;
             return Some(format!("every call has its own {made}: name the files that are needed beside it"));
         }
-        let rules = [Self::system, Self::run_on_the_host, Self::settings_of_homes, Self::files_in_use, Self::run_later];
-        let why = rules.iter().find_map(|rule| rule(self, request))?;
+        if *request == Area::File("/tmp".into()) {
+            return Some("a call always has its own /tmp as scratch: remove it from the manifest".into());
+        }
+        let placed = PlacedArea::at(request, &way[0]);
+        let why =
+            self.relied_on(request, &placed, &machine).or_else(|| self.settings_of_homes(request, &placed, &machine));
+        let why = why.or_else(|| self.files_in_use(request, &placed, &mounts)).or_else(|| self.obeyed(request))?;
         let fix = "name a folder that holds only results (`out/*`), or files with a fixed ending of data (`*.csv`)";
         Some(format!("{why}; {fix}"))
+    }
+
+    /// The path as its folders list it, if it is written in another way. (The tool's own folder was listed.)
+    fn misspelt(&self, request: &Area) -> Option<PathBuf> {
+        let (folder, below) = match request.path().strip_prefix(&self.site.folder) {
+            Ok(below) => (self.site.folder.as_path(), below),
+            Err(_) => (Path::new("/"), request.path()),
+        };
+        Some(files::as_listed(folder, below)).filter(|listed| listed != request.path())
     }
 
     /// The script base folder, if the request lies in it.
@@ -47,126 +71,152 @@ impl HardDenials<'_> {
         (!base.as_os_str().is_empty() && request.folder().starts_with(base)).then_some(base)
     }
 
-    fn system(&self, request: &Area) -> Option<String> {
-        if *request == Area::File("/tmp".into()) {
-            return Some("a call always has its own /tmp as scratch: remove it from the manifest".into());
-        }
-        let folder = SYSTEM.iter().chain(&SYSTEM_FOLDERS).find(|folder| request.touches(Path::new(folder)));
-        let folder = folder.or(request.folder().parent().is_none().then_some(&"/"))?;
-        Some(format!("{folder} holds programs or settings of the machine, which no tool writes"))
-    }
-
-    /// Programs on PATH, and interpreters. For a request in the script base, a folder above the base does not count.
-    fn run_on_the_host(&self, request: &Area) -> Option<String> {
+    /// What this host, its interpreters or the machine run. For a request in the script base, a folder above the base
+    /// does not count.
+    fn relied_on(&self, request: &Area, placed: &PlacedArea, machine: &MachinePlaces) -> Option<String> {
         let base = self.own_base(request);
-        let is_far = |place: &Path| base.and_then(Path::parent).is_some_and(|above| above.starts_with(place));
-        let is_relied_on = |(place, _): &(&PathBuf, &String)| request.touches(place) && !is_far(place);
-        if let Some((place, words)) = self.machine.relied_on.iter().find(is_relied_on) {
-            return Some(format!("{} could be written: {words}", place.display()));
+        let counts = |relied: &ReliedOn| {
+            let far = if relied.is_runtime { base } else { base.and_then(Path::parent) };
+            !far.is_some_and(|far| far.starts_with(&relied.path))
+        };
+        if let Some(relied) = machine.relied_on.find(placed, counts) {
+            return Some(relied.words.clone());
+        }
+        if placed.0.folder() == &*machine.root {
+            return Some("/ holds programs or settings of the machine, which no tool writes".into());
         }
         // The private copy of a folder would cover an interpreter in it.
-        let is_written = |root: &PathBuf| {
-            request.touches(root) && !base.is_some_and(|base| base.starts_with(root))
-                || !matches!(request, Area::Tree(_)) && root.starts_with(request.folder())
-        };
-        let runtimes = self.machine.runtimes.values().chain(self.machine.named_runtimes.values().flatten());
-        let root = runtimes.flat_map(files_of).find(is_written)?;
+        let is_covered = |root: &PathBuf| !matches!(request, Area::Tree(_)) && root.starts_with(request.folder());
+        let root = runtimes(self.machine).flat_map(files_of).find(is_covered)?;
         Some(format!("files of an interpreter could be written or covered: {}", root.display()))
     }
 
     /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers obey them. A
     /// script base below a home is exempt (other rules protect it); one that is or holds a home is not.
-    fn settings_of_homes(&self, request: &Area) -> Option<String> {
+    fn settings_of_homes(&self, request: &Area, placed: &PlacedArea, machine: &MachinePlaces) -> Option<String> {
         let base = self.own_base(request);
-        let names = names_of(request);
-        let path = names.as_ref().map_or(request.path().into(), |names| request.folder().join(names));
-        let is_written = |home: &&PathBuf| {
-            let name = path.strip_prefix(home).ok().and_then(|below| below.iter().next());
-            names.is_none() && home.starts_with(&path)
-                || name.is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+        let PlacedArea(request) = placed;
+        let name = names_of(request);
+        let path = name.as_ref().map_or(request.path().into(), |name| request.folder().join(name));
+        let is_written = |places: &[Place]| {
+            let below = path.strip_prefix(&*places[0]).ok().and_then(|below| below.iter().next());
+            name.is_none() && places.iter().any(|home| home.starts_with(&path))
+                || below.is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
         };
-        let has_own_base = |home: &&PathBuf| base.is_some_and(|base| base.starts_with(home) && base != home.as_path());
-        let home = self.machine.homes.iter().find(|home| is_written(home) && !has_own_base(home))?.display();
+        let has_own_base = |home: &Path| base.is_some_and(|base| base.starts_with(home) && base != home);
+        let home = machine.homes.iter().find(|(home, places)| is_written(places) && !has_own_base(home))?.0.display();
         Some(format!("programs obey the files of a home whose names start with a dot ({home}/.config …)"))
     }
 
     /// No write tree may hold files registered with this host, files of the host, or what tools read by `base:`.
-    fn files_in_use(&self, request: &Area) -> Option<String> {
-        // A staged pattern counts as the tree of its folder, unless it matches nothing but data.
-        let tree = names_of(request).is_none_or(|names| may_match_loadable(&names)).then(|| request.folder());
-        let is_written = |path: &&Path| request.touches(path) || tree.is_some_and(|tree| path.starts_with(tree));
+    fn files_in_use(&self, request: &Area, placed: &PlacedArea, mounts: &Mounts) -> Option<String> {
         let owners = self.owners.iter().map(|(_, other)| &other.manifest);
-        let own = owners.chain([&self.site.manifest]).chain(&self.site.script).map(PathBuf::as_path);
-        let own = own.filter(|path| !path.as_os_str().is_empty()).filter(is_written).min();
-        let records = self.protected.records.as_deref();
-        let records = records.filter(|folder| !matches!(request, Area::Tree(_)) && request.folder() == *folder);
-        let path = own.or_else(|| self.protected.touched(request, tree)).or(records)?;
+        let mut own = owners.chain([&self.site.manifest]).chain(&self.site.script);
+        let is_written = |path: &&PathBuf| {
+            let is_file = !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
+            is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
+        };
+        let (_, protected) = self.protected.places.get(|mounts| self.protected.places(mounts));
+        let shared = || protected.shared.find(placed, |tree| mounts.holds(request.folder(), tree));
+        let records = self.protected.records.as_ref().filter(|_| !matches!(request, Area::Tree(_)));
+        let records = || records.filter(|folder| &*mounts.place(folder) == placed.0.folder());
+        let path = protected.files.find(placed, |_| true).or_else(|| own.find(is_written));
+        let path = path.or_else(shared).or_else(records)?;
         let what = match path {
-            path if Some(path) == self.site.script.as_deref() => "the tool's own script",
-            path if path == self.site.manifest => "the tool's own manifest",
+            path if Some(path) == self.site.script.as_ref() => "the tool's own script",
+            path if *path == self.site.manifest => "the tool's own manifest",
             _ => "a policy, a manifest, a script or a file of this host",
         };
         Some(format!("{what} could be written: {}", path.display()))
     }
 
-    /// A tool cannot make tools, packages or files that others obey.
-    fn run_later(&self, request: &Area) -> Option<String> {
+    /// Names that are obeyed wherever they lie. What else a tool writes is data, because its place says so.
+    fn obeyed(&self, request: &Area) -> Option<String> {
         let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
-        let is_run = |name: &&str| is_obeyed(name) || is_listed(PACKAGES, name);
+        let is_run = |name: &&str| is_listed(OBEYED, name) || is_listed(PACKAGES, name);
         if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(is_run) {
             return Some(format!("other programs run or obey `{name}`"));
         }
-        let pattern = names_of(request)?;
-        if is_definition(&pattern) {
-            return Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"));
-        }
-        let has_script = |folder: &&Path| *folder == self.site.folder || self.protected.scripts.contains(*folder);
-        let beside = request.folder().ancestors().find(has_script).filter(|_| is_loadable(&pattern))?.display();
-        Some(format!("`{pattern}` could be written below {beside}, where a script lies, and would be run later"))
+        let pattern = names_of(request).filter(|pattern| is_definition(pattern))?;
+        Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"))
     }
 }
 
-/// Files that no tool may write: those registered with this host, and its own. Indexed: a lookup does not scan all.
+/// A path that this host, an interpreter or the machine relies on.
+#[derive(Clone, Debug)]
+pub struct ReliedOn {
+    path: PathBuf,
+    is_runtime: bool,
+    words: String,
+}
+
+/// What of a machine no tool reads or writes.
+#[derive(Clone, Debug)]
+pub struct MachinePlaces {
+    root: Place,
+    kernel: Vec<(&'static str, Place)>,
+    homes: Vec<(PathBuf, Vec<Place>)>,
+    relied_on: PlaceIndex<ReliedOn>,
+}
+
+impl MachinePlaces {
+    fn new(machine: &Machine, mounts: &Mounts) -> MachinePlaces {
+        let mut relied_on = PlaceIndex::default();
+        let mut add = |path: &Path, is_runtime, words: String| {
+            relied_on.insert(path, ReliedOn { path: path.into(), is_runtime, words }, mounts);
+        };
+        for folder in SYSTEM.iter().chain(&SYSTEM_FOLDERS) {
+            let words = format!("{folder} holds programs or settings of the machine, which no tool writes");
+            add(Path::new(folder), false, words);
+        }
+        for (path, words) in &machine.relied_on {
+            add(path, false, format!("{} could be written: {words}", path.display()));
+        }
+        for path in runtimes(machine).flat_map(files_of) {
+            add(&path, true, format!("files of an interpreter could be written or covered: {}", path.display()));
+        }
+        MachinePlaces {
+            root: mounts.place(Path::new("/")),
+            kernel: KERNEL.iter().map(|kernel| (*kernel, mounts.place(Path::new(kernel)))).collect(),
+            homes: machine.homes.iter().map(|home| (home.clone(), mounts.places(home))).collect(),
+            relied_on,
+        }
+    }
+}
+
+/// Files that no tool may write: those registered with this host, and its own.
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     paths: BTreeSet<PathBuf>,
-    /// For each component of those paths: its folder and the ending of its name, which may be empty.
-    endings: BTreeSet<(PathBuf, String)>,
-    pub scripts: BTreeSet<PathBuf>,
     /// Trees that manifests read by `base:`, as far as policy grants them.
     pub shared: Arc<BTreeSet<PathBuf>>,
     /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
     pub records: Option<PathBuf>,
+    places: Placed<ProtectedPlaces>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ProtectedPlaces {
+    files: PlaceIndex<PathBuf>,
+    shared: PlaceIndex<PathBuf>,
 }
 
 impl Protected {
     pub fn add(&mut self, path: PathBuf) {
-        let ending = |at: &Path| ending(&escape(&at.file_name().unwrap_or_default().to_string_lossy()));
-        self.endings.extend(path.ancestors().filter_map(|at| Some((at.parent()?.to_path_buf(), ending(at)))));
-        let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
-        self.scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
+        self.places.update(|mounts, places| places.files.insert(&path, path.clone(), mounts));
         self.paths.insert(path);
     }
 
-    /// A protected path in, above or below the area, or in `tree`, if the area counts as that whole tree.
-    fn touched(&self, request: &Area, tree: Option<&Path>) -> Option<&Path> {
-        let above = request.path().ancestors().find_map(|above| self.paths.get(above)).map(PathBuf::as_path);
-        let in_tree = || tree.and_then(|tree| first_below(&self.paths, tree).or(first_below(&self.shared, tree)));
-        let named = || match request {
-            Area::Tree(_) => None,
-            Area::File(file) => first_below(&self.paths, file),
-            Area::Names { folder, names } => {
-                let some = self.endings.contains(&(folder.clone(), ending(names)));
-                let mut near = self.paths.range(folder.clone()..).take_while(|path| some && path.starts_with(folder));
-                near.find(|path| request.touches(path)).map(PathBuf::as_path)
-            }
-        };
-        above.or_else(in_tree).or_else(named)
+    pub fn share(&mut self, trees: Arc<BTreeSet<PathBuf>>) {
+        (self.shared, self.places) = (trees, Placed::default());
     }
-}
 
-fn first_below<'p>(paths: &'p BTreeSet<PathBuf>, folder: &Path) -> Option<&'p Path> {
-    paths.range(folder.to_path_buf()..).next().filter(|path| path.starts_with(folder)).map(PathBuf::as_path)
+    fn places(&self, mounts: &Mounts) -> ProtectedPlaces {
+        let mut places = ProtectedPlaces::default();
+        self.paths.iter().for_each(|path| places.files.insert(path, path.clone(), mounts));
+        self.shared.iter().for_each(|path| places.shared.insert(path, path.clone(), mounts));
+        places
+    }
 }
 
 /// The names that a request has in its folder; `None`: the whole tree.
@@ -176,6 +226,10 @@ fn names_of(request: &Area) -> Option<String> {
         Area::File(file) => Some(file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         Area::Names { names, .. } => Some(names.clone()),
     }
+}
+
+fn runtimes(machine: &Machine) -> impl Iterator<Item = &Runtime> {
+    machine.runtimes.values().chain(machine.named_runtimes.values().flatten())
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -190,44 +244,28 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
     files
 }
 
-/// Files and folders that an interpreter loads by name. In these tables `*` stands for any beginning.
-const LOADED: &str = "*.py *.pyc *.so *.pth *.js *.mjs *.cjs *.ts *.mts *.cts *.jsx *.tsx *.node *.wasm \
-                      package.json node_modules __pycache__ tsconfig.json jsconfig.json";
-/// Manifests and policies.
+/// Manifests and policies. In these tables `*` stands for any beginning.
 const DEFINITIONS: &str = "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.policy.toml";
-/// Folders of packages; the last file makes its folder a virtual environment.
-const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv.cfg";
 /// Repositories, and the settings of shells, editors and agents that run commands when somebody opens the folder.
 const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc .exrc .mcp.json \
                       .claude .codex .cursor .gemini .kiro .windsurf";
+/// By these names interpreters find packages and modules, in folders of data, too.
+const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv.cfg package.json tsconfig.json \
+                        jsconfig.json bunfig.toml";
 
 fn is_listed(table: &str, name: &str) -> bool {
     let name = name.to_lowercase();
     table.split(' ').any(|listed| listed.strip_prefix('*').map_or(name == listed, |ending| name.ends_with(ending)))
 }
 
-/// Whether an interpreter could load a file or folder of this name; of a pattern, whether it spells such a name itself
-/// (`*.py` does, `*` does not).
-pub fn is_loadable(name: &str) -> bool {
-    is_listed(LOADED, name)
-}
-
-/// Whether the pattern can match a name that an interpreter loads: it has no fixed ending, an ending in `LOADED`, or
-/// matches a whole name in `LOADED`.
-pub(super) fn may_match_loadable(names: &str) -> bool {
-    let (ending, names) = (ending(names), names.to_lowercase());
-    ending.len() < 2 || is_loadable(&ending) || LOADED.split(' ').any(|name| name_matches(&names, name))
-}
-
-/// The ending, with its dot, of every name that the pattern matches; empty if it is not fixed.
-fn ending(names: &str) -> String {
-    let tail = plain_tail(names).to_lowercase();
-    tail.rfind('.').map_or_else(String::new, |dot| tail[dot..].to_owned())
-}
-
 /// Whether a name or pattern is that of a manifest or policy, which no tool may publish.
 pub fn is_definition(names: &str) -> bool {
     is_listed(DEFINITIONS, names)
+}
+
+/// Whether interpreters find modules by a file of this name.
+pub fn leads_modules(name: &str) -> bool {
+    is_listed(PACKAGES, name)
 }
 
 /// Whether other programs obey files of this name. Case is ignored, as by some file systems (`.GIT`).

@@ -4,26 +4,24 @@
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
 
 use crate::base::files::{self, without_links};
+use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Grant, Opening, Shape, WrittenTree, literal, name_matches};
+use crate::policy::{Access, Area, Grant, Opening, Shape, literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{
-    Totals, check_writable, check_written, explain, look, outside_repositories, refuse, specials, specials_at,
+    Totals, check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
 };
 use crate::sandbox::protocol::{Mount, StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// All grants of one call, resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +52,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
 /// The grants of a shape, as far as they are resolved.
 #[derive(Default)]
 struct GrantPlan {
-    points: Arc<Vec<PathBuf>>,
+    points: Option<Arc<Mounts>>,
     mounts: BTreeMap<PathBuf, Mount>,
     stages: BTreeMap<PathBuf, StagedFolder>,
     masks: Vec<PathBuf>,
@@ -70,7 +68,7 @@ impl GrantPlan {
         }
         match &grant.opening {
             Opening::Live { path } => {
-                check_mounts(path, &self.points)?;
+                check_mounts(path, self.points.as_deref())?;
                 let Some((folder, stat)) = folder_now(path, grant, shape)? else {
                     self.missing.push(path.clone());
                     return Ok(());
@@ -92,13 +90,13 @@ impl GrantPlan {
             Opening::Snapshot { folder, names } => {
                 // Each file is bound alone, so mounts beside it are not shown.
                 let files = matching(folder, names, &grant.asked)?;
-                files.iter().try_for_each(|(path, _)| check_not_mounted(path, &self.points))?;
+                files.iter().try_for_each(|(path, _)| check_not_mounted(path, self.points.as_deref()))?;
                 for (path, stat) in files {
                     insert(&mut self.mounts, mount(&path, Access::Read, &stat));
                 }
             }
             Opening::Staged { folder, names } => {
-                check_mounts(folder, &self.points)?;
+                check_mounts(folder, self.points.as_deref())?;
                 let stat = folder_now(folder, grant, shape)?;
                 if stat.is_none() {
                     self.missing.push(folder.clone());
@@ -130,6 +128,7 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
         insert(&mut mounts, mount(&built.path, Access::Read, &stat));
     }
+    forbid_execution(&mut mounts, &shape.written)?;
     let mut resolved = ResolvedGrants {
         mounts: uncovered(mounts),
         stages: stages.into_values().collect(),
@@ -137,10 +136,7 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         ..ResolvedGrants::default()
     };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
-    let resolved = settled(resolved)?;
-    // Last, so that little time is left for another call to write there before this one reads.
-    shape.written.iter().try_for_each(check_written)?;
-    Ok((resolved, missing))
+    Ok((settled(resolved)?, missing))
 }
 
 fn script_now(path: &Path) -> Result<FileStat, Fault> {
@@ -176,22 +172,7 @@ pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
         Ok(points) => GrantPlan { points, ..GrantPlan::default() },
         Err(fault) => return Some((fault, first)),
     };
-    let refused = shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)));
-    let written = |written: &WrittenTree| {
-        let near = |grant: &&Grant| {
-            let folder = grant.opening.folder();
-            written.tree.starts_with(folder) || folder.starts_with(&written.tree)
-        };
-        // Prefers the grant to write there, if this tool has one.
-        let grant = shape.grants.iter().filter(near).max_by_key(|grant| grant.access)?;
-        Some((check_written(written).err()?, grant))
-    };
-    refused.or_else(|| shape.written.iter().find_map(written))
-}
-
-/// Whether a tree that tools write refuses the scripts that would find modules there, as the files lie now.
-pub fn refuses(tree: &Path) -> bool {
-    check_written(&WrittenTree { tree: tree.to_path_buf(), writer: String::new() }).is_err()
+    shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)))
 }
 
 /// Sets what stays visible of staged folders beside their copies, and covers special files around and below them.
@@ -226,13 +207,37 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
     }
 }
 
+/// No file that a tool wrote is executed, or mapped as a library: what is shown of such a place is a mount of its own.
+/// (Nothing in a folder that this call may write is executed.)
+fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> Result<(), Fault> {
+    for area in written {
+        mounts.values_mut().filter(|mount| area.holds(&mount.path)).for_each(|mount| mount.no_exec = true);
+        let Area::Tree(tree) = area else { continue };
+        let above = tree.ancestors().find_map(|above| mounts.get(above)).filter(|mount| mount.path != *tree);
+        let Some(above) = above.filter(|mount| mount.access == Access::Read) else { continue };
+        match look(tree) {
+            Ok(stat) => {
+                let (device, inode) = (stat.st_dev, stat.st_ino);
+                let folder = is(&stat, SFlag::S_IFDIR);
+                let own = Mount { path: tree.clone(), folder, device, inode, no_exec: true, ..above.clone() };
+                mounts.insert(tree.clone(), own);
+            }
+            // Gone, or a link by now: nothing of that place is shown there.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(errno) => return Err(explain(tree, errno)),
+        }
+    }
+    Ok(())
+}
+
 /// Leaves out what an equal grant above shows already, except a folder below which something is shown read-only.
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
     let covered = |m: &Mount| {
         // The nearest one above decides what shows there without this mount.
         let above = m.path.ancestors().skip(1).find_map(|above| mounts.get(above).filter(|other| other.folder));
         let mut below = mounts.range(m.path.clone()..).take_while(|(path, _)| path.starts_with(&m.path));
-        above.is_some_and(|other| other.access == m.access) && !below.any(|(_, other)| other.access < m.access)
+        let is_equal = |other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec);
+        above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
@@ -246,6 +251,7 @@ fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
         inode: stat.st_ino,
         uid: stat.st_uid,
         gid: stat.st_gid,
+        no_exec: false,
     }
 }
 
@@ -368,71 +374,19 @@ fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>
     Ok(Box::new(names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose())))
 }
 
-/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). Reading the list takes long, so it is read again
-/// only when poll(2) says that it changed. An unreadable list is an error: it could hold any mount point.
-/// (Read only for a grant.)
-fn mount_points(shape: &Shape) -> Result<Arc<Vec<PathBuf>>, Fault> {
-    if shape.grants.is_empty() {
-        return Ok(Arc::default());
-    }
-    static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
+/// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read only for a grant.)
+fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
     let unread = |e: std::io::Error| {
         refuse(
             "the list of mounts of this machine cannot be read",
             format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
         )
     };
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((file, points)) = kept.as_ref()
-        && poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0)
-    {
-        return Ok(Arc::clone(points));
-    }
-    let mut file = match kept.take() {
-        Some((file, _)) => file,
-        None => File::open("/proc/self/mountinfo").map_err(unread)?,
-    };
-    let points = Arc::new(read_points(&mut file).map_err(unread)?);
-    if points.is_empty() {
-        return Err(unread(std::io::ErrorKind::UnexpectedEof.into()));
-    }
-    *kept = Some((file, Arc::clone(&points)));
-    Ok(points)
+    (!shape.grants.is_empty()).then(Mounts::read).transpose().map_err(unread)
 }
 
-fn read_points(file: &mut File) -> std::io::Result<Vec<PathBuf>> {
-    // In large pieces, because the kernel makes the text again for every read.
-    let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
-    file.rewind()?;
-    while let length @ 1.. = file.read(&mut piece)? {
-        text.extend_from_slice(&piece[..length]);
-    }
-    let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
-}
-
-fn unescape(field: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let bytes = field.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        let octal = (bytes[at] == b'\\').then(|| field.get(at + 1..at + 4)).flatten();
-        match octal.and_then(|o| u8::from_str_radix(o, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 4;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    std::ffi::OsString::from_vec(out).into()
-}
-
-fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
-    match points.iter().find(|point| *point != path && point.starts_with(path)) {
+fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
+    match mounts.iter().flat_map(|mounts| mounts.points()).find(|point| *point != path && point.starts_with(path)) {
         None => Ok(()),
         Some(point) => Err(refuse(
             "a granted folder contains a mount point",
@@ -446,8 +400,8 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
 }
 
 /// Refuses a file that is a mount point: any file of this machine may be mounted over it.
-fn check_not_mounted(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
-    if !points.iter().any(|point| point == path) {
+fn check_not_mounted(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
+    if !mounts.iter().flat_map(|mounts| mounts.points()).any(|point| point == path) {
         return Ok(());
     }
     let person = format!("{}: something is mounted over it; name the file that is meant", path.display());

@@ -4,7 +4,7 @@
 use crate::base::files::without_links;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Access, WrittenTree, writable};
+use crate::policy::{Access, writable};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use crate::sandbox::sys::errno as errno_of;
 use nix::errno::Errno;
@@ -217,28 +217,4 @@ pub fn outside_repositories(folder: &Path) -> Result<(), Fault> {
 /// Whether a folder is a repository without a work tree, which git recognises by these entries.
 fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
-}
-
-/// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an
-/// interpreter loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
-pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
-    let tree = &written.tree;
-    let folder = match without_links(tree, OFlag::O_PATH) {
-        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
-        folder => folder.map_err(|errno| explain(tree, errno))?,
-    };
-    let message = "a writable folder beside the script cannot be looked at";
-    walk(&folder, tree, message, false, |place, entry, meta| {
-        let name = entry.file_name().to_string_lossy();
-        // A folder whose name has an ending is not a module.
-        if !writable::is_loadable(&name) || meta.is_dir() && name.contains('.') {
-            return Ok(());
-        }
-        let (place, writer) = (place.display(), &written.writer);
-        let person = format!(
-            "{place}: it lies where {writer}, and the script could load it as code: move it elsewhere, or let the tool \
-             write outside of the folders where the script's modules lie"
-        );
-        Err(refuse("a writable folder beside the script holds code", person))
-    })
 }

@@ -216,9 +216,10 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
     let mut attributes = NOSUID | NODEV;
     if wanted.access == Access::Read {
-        attributes |= RDONLY
-    } else {
-        attributes |= NOEXEC
+        attributes |= RDONLY;
+    }
+    if wanted.access == Access::Write || wanted.no_exec {
+        attributes |= NOEXEC;
     }
     let users = users.for_files_of((wanted.uid, wanted.gid))?;
     let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.map(AsFd::as_fd));
@@ -310,6 +311,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
     fs::write(inside(Path::new(EMPTY_FILE_PATH)), "").map_err(problem(EMPTY_FILE_PATH))?;
     for (name, text) in &setup.files {
         let path = Path::new(OWN_FOLDER).join(name);
+        make_parents(&inside(&path))?;
         fs::write(inside(&path), text).map_err(problem(path.display()))?;
     }
     for (path, target) in DEVICE_LINKS {
@@ -374,7 +376,8 @@ mod tests {
         fs::write(&path, "old").expect("made");
         let facts = fs::metadata(&path).expect("there");
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
-        let wanted = Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid };
+        let wanted =
+            Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid, no_exec: false };
         let mut users = Users::new(Identity { id: uid, pooled: false }, None);
         let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.kind);
         fs::rename(&path, folder.path().join("old")).expect("moved");

@@ -5,8 +5,10 @@
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::store::{Change, JobStore};
 use super::{callback, task};
+use crate::base::json::Text;
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
+use crate::executor::ToolAnswer;
 use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;
@@ -187,14 +189,14 @@ impl Background {
     /// Stores the outcome of a call.
     async fn keep_end(&self, mut job: Job, report: Report, label: Option<&str>) {
         let (tool, mut fault) = (report.tool.clone(), report.error.clone());
-        let mut text = render(report, label);
+        let mut text = render(report, label).await;
         let gone = {
             let mut jobs = lock(&self.jobs);
             let (gone, fits) = jobs.room(&job, text.len());
             if !fits {
                 let words = "This call ended, and there was no room to keep its outcome.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
-                text = render(Report::of_fault(job.id.clone(), &tool, large.clone()), label);
+                text = render_small(Report::of_fault(job.id.clone(), &tool, large.clone()), label);
                 fault = Some(large);
             }
             job.bytes = text.len();
@@ -383,7 +385,16 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
 }
 
 /// The outcome as an agent may read it, even for an operator: roles may change before it is read.
-fn render(report: Report, label: Option<&str>) -> String {
+async fn render(mut report: Report, label: Option<&str>) -> String {
+    let (id, tool) = (report.id.clone(), report.tool.clone());
+    let Some(answer) = report.take_answer() else { return render_small(report, label) };
+    let around = render_small(report, label);
+    let put = move |text: &Text| around.replacen(ToolAnswer::MARK, text.as_str(), 1);
+    answer.read(false, put).await.unwrap_or_else(|late| render_small(Report::of_fault(id, &tool, late), label))
+}
+
+/// As `render`, for a report without a large answer.
+fn render_small(report: Report, label: Option<&str>) -> String {
     let mut text = Vec::new();
     let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
     // A vector takes everything.
@@ -411,7 +422,7 @@ fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(JobSt
     for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
         let fault = fault_of_lost(recorded.get(&job.id));
         let tool = job.tool.split('@').next().unwrap_or_default();
-        let text = render(Report::of_fault(job.id.clone(), tool, fault.clone()), None);
+        let text = render_small(Report::of_fault(job.id.clone(), tool, fault.clone()), None);
         over(job, Some(&fault));
         job.bytes = text.len();
         store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;

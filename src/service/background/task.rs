@@ -1,11 +1,12 @@
 //! The tool `core:task-status`, by which an agent asks for its own calls in the background and for their results.
 
 use super::calls::Background;
-use crate::base::json::{self, Text};
+use crate::base::json;
 use crate::base::text;
 use crate::executor::method::CALL_STATUS;
-use crate::executor::{self, Ending, Executor, Outcome};
+use crate::executor::{self, CallDeadline, Ending, Executor, Outcome, ToolAnswer};
 use crate::fault::{Fault, Kind};
+use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{Caller, Phase};
 use serde_json::json;
 use std::sync::{Arc, Weak};
@@ -35,14 +36,19 @@ impl Executor for Status {
             let background = self.0.upgrade().ok_or_else(stopped)?;
             let who = Caller::named(&context.user);
             let id = call.input["id"].as_str().unwrap_or_default();
-            let answer = answer_about(&background, &who, id, call.output_bytes).await?;
+            let answer = answer_about(&background, &who, id, (call.output_bytes, &context.deadline)).await?;
             Ok(Outcome::new(Ending::Answered(answer), crate::base::millis(started.elapsed())))
         })
     }
 }
 
 /// `room`: the longest answer, bytes.
-async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64) -> Result<Text, Fault> {
+async fn answer_about(
+    background: &Background,
+    who: &Caller,
+    id: &str,
+    (room, deadline): (u64, &CallDeadline),
+) -> Result<ToolAnswer, Fault> {
     let Some(receipt) = background.receipt(who, id) else {
         background.ready().await?;
         let none = "You have no background call with this id; ended calls are kept for a day at most.";
@@ -61,7 +67,8 @@ async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64
         _ => None,
     };
     let unread = |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
-    let text = tokio::task::spawn_blocking(move || {
+    let is_long = kept.as_ref().is_some_and(|kept| kept.len() > LARGE_TEXT_BYTES);
+    let text = deadline.run(is_long, move || {
         let call = &receipt.call;
         let mut told = json!({"id": call.id, "tool": call.tool, "status": status, "began": call.began});
         receipt.ended.iter().for_each(|ended| told["ended"] = json!(ended));
@@ -75,5 +82,5 @@ async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64
         };
         json::compact(told.as_bytes()).map_err(|problem| problem.message)
     });
-    text.await.unwrap_or_else(|e| Err(e.to_string())).map_err(unread)
+    text.await?.map(|text| ToolAnswer::new(text, deadline)).map_err(unread)
 }

@@ -133,7 +133,7 @@ impl<'a> Installer<'a> {
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.run_recorded(what, shape, order, &mut record).await;
-        let output = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
+        let output = result.as_ref().map(|_| executor::ToolAnswer::from(&Value::Null)).map_err(Clone::clone);
         // A run that left no record counts as failed.
         record.end(output).report.error.map_or(result, Err)
     }
@@ -238,7 +238,10 @@ impl<'a> Installer<'a> {
         outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
         let (logs, _) = record.absorb_outcome(&mut outcome);
         match outcome.ending {
-            Ending::Answered(answer) => answer.tree(MAX_TREE_BYTES).map_err(|_| failed("its answer is too long")),
+            Ending::Answered(answer) => {
+                let tree = answer.read(false, |text| text.tree(MAX_TREE_BYTES)).await?;
+                tree.map_err(|_| failed("its answer is too long"))
+            }
             // Only a refused connection cancels it, which the message names already.
             Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } | Ending::Cancelled => {
                 Err(failed(&last(logs)))

@@ -9,10 +9,11 @@ mod xml;
 
 pub use read::{Action, ActionError, Context, Dialect, ParsedText, read};
 
+use crate::base::json::Text;
 use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::Handler;
-use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
+use crate::quantity::Limit;
 use crate::registry::Tool;
 use crate::service::{Arguments, CallRequest, Report, Service, Sink, output};
 use serde::Serialize;
@@ -60,7 +61,7 @@ pub async fn act(
 ) -> ActionResult {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
-    reading.answered(report)
+    reading.answered(report).await
 }
 
 /// The request that a reading leads to; `None`: it has no action.
@@ -131,7 +132,7 @@ impl ParsedText {
     }
 
     /// The answer to an action, made of the report of its call.
-    pub fn answered(self, report: Report) -> ActionResult {
+    pub async fn answered(self, report: Report) -> ActionResult {
         let dialect = match &self.action {
             Some(Ok(action)) => Some(action.dialect),
             Some(Err(unread)) => unread.dialect,
@@ -141,35 +142,38 @@ impl ParsedText {
         // The name of a tool that a resolver chose is unknown to the agent.
         let id = asked.split('@').next().unwrap_or_default();
         let status = if report.success { "success" } else { "failed" };
-        let mut attributes = vec![("call_id", report.id.as_str()), ("status", status)];
-        attributes.extend(report.version.as_deref().map(|version| ("version", version)));
+        let mut attributes = vec![("call_id", report.id.clone()), ("status", status.to_owned())];
+        attributes.extend(report.version.clone().map(|version| ("version", version)));
         let name = dialect.map(|dialect| if dialect == Dialect::Legacy { "legacy" } else { "canonical" });
-        attributes.extend(name.map(|name| ("dialect", name)));
+        attributes.extend(name.map(|name| ("dialect", name.to_owned())));
         let mut notes = self.warnings.clone();
         notes.extend(report.notes.iter().cloned());
         let advice = report.error.as_ref().and_then(output::advice);
         notes.extend(advice.map(|advice| format!("What to do: {advice}")));
-        let sentence = sentence(id.trim(), &report);
-        let observation = Some(render(&attributes, &asked, &sentence, &notes));
+        let id = id.trim().to_owned();
+        let observation = match (&report.error, report.output_data.clone()) {
+            (None, Some(answer)) => {
+                let content = answer.content.clone();
+                let render = move |text: &Text| {
+                    let sentence = output::succeeded(&id, text.as_str(), content.as_ref());
+                    render(&attributes, &asked, &sentence, &notes)
+                };
+                answer.read(false, render).await.unwrap_or_else(|late| late.to_string())
+            }
+            (fault, _) => {
+                let failed = fault.as_ref().map(|fault| output::failed(&id, &output::for_model(fault)));
+                let sentence = failed.unwrap_or_else(|| output::succeeded(&id, "null", None));
+                render(&attributes, &asked, &output::cut_observation(sentence, &[]), &notes)
+            }
+        };
+        let observation = Some(observation);
         ActionResult { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
     }
 }
 
-/// The sentence on how an action ended. `tool`: the id by which the agent knows the tool.
-fn sentence(tool: &str, report: &Report) -> String {
-    let sentence = match (&report.error, &report.output_data) {
-        (Some(fault), _) => output::failed(tool, &output::for_model(fault)),
-        (None, Some(output)) => output::succeeded(tool, output),
-        (None, None) => format!("Tool {tool} executed successfully. Output: null"),
-    };
-    let end = sentence.floor_char_boundary(MAX_OBSERVATION_BYTES);
-    let cut = sentence.len() - end;
-    if cut > 0 { format!("{}…[cut {cut} bytes]", &sentence[..end]) } else { sentence }
-}
-
 /// The observation as text. Markup of a tool or a caller is written as entities, and invisible characters as escapes.
-fn render(attributes: &[(&str, &str)], tool: &str, sentence: &str, notes: &[String]) -> String {
-    let attribute = |(name, value): &(&str, &str)| format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"));
+fn render(attributes: &[(&str, String)], tool: &str, sentence: &str, notes: &[String]) -> String {
+    let attribute = |(name, value): &(&str, String)| format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"));
     let attributes = attributes.iter().map(attribute);
     let notes = notes.iter().map(|note| format!("  <note>{}</note>\n", inert(note)));
     format!(

@@ -3,6 +3,7 @@
 use super::*;
 use crate::fault::Fault;
 use serde_json::json;
+use std::sync::LazyLock;
 
 /// What a text is read as, in one line: `lead | id {inputs}`, `lead | Kind: message`, or `plain`.
 fn parsed(text: &str) -> String {
@@ -212,7 +213,9 @@ fn the_legacy_form_is_read_and_told() {
 }
 
 fn answered(text: &str, report: Report) -> String {
-    read(text).answered(report).observation.expect("an observation")
+    static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+        LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
+    RUNTIME.block_on(read(text).answered(report)).observation.expect("an observation")
 }
 
 fn failed_with(fault: Fault) -> Report {

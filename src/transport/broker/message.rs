@@ -2,6 +2,7 @@
 //! only where that does no harm. Every request is answered, or reported in the run log.
 
 use super::server::{BrokerServer, Identity, Redelivery};
+use crate::base::json::Text;
 use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LinkState, MAX_ID_BYTES, PublishError, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
@@ -269,13 +270,14 @@ async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, 
         ended = whole => ended,
     };
     let reply = match parts {
-        Ok(parts) => reply(&report, parts > 0),
+        Ok(parts) => reply(&report, parts > 0).await,
         Err(()) => ToolServiceResponse::failed(
             "A part of the answer was lost on its way. Ask again if the call may run twice.",
-        ),
+        )
+        .encode(),
     };
     waits_for_listeners(broker, &came, id).await;
-    match publish(broker, id, &reply).await {
+    match publish(broker, id, reply).await {
         Ok(()) => _ = broker.answered.fetch_add(1, Ordering::Relaxed),
         Err(why) => lost(broker, &report.id, id, &why),
     }
@@ -294,13 +296,17 @@ async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Ev
     Ok(parts)
 }
 
-/// The last reply. `told`: parts were sent before it. Their content is not repeated. If the tool ended with a document
+/// The last reply; `None`: it is larger than a message may be. `told`: parts were sent before it. Their content is not repeated. If the tool ended with a document
 /// of its own, that is the last part.
-fn reply(report: &Report, told: bool) -> ToolServiceResponse {
+async fn reply(report: &Report, told: bool) -> Option<Vec<u8>> {
+    let failed = |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
     match (&report.error, &report.output_data) {
-        (Some(fault), _) => ToolServiceResponse::failed(failure_text(fault, &report.id)),
-        (None, Some(output)) if !(told && report.streamed) => ToolServiceResponse::whole(output::response(output)),
-        (None, _) => ToolServiceResponse::whole(String::new()),
+        (Some(fault), _) => failed(fault),
+        (None, Some(output)) if !(told && report.streamed) => {
+            let encode = |text: &Text| ToolServiceResponse::whole(output::response(text.as_str())).encode();
+            output.read(false, encode).await.unwrap_or_else(|late| failed(&late))
+        }
+        (None, _) => ToolServiceResponse::whole(String::new()).encode(),
     }
 }
 
@@ -323,10 +329,10 @@ fn failure_text(fault: &Fault, call: &str) -> String {
 
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second
 /// one.
-async fn publish(broker: &BrokerServer, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
+async fn publish(broker: &BrokerServer, id: &[u8], reply: Option<Vec<u8>>) -> Result<(), String> {
     let large =
         || ToolServiceResponse::failed("The answer is larger than a message may be. Ask for less of it.").encode();
-    let mut body = reply.encode().or_else(large).unwrap_or_default();
+    let mut body = reply.or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {
         let left = REPLY_TIMEOUT.saturating_sub(began.elapsed());

@@ -98,7 +98,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
             let who = known.acting_now()?;
             if let Some(result) = background.result(&who, &id).await.map_err(|fault| known.refusal(fault))? {
                 let text = text::with_field(&json!(receipt), "result", &result) + "\n";
-                return Ok(reply::document(Some((text.into_bytes(), room)), ()));
+                return Ok(reply::document(vec![text.into_bytes().into()], room));
             }
         }
         None => {}
@@ -149,7 +149,7 @@ async fn follow(to: Events, known: KnownRequest, id: String) {
             let result = background.result(&who, &id).await.ok().flatten();
             let (name, json) = result.map_or(("resultLeftOut", "true".to_owned()), |json| ("result", json));
             let text = format!("event: end\ndata: {}\n\n", text::with_field(&json!(receipt), name, &json));
-            return to.send_text(text.into_bytes(), room).await;
+            return to.send_parts(vec![text.into_bytes().into()], room).await;
         }
         if shown.replace(receipt.call.phase) != Some(receipt.call.phase) {
             to.send("state", &json!(receipt)).await;

@@ -391,22 +391,25 @@ async fn run_action(start: Start, Action { mut reading, request, kept: _text }: 
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
     let mut answer = match action::request(&server.service, &[], request, &mut reading) {
-        Some(request) => reading.answered(request::run(server, request, Sink::none()).await),
+        Some(request) => reading.answered(request::run(server, request, Sink::none()).await).await,
         None => reading.without_action(),
     };
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.slot.clone()));
-    let (payer, answer) = (recipient.payer(), Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
-        let ActionResult { lead, dialect, observation, warnings, .. } = &*answer;
+        let ActionResult { lead, dialect, observation, warnings, .. } = &answer;
         answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
         to.write_all(b"\n")
     };
-    let built = match outcome {
-        Some(report) => answers::of_report(payer, report, move |report, to| write(Some(report), to)).await,
-        None => payer.build(0, move |to| write(None, to)).await,
+    let parts = match outcome {
+        Some(report) => answers::of_report(report, move |report, to| write(Some(report), to)).await,
+        None => {
+            let mut written = Vec::new();
+            let _ = write(None, &mut written);
+            vec![written.into()]
+        }
     };
-    reply::document(built, kept)
+    reply::document(parts, kept)
 }
 
 /// An answer as its caller may see it.

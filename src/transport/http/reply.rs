@@ -2,9 +2,10 @@
 //! the statuses 200, 202 and 500, and `ServiceError`, mean that the tool may have run.
 
 use crate::base::text;
+use crate::executor::Part;
 use crate::fault::{Fault, Kind};
 use crate::service::{Caller, Event, Report, Service};
-use crate::transport::answers::{self, Built, Payer, visible};
+use crate::transport::answers::{self, Parts, visible};
 use axum::body::{Body, Bytes};
 use axum::response::IntoResponse;
 use futures_util::{Stream, StreamExt, stream};
@@ -23,8 +24,6 @@ pub type Response = http::Response<Body>;
 /// Held until an answer is delivered.
 pub type Begun = Arc<()>;
 
-/// How much of an answer is sent at a time, bytes.
-const PIECE: usize = 64 * 1024;
 /// A document up to this size is not charged: the number of connections bounds how many wait to be read.
 const SMALL_ANSWER_BYTES: usize = 64 * 1024;
 /// After this much silence a stream sends a comment, to show that it is alive.
@@ -149,7 +148,7 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
     }
 }
 
-/// Who gets an answer, and pays for the memory that it takes.
+/// Who gets an answer.
 pub struct Recipient {
     pub service: Arc<Service>,
     pub caller: Caller,
@@ -157,25 +156,20 @@ pub struct Recipient {
 }
 
 impl Recipient {
-    pub fn payer(&self) -> Payer {
-        Payer::new(self.service.limiter(), &self.caller.user)
-    }
-
     /// A report as this recipient may see it now.
     pub fn view(&self, report: Report) -> Report {
         let operator = self.service.who(&self.caller, None).operator;
         report.for_reader(operator, self.label.as_deref())
     }
 
-    /// Writes a report between two texts, once there is memory for it.
-    pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
-        let before = before.to_owned();
+    /// Writes a report between two texts.
+    pub async fn write(&self, report: Report, before: &'static str, after: &'static str) -> Parts {
         let write = move |report: &Report, to: &mut dyn Write| {
             to.write_all(before.as_bytes())?;
             visible(report, to)?;
             to.write_all(after.as_bytes())
         };
-        answers::of_report(self.payer(), self.view(report), write).await
+        answers::of_report(self.view(report), write).await
     }
 }
 
@@ -192,7 +186,7 @@ pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Res
     let (mut head, body) = answer.into_parts();
     let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
     head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
-    Response::from_parts(head, Body::from_stream(pieces(body.to_bytes(), room)))
+    Response::from_parts(head, Body::from_stream(pieces(vec![body.to_bytes().into()], room)))
 }
 
 /// A report as a whole answer. `status`: replaces the status of its fault, unless the host itself failed.
@@ -210,29 +204,31 @@ pub async fn report(report: Report, status: Option<StatusCode>, recipient: &Reci
     response
 }
 
-/// An answer that was built. `kept` lasts until it is sent.
-pub fn document(built: Option<Built>, kept: impl Send + 'static) -> Response {
-    let Some((bytes, room)) = built else { return Refusal::from(answers::too_large("The answer")).into_response() };
-    let length = HeaderValue::from(bytes.len());
-    let mut response = json_text(Body::from_stream(pieces(bytes, (room, kept))));
+/// An answer in parts. `kept` lasts until it is sent.
+pub fn document(parts: Parts, kept: impl Send + 'static) -> Response {
+    if answers::is_too_large(&parts) {
+        return Refusal::from(answers::too_large("The answer")).into_response();
+    }
+    let length = HeaderValue::from(parts.iter().map(Part::bytes).sum::<usize>());
+    let mut response = json_text(Body::from_stream(pieces(parts, kept)));
     response.headers_mut().insert(header::CONTENT_LENGTH, length);
     response
 }
 
-/// The pieces of a text. What is `kept` lasts until the last of them is sent.
-fn pieces<T, K>(text: T, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
-where
-    T: AsRef<[u8]> + Send + 'static,
-    K: Send + 'static,
-{
-    struct TextOwner<T, K>(T, K);
-    impl<T: AsRef<[u8]>, K> AsRef<[u8]> for TextOwner<T, K> {
+/// The pieces of a message. What is `kept` lasts until the last of them is sent.
+fn pieces<K: Send + 'static>(parts: Parts, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    struct Last<K>(Bytes, K);
+    impl<K> AsRef<[u8]> for Last<K> {
         fn as_ref(&self) -> &[u8] {
-            self.0.as_ref()
+            &self.0
         }
     }
-    let mut rest = Bytes::from_owner(TextOwner(text, kept));
-    let next = move || (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))));
+    let (mut rest, mut kept) = (parts.into_iter().flat_map(Part::pieces).peekable(), Some(kept));
+    let next = move || {
+        let piece = rest.next()?;
+        let last = if rest.peek().is_none() { kept.take() } else { None };
+        Some(Ok(last.map_or(piece.clone(), |kept| Bytes::from_owner(Last(piece, kept)))))
+    };
     stream::iter(std::iter::from_fn(next))
 }
 
@@ -277,14 +273,12 @@ impl Events {
     /// Sends the one `end` of a call.
     pub async fn end(&self, report: Report, recipient: &Recipient, begun: Begun) {
         let kept = (begun, report.slot.clone());
-        if let Some((text, room)) = recipient.write(report, "event: end\ndata: ", "\n\n").await {
-            self.send_text(text, (room, kept)).await;
-        }
+        self.send_parts(recipient.write(report, "event: end\ndata: ", "\n\n").await, kept).await;
     }
 
     /// Sends the text of an event.
-    pub async fn send_text<K: Send + 'static>(&self, text: Vec<u8>, kept: K) {
-        let mut pieces = pieces(text, kept);
+    pub async fn send_parts<K: Send + 'static>(&self, parts: Parts, kept: K) {
+        let mut pieces = pieces(parts, kept);
         while let Some(Ok(piece)) = pieces.next().await {
             let _ = self.0.send(piece).await;
         }

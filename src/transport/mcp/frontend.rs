@@ -259,10 +259,10 @@ impl Frontend {
         let client = output::AskableClient { can: asking::supported_asks(context), ..Default::default() };
         let call = asked.complete(context, call)?;
         let call = CallRequest { client, approver: approver(asked, None), ..call };
-        let (user, payer) = (self.who(asked, context)?.user, asked.payer.clone());
+        let user = self.who(asked, context)?.user;
         let Mcp { service, lists, tasks, .. } = &*self.mcp;
         let host = (service.clone(), lists.clone());
-        Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), (call, payer), self.closing.clone())).into())
+        Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), call, self.closing.clone())).into())
     }
 
     /// The manager of a task, if the task is the caller's.
@@ -356,7 +356,7 @@ impl ServerHandler for Frontend {
             Answered::Report(mut report) => {
                 offered.rename(&mut report);
                 let (result, content) = tokio::select! {
-                    result = results::result(*report, &asked.payer) => result,
+                    result = results::result(*report) => result,
                     over = self.over(&context, asked) => return Err(over),
                 };
                 content.into_iter().for_each(|content| asked.set_answer(content));
@@ -416,7 +416,9 @@ impl ServerHandler for Frontend {
         match self.answer(&context, call, again).await? {
             Answered::Asks(result) => Ok(result.into()),
             Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
-            Answered::Report(report) => McpRequest::find(&context)?.charge(listed::prompt(&report)?).map(Into::into),
+            Answered::Report(report) => {
+                McpRequest::find(&context)?.charge(listed::prompt(*report).await?).map(Into::into)
+            }
         }
     }
 
@@ -450,7 +452,7 @@ impl ServerHandler for Frontend {
         let call = CallRequest::new(caller, id, Arguments::Value(arguments));
         match self.answer(&context, call, again).await? {
             Answered::Report(report) if report.error.is_none() => {
-                McpRequest::find(&context)?.charge(listed::content(&report)?).map(Into::into)
+                McpRequest::find(&context)?.charge(listed::content(&report).await?).map(Into::into)
             }
             Answered::Report(report) => Err(listed::failed(&report)),
             Answered::Asks(result) => Ok(result.into()),

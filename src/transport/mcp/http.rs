@@ -6,9 +6,10 @@ use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
 use super::sessions::{LeaseError, SessionLease, Sessions};
 use crate::base::semaphore::Permit;
+use crate::executor::Part;
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, CallRequest, Caller, Service, Sink};
-use crate::transport::answers::{Payer, visible};
+use crate::transport::answers::visible;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use http::request::Parts;
@@ -176,8 +177,7 @@ impl StreamableHttp {
     }
 
     fn request(&self, caller: Caller) -> McpRequest {
-        let payer = Payer::new(self.mcp.service.limiter(), &caller.user);
-        McpRequest::new(caller, payer)
+        McpRequest::new(caller, self.mcp.service.limiter())
     }
 
     async fn answer(
@@ -233,7 +233,7 @@ fn handle(
 fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, guard: impl Send + 'static) -> ReplyBody {
     let parts = body.into_data_stream().flat_map(move |data| {
         let Ok(data) = data;
-        stream::iter(request.parts_of(&data))
+        stream::iter(request.parts_of(&data).into_iter().flat_map(Part::pieces))
     });
     stream_replies(parts, guard)
 }

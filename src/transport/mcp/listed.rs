@@ -1,11 +1,11 @@
 //! Tools, prompts and resources that a caller is offered. Prompts and resources are read by a call like any other.
 
+use crate::base::json::Text;
 use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry;
-use crate::service::output::{self, OutputKind};
-use crate::service::{Caller, Effects, Report, Service};
+use crate::service::{Caller, Effects, Report, Service, output};
 use crate::transport::export;
 use crate::transport::lists::Lists;
 use crate::transport::names::Names;
@@ -282,8 +282,12 @@ pub fn failed(report: &Report) -> ErrorData {
 }
 
 /// A prompt from the output of its call.
-pub fn prompt(report: &Report) -> Result<GetPromptResult, ErrorData> {
-    let mut prompt = report.output().unwrap_or_default();
+pub async fn prompt(report: Report) -> Result<GetPromptResult, ErrorData> {
+    let failed = |_| ErrorData::internal_error("This prompt could not be read in time.", None);
+    let mut prompt = match &report.output_data {
+        Some(answer) => answer.read(false, Text::value).await.map_err(failed)?,
+        None => Value::Null,
+    };
     if let Some(manifest) = &report.manifest {
         prompt["description"] = json!(text::printable_block(&manifest.description));
     }
@@ -293,16 +297,17 @@ pub fn prompt(report: &Report) -> Result<GetPromptResult, ErrorData> {
 }
 
 /// The content of a resource, from the output of its call.
-pub fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
+pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
     let failed = |why: String| ErrorData::internal_error(format!("This resource cannot be read: {why}"), None);
-    let output = report.output_data.as_ref().map(|output| output.as_str()).unwrap_or_default();
-    let Ok(OutputKind::Content(content)) = OutputKind::read(output) else {
-        return Err(failed("it has no content".into()));
+    let answer = report.output_data.as_ref().and_then(|answer| Some((answer, answer.content.clone()?.0)));
+    let Some((answer, blocks)) = answer else { return Err(failed("it has no content".into())) };
+    let read = move |text: &Text| -> Result<ReadResourceResult, serde_json::Error> {
+        let blocks: Vec<Value> = serde_json::from_str(&text.as_str()[blocks])?;
+        let contents: Vec<Value> = blocks.into_iter().map(|mut block| block["resource"].take()).collect();
+        let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});
+        serde_json::from_value(result)
     };
-    let blocks: Vec<Value> = serde_json::from_str(content.blocks.get()).map_err(|e| failed(e.to_string()))?;
-    let contents: Vec<Value> = blocks.into_iter().map(|mut block| block["resource"].take()).collect();
-    let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});
-    serde_json::from_value(result).map_err(|e| failed(e.to_string()))
+    answer.read(false, read).await.map_err(|late| failed(late.message))?.map_err(|e| failed(e.to_string()))
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use super::results::ResultContent;
 use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
-use crate::service::{self, Approver, CallRequest, Caller, TraceContext};
-use crate::transport::answers::{self, Payer};
-use bytes::Bytes;
+use crate::service::{self, Approver, CallRequest, Caller, Limiter, TraceContext};
+use crate::transport::answers;
 use http::request::Parts;
 use rmcp::model::ErrorData;
 use rmcp::service::{RequestContext, RoleServer};
@@ -23,7 +22,7 @@ pub struct McpRequest {
     pub label: Option<String>,
     /// Who else than its client can be asked about its call.
     pub approver: Approver,
-    pub payer: Payer,
+    pub limiter: Arc<Limiter>,
     /// The arguments of a call, where they were cut out of the message, and the quota of the body that brought them.
     pub arguments: Mutex<Option<(String, Option<Permit>)>>,
     /// `CallRequest::counted`.
@@ -36,12 +35,12 @@ pub struct McpRequest {
 }
 
 impl McpRequest {
-    pub fn new(caller: Caller, payer: Payer) -> McpRequest {
+    pub fn new(caller: Caller, limiter: &Arc<Limiter>) -> McpRequest {
         McpRequest {
             caller,
             label: None,
             approver: Approver::Nobody,
-            payer,
+            limiter: limiter.clone(),
             arguments: Mutex::default(),
             counted: 0,
             room: Mutex::default(),
@@ -65,7 +64,10 @@ impl McpRequest {
     /// Charges an answer that no call made. Never waits: the client can request the answer again.
     pub fn charge<T: Serialize>(&self, answer: T) -> Result<T, ErrorData> {
         let size = answers::size(&answer);
-        let room = size.map_or_else(|| Err(answers::too_large("The answer")), |size| self.payer.try_reserve(size));
+        let room = size.map_or_else(
+            || Err(answers::too_large("The answer")),
+            |size| self.limiter.try_answer(&self.caller.user, size),
+        );
         *lock(&self.room) = Some(room.map_err(|fault| ErrorData::internal_error(fault.message, None))?);
         Ok(answer)
     }
@@ -81,12 +83,10 @@ impl McpRequest {
 
     /// An event or document as it is sent: invisible characters are escaped, and if it is the result, its content is
     /// put into it.
-    pub fn parts_of(&self, event: &[u8]) -> Vec<Bytes> {
+    pub fn parts_of(&self, event: &[u8]) -> answers::Parts {
         let event = text::escaped_json(&String::from_utf8_lossy(event)).into_bytes();
-        match self.answer().and_then(|content| Some((content.split(&event)?, content.text.clone()))) {
-            Some(((head, tail), text)) => vec![Bytes::copy_from_slice(head), text, Bytes::copy_from_slice(tail)],
-            None => vec![event.into()],
-        }
+        let with_content = self.answer().and_then(|content| content.put_into(&event));
+        with_content.unwrap_or_else(|| vec![event.into()])
     }
 
     /// The answer was sent, or is kept for a client that comes back: the call and its memory count no more.

@@ -4,19 +4,15 @@
 //! times as much memory: it is put into the message while that is sent.
 
 use crate::base::json::{self, Indented};
-use crate::base::semaphore::Permit;
-use crate::base::text::{self, Visible};
-use crate::service::output::{self, OutputKind};
-use crate::service::{Report, Slot};
-use crate::transport::answers::{self, Payer, visible};
+use crate::base::text;
+use crate::executor::{CallDeadline, Part, ToolAnswer};
+use crate::fault::Fault;
+use crate::quantity::LARGE_TEXT_BYTES;
+use crate::service::{Report, Slot, output};
+use crate::transport::answers::{self, Parts, visible};
 use crate::transport::export;
-use bytes::Bytes;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
-use serde::{Serialize, Serializer};
-use serde_json::json;
-use serde_json::value::RawValue;
-use std::fmt::{self, Display};
-use std::io::{self, Write};
+use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
@@ -28,22 +24,22 @@ const PLACE: &[u8] = br#""content":[]"#;
 
 /// The content of a success as it is sent: `"content": [...], "structuredContent": {...}`.
 pub struct ResultContent {
-    pub text: Bytes,
-    /// The call counts as one that runs until this is sent.
+    pub parts: Parts,
+    /// The call counts as one that runs until this is sent, and its answer is charged until then.
     pub slot: Mutex<Option<Arc<Slot>>>,
-    _room: Permit,
 }
 
 impl ResultContent {
-    /// The parts of this message before and after the content. `None`: the message is not the result.
-    pub fn split<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
+    /// This message with the content in it. `None`: the message is not the result.
+    pub fn put_into(&self, message: &[u8]) -> Option<Parts> {
         let at = message.windows(PLACE.len()).position(|part| part == PLACE)?;
-        Some((&message[..at], &message[at + PLACE.len()..]))
+        let (before, after) = (message[..at].to_vec(), message[at + PLACE.len()..].to_vec());
+        Some([vec![before.into()], self.parts.clone(), vec![after.into()]].concat())
     }
 }
 
-/// The result of a report. Waits for the memory that its content takes.
-pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<ResultContent>) {
+/// The result of a report.
+pub async fn result(report: Report) -> (CallToolResult, Option<ResultContent>) {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/callId".into(), json!(report.id));
     meta.insert("dev.toolhost/usage".into(), json!(report.usage));
@@ -51,33 +47,39 @@ pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<Re
         meta.insert("dev.toolhost/notes".into(), json!(report.notes));
     }
     let (mut result, content) = match report.error {
-        None => content(report, payer).await,
+        None => content(report).await,
         Some(_) => (failure(&report), None),
     };
     result.meta = Some(meta);
     (result, content)
 }
 
-async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<ResultContent>) {
+async fn content(report: Report) -> (CallToolResult, Option<ResultContent>) {
     let (id, tool, slot) = (report.id.clone(), report.tool.clone(), report.slot.clone());
-    let answer = Success::new(report);
-    let length = answer.json.get().len() + answer.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
-    match payer.build(length, move |to| answer.write(to)).await {
-        Some((text, room)) => {
-            let content = ResultContent { text: text.into(), slot: slot.into(), _room: room };
-            (CallToolResult::success(Vec::new()), Some(content))
-        }
-        None => (failure(&Report::of_fault(id, &tool, answers::too_large(answers::TOOL_ANSWER))), None),
+    let parts = match parts_of(report).await {
+        Ok(parts) if answers::is_too_large(&parts) => Err(answers::too_large(answers::TOOL_ANSWER)),
+        other => other,
+    };
+    match parts {
+        Ok(parts) => (CallToolResult::success(Vec::new()), Some(ResultContent { parts, slot: slot.into() })),
+        Err(fault) => (failure(&Report::of_fault(id, &tool, fault)), None),
     }
 }
 
 /// A result with its content in it, which a task keeps as a tree.
-pub async fn whole(report: Report, payer: &Payer) -> CallToolResult {
-    let (mut result, content) = self::result(report, payer).await;
+pub async fn whole(report: Report) -> CallToolResult {
+    let deadline = report.output_data.as_ref().and_then(ToolAnswer::deadline).cloned();
+    let (mut result, content) = self::result(report).await;
     let Some(content) = content else { return result };
-    let document = [b"{", &*content.text, b"}"].concat();
-    let tree = json::compact(&document).ok().and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
-    match tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok()) {
+    let bytes = content.parts.iter().map(Part::bytes).sum::<usize>();
+    let read = move || {
+        let all = [vec![part("{")], content.parts, vec![part("}")]].concat();
+        let document: Vec<u8> = all.into_iter().flat_map(Part::pieces).flatten().collect();
+        let tree = json::compact(&document).ok().and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
+        tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok())
+    };
+    let deadline = deadline.unwrap_or_else(|| CallDeadline::usual("", None));
+    match deadline.run(bytes > LARGE_TEXT_BYTES, read).await.ok().flatten() {
         Some(filled) => (result.content, result.structured_content) = (filled.content, filled.structured_content),
         None => {
             let words = "Error: ResourceLimitError. Message: This tool ran, but its answer is too large for a \
@@ -103,98 +105,86 @@ fn failure(report: &Report) -> CallToolResult {
     result
 }
 
-/// The answer of a call that succeeded.
-struct Success {
-    /// Blocks that the tool made, a list.
-    blocks: Option<Box<RawValue>>,
-    /// What the tool answered beside them.
-    json: Box<RawValue>,
-    /// The answer is wrapped in an object: older clients accept only objects as structured content.
-    wraps: bool,
-    has_schema: bool,
-    /// The files that were not published: the answer may name them as if they were there.
-    unpublished: Option<String>,
+fn part(text: &str) -> Part {
+    text.as_bytes().to_vec().into()
 }
 
-impl Success {
-    fn new(report: Report) -> Success {
-        let manifest = report.manifest.as_ref();
-        let dropped = report.artifacts.iter().filter(|artifact| !artifact.published);
-        let dropped = dropped.map(|artifact| {
-            format!("\n{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
-        });
-        let dropped: String = dropped.collect();
-        let unpublished = (!dropped.is_empty()).then(|| text::printable_block(&format!("Not published:{dropped}")));
-        let has_schema = manifest.is_some_and(|manifest| manifest.output.is_some());
-        let wraps = manifest.is_some_and(|manifest| export::wraps_output(manifest)) && !report.speaks_envelope;
-        let (mut blocks, null) = (None, || RawValue::NULL.to_owned());
-        let json = if report.speaks_envelope {
-            serde_json::value::to_raw_value(&report.envelope()).unwrap_or_else(|_| null())
-        } else {
-            let output = report.output_data.map_or_else(null, Box::from);
-            match OutputKind::read(output.get()) {
-                Ok(OutputKind::Content(content)) => {
-                    blocks = Some(content.blocks.to_owned());
-                    content.structured.map_or_else(null, ToOwned::to_owned)
-                }
-                _ => output,
+/// The members `content` and `structuredContent` of the answer of a call that succeeded.
+async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
+    let manifest = report.manifest.take();
+    let has_schema = manifest.as_ref().is_some_and(|manifest| manifest.output.is_some());
+    let wraps = manifest.is_some_and(|manifest| export::wraps_output(&manifest)) && !report.speaks_envelope;
+    let mut answer = report.output_data.take().unwrap_or_else(|| ToolAnswer::from(&Value::Null));
+    // Blocks that the tool made, and what it answered beside them.
+    let (blocks, beside) = answer.content.take().map_or((None, Some(0..answer.bytes())), |(blocks, beside)| {
+        (Some(answer.part_of(blocks.start + 1..blocks.end - 1)).filter(|blocks| blocks.bytes() > 0), beside)
+    });
+    let has_blocks = blocks.is_some();
+    let json = match beside.clone() {
+        _ if report.speaks_envelope => {
+            let mut around = Vec::new();
+            report.output_data = Some(ToolAnswer::mark());
+            let _ = visible(&report.envelope(), &mut around);
+            answer.put_into(&around)
+        }
+        Some(place) => vec![answer.part_of(place)],
+        None => vec![part("null")],
+    };
+    let (is_object, is_string) = (json[0].starts_with(b"{"), json[0].starts_with(b"\""));
+    let mut content: Vec<Parts> = blocks.into_iter().map(|blocks| vec![blocks]).collect();
+    // The text form of the structured part follows the tool's own blocks.
+    if !has_blocks || beside.is_some() {
+        let bytes = json.iter().map(Part::bytes).sum::<usize>();
+        let indented = match beside.filter(|_| !has_schema && !is_string && !report.speaks_envelope) {
+            Some(place) if bytes <= MAX_INDENTED_BYTES => {
+                answer.read(false, move |text| indented(&text.as_str()[place])).await?
             }
+            _ => None,
         };
-        Success { blocks, json, wraps, has_schema, unpublished }
+        content.push(match indented {
+            Some(text) => block(vec![text]),
+            None if is_string && !has_schema => block(json.clone()),
+            None => {
+                block([vec![part("\"")], json.iter().cloned().map(Part::quoted).collect(), vec![part("\"")]].concat())
+            }
+        });
     }
-
-    fn write(&self, to: &mut dyn Write) -> io::Result<()> {
-        to.write_all(b"\"content\":[")?;
-        let mut separator = "";
-        let made = self.blocks.as_ref().map(|made| made.get().trim_start_matches('[').trim_end_matches(']').trim());
-        if let Some(made) = made.filter(|made| !made.is_empty()) {
-            write!(to, "{}", Visible(made))?;
-            separator = ",";
-        }
-        // The text form of the structured part follows the tool's own blocks.
-        let has_twin = self.blocks.is_none() || self.json.get() != "null";
-        let twin: Option<&dyn Display> = if has_twin { Some(self) } else { None };
-        let unpublished = self.unpublished.as_ref().map(|text| text as &dyn Display);
-        for text in twin.into_iter().chain(unpublished) {
-            to.write_all(separator.as_bytes())?;
-            visible(&TextBlock { text }, to)?;
-            separator = ",";
-        }
-        let json = Visible(self.json.get());
-        match self.wraps {
-            true => write!(to, "],\"structuredContent\":{{\"result\":{json}}}"),
-            false if self.json.get().starts_with('{') => write!(to, "],\"structuredContent\":{json}"),
-            false => to.write_all(b"]"),
-        }
+    let dropped = report.artifacts.iter().filter(|artifact| !artifact.published);
+    let dropped: Vec<String> = dropped
+        .map(|artifact| {
+            format!("{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
+        })
+        .collect();
+    if !dropped.is_empty() {
+        // The answer may name the files as if they were there.
+        let words = text::printable_block(&format!("Not published:\n{}", dropped.join("\n")));
+        content.push(block(vec![part(&text::json(&json!(words), false))]));
     }
+    let mut all = vec![part("\"content\":[")];
+    all.extend(content.join(&part(",")));
+    match (wraps, is_object) {
+        (true, _) => {
+            all.push(part("],\"structuredContent\":{\"result\":"));
+            all.extend(json);
+            all.push(part("}"));
+        }
+        (false, true) => {
+            all.push(part("],\"structuredContent\":"));
+            all.extend(json);
+        }
+        (false, false) => all.push(part("]")),
+    }
+    Ok(all)
 }
 
-/// The answer as text: with an output schema its compact JSON. Without one a string stays
-/// as it is, and anything else is indented unless that makes it very long.
-impl Display for Success {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let json = self.json.get();
-        if !self.has_schema
-            && let Ok(plain) = serde_json::from_str::<String>(json)
-        {
-            return out.write_str(&plain);
-        }
-        let indented = Indented(json);
-        match self.has_schema || indented.is_longer_than(MAX_INDENTED_BYTES) {
-            true => write!(out, "{}", Visible(json)),
-            false => write!(out, "{}", Visible(indented)),
-        }
-    }
+/// One block of text, of a JSON string.
+fn block(string: Parts) -> Parts {
+    [vec![part("{\"type\":\"text\",\"text\":")], string, vec![part("}")]].concat()
 }
 
-/// One block of text.
-#[derive(Serialize)]
-#[serde(tag = "type", rename = "text")]
-struct TextBlock<'a> {
-    #[serde(serialize_with = "collect")]
-    text: &'a dyn Display,
-}
-
-fn collect<S: Serializer>(text: &&dyn Display, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(text)
+/// A JSON string of this JSON, indented. `None`: it would be very long.
+fn indented(json: &str) -> Option<Part> {
+    let indented = Indented(json);
+    let is_short = !indented.is_longer_than(MAX_INDENTED_BYTES);
+    is_short.then(|| part(&text::json(&json!(indented.to_string()), false)))
 }

@@ -5,7 +5,9 @@
 use super::request::McpRequest;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
+use crate::executor::Part;
 use crate::service::Limiter;
+use crate::transport::answers::Parts;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http_body_util::BodyExt;
@@ -161,7 +163,7 @@ impl Sessions {
                 return;
             }
             state.events.iter_mut().for_each(|event| event.room = None);
-            let content = response.request.answer().map_or(0, |answer| answer.text.len());
+            let content = response.request.answer().map_or(0, |answer| answer.parts.iter().map(Part::bytes).sum());
             (state.bytes + content, state.lasts.take())
         };
         // Dropping the lease needs the lock of the sessions.
@@ -246,7 +248,7 @@ struct RecordingState {
 
 /// One event as it is sent, and what it takes of the room for answers until it is.
 struct RecordedEvent {
-    parts: Vec<Bytes>,
+    parts: Parts,
     bytes: usize,
     room: Option<Permit>,
 }
@@ -301,7 +303,11 @@ impl Recording {
     async fn push(&self, event: Bytes) {
         let parts = self.request.parts_of(&event);
         let is_charged = self.request.is_charged();
-        let room = if is_charged { None } else { Some(self.request.payer.reserve(event.len()).await) };
+        let room = if is_charged {
+            None
+        } else {
+            Some(self.request.limiter.answer(&self.request.caller.user, event.len()).await)
+        };
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -352,14 +358,14 @@ impl ResponseReader {
         let events = stream::unfold(self, |mut reading| async {
             let parts = match tokio::time::timeout(KEEP_ALIVE, reading.next()).await {
                 Ok(parts) => parts?,
-                Err(_) => vec![COMMENT],
+                Err(_) => vec![COMMENT.into()],
             };
-            Some((stream::iter(parts), reading))
+            Some((stream::iter(parts.into_iter().flat_map(Part::pieces)), reading))
         });
         futures_util::StreamExt::flatten(events)
     }
 
-    async fn next(&mut self) -> Option<Vec<Bytes>> {
+    async fn next(&mut self) -> Option<Parts> {
         loop {
             let changed = self.response.changed.notified();
             tokio::pin!(changed);
@@ -414,7 +420,6 @@ impl Drop for ResponseReader {
 mod tests {
     use super::*;
     use crate::service::Caller;
-    use crate::transport::answers::Payer;
     use futures_util::StreamExt;
     use http_body_util::Full;
 
@@ -427,7 +432,7 @@ mod tests {
             sessions.add(user, user, kept);
             for number in 0..80 {
                 let lease = sessions.open(user, user, None).ok().expect("its own");
-                let request = Arc::new(McpRequest::new(Caller::named(user), Payer::new(&limiter, user)));
+                let request = Arc::new(McpRequest::new(Caller::named(user), &limiter));
                 let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
                 let body = Full::new(Bytes::from(format!("data: {user}\nid: 1/{number}\n\n"))).boxed();
                 let events = lease.record((request, first, body), true, None).expect("recorded");
@@ -456,13 +461,13 @@ mod tests {
         let others = limiter.try_answer("a", SHARE - LONG).expect("room");
         for number in 0..3 {
             let lease = sessions.open("s", "a", None).ok().expect("its own");
-            let request = Arc::new(McpRequest::new(Caller::named("a"), Payer::new(&limiter, "a")));
+            let request = Arc::new(McpRequest::new(Caller::named("a"), &limiter));
             let text = request.charge("x".repeat(LONG - 1024)).expect("room");
             assert!(limiter.try_answer("a", LONG).is_err(), "the control: it takes the rest");
             let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
             let body = Full::new(Bytes::from(format!("data: {text}\nid: 1/{number}\n\n"))).boxed();
             let events = lease.record((request, first, body), true, None).expect("recorded");
-            assert_eq!(events.count().await, 2);
+            assert!(events.collect::<Vec<_>>().await.concat().len() > LONG - 1024, "both events");
         }
         drop(others);
         assert!(limiter.try_answer("a", SHARE).is_ok(), "all of it is free again");

@@ -8,10 +8,11 @@ use super::message::{self, ErrorReply, Received, id_of, message_of, refusal};
 use super::request::McpRequest;
 use super::results::ResultContent;
 use crate::base::lock;
+use crate::executor::Part;
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Caller, Service};
-use crate::transport::answers::{Payer, visible};
+use crate::transport::answers::visible;
 use crate::transport::patience::WriteTimeout;
 use rmcp::ServiceExt;
 use rmcp::model::{ClientNotification, ErrorCode, GetExtensions, JsonRpcMessage, RequestId};
@@ -72,7 +73,6 @@ where
         places: Arc::new(Semaphore::new(MAX_OPEN_REQUESTS)),
         closing: stop.child_token(),
         service: mcp.service.clone(),
-        payer: Payer::new(mcp.service.limiter(), &client.caller.user),
         client,
     });
     let closing = connection.closing.clone();
@@ -122,7 +122,6 @@ struct StdioConnection {
     places: Arc<Semaphore>,
     service: Arc<Service>,
     closing: CancellationToken,
-    payer: Payer,
     client: Client,
 }
 
@@ -204,7 +203,7 @@ impl StdioConnection {
                 let own = McpRequest {
                     label,
                     arguments: arguments.map(|text| (text, None)).into(),
-                    ..McpRequest::new(caller, self.payer.clone())
+                    ..McpRequest::new(caller, self.service.limiter())
                 };
                 let own = Arc::new(own);
                 request.request.extensions_mut().insert(own.clone());
@@ -247,13 +246,10 @@ impl StdioConnection {
         visible(message, &mut line)?;
         line.push(b'\n');
         let mut output = self.output.lock().await;
-        let parts = match content.as_ref().and_then(|content| Some((content, content.split(&line)?))) {
-            Some((content, (head, tail))) => vec![head, &content.text, tail],
-            None => vec![&*line],
-        };
+        let parts = content.and_then(|content| content.put_into(&line)).unwrap_or_else(|| vec![line.into()]);
         let written = async {
-            for part in parts.into_iter().flat_map(|part| part.chunks(PIECE)) {
-                output.write_all(part).await?;
+            for piece in parts.into_iter().flat_map(Part::pieces) {
+                output.write_all(&piece).await?;
             }
             output.flush().await
         };

@@ -7,7 +7,6 @@ use super::results;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
 use crate::service::{CallRequest, Service, Sink};
-use crate::transport::answers::Payer;
 use crate::transport::lists::Lists;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
@@ -47,7 +46,7 @@ impl Tasks {
         &self,
         host: (Arc<Service>, Arc<Lists<ToolList>>),
         (user, kept): (String, Permit),
-        (call, payer): (CallRequest, Payer),
+        call: CallRequest,
         closing: CancellationToken,
     ) -> Task {
         // It ends with its call, or with a question that is not answered in time; `Tasks` forgets it.
@@ -60,7 +59,7 @@ impl Tasks {
                 let _ends = ends;
                 tokio::select! {
                     biased;
-                    ended = run(host, call, &payer, &context) => ended,
+                    ended = run(host, call, &context) => ended,
                     () = context.cancelled() => Err(TaskExit::Cancelled),
                     () = closing.cancelled() => Err(TaskExit::Cancelled),
                 }
@@ -82,7 +81,6 @@ impl Tasks {
 async fn run(
     (service, lists): (Arc<Service>, Arc<Lists<ToolList>>),
     mut call: CallRequest,
-    payer: &Payer,
     context: &TaskContext,
 ) -> Result<CallToolResult, TaskExit> {
     let caller = service.who(&call.caller, call.label.as_deref());
@@ -93,7 +91,7 @@ async fn run(
             Some(questions) if report.error.is_none() => questions,
             _ => {
                 ToolList::find(&lists, &service, &caller).rename(&mut report);
-                return Ok(results::whole(report, payer).await);
+                return Ok(results::whole(report).await);
             }
         };
         call = again;

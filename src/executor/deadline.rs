@@ -1,9 +1,7 @@
 //! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half
 //! of the cores.
 
-use super::output;
 use crate::base::semaphore::FairSemaphore;
-use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +14,7 @@ static SEMAPHORE: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| {
 });
 
 #[derive(Clone, Debug)]
-pub(super) struct CallDeadline {
+pub struct CallDeadline {
     pub began: Instant,
     pub limit: Duration,
     pub principal: Arc<str>,
@@ -51,8 +49,9 @@ impl CallDeadline {
                 Err(_) => Err(Fault::new(Kind::InternalError, "This host is shutting down.").retryable()),
             },
             Err(_) => {
-                let limit_ms = crate::base::millis(self.limit);
-                Err(output::judge(Ending::TimedOut { limit_ms }, &[], &[]).err().unwrap_or_else(output::cancelled))
+                let limit_ms = self.limit.as_millis();
+                let late = Fault::new(Kind::TimeoutError, "Script execution timed out.");
+                Err(late.details(format!("The limit timeoutMs was {limit_ms} ms.")))
             }
         }
     }

@@ -1,0 +1,96 @@
+//! The guard: what a call starts with where tools write below what it reads. Its interpreter loads no code from there.
+//!
+//! It protects a tool from its neighbours, not the host from the tool, so it is not a layer. Python finds it by a virtual
+//! environment, so that children and worker processes have it, too; Node and Bun preload it.
+
+use super::binary::small_text;
+use crate::manifest::Language;
+use crate::policy::{Area, Program, Runtime, Shape};
+use std::path::{Path, PathBuf};
+
+/// What the guard adds to the set-up of a call.
+#[derive(Default)]
+pub struct Guard {
+    /// Files below `OWN_FOLDER`, and links.
+    pub files: Vec<(String, String)>,
+    pub links: Vec<(PathBuf, PathBuf)>,
+    /// The interpreter's name for itself, by which Python finds the virtual environment.
+    pub program: Option<PathBuf>,
+    pub arguments: Vec<&'static str>,
+}
+
+const NODE: &str = "--require=/.toolhost/guard.cjs";
+/// A file without an ending is text: Bun asks no plugin about it.
+const BUN: &str = "--preload=/.toolhost/guard.cjs --loader=:text";
+/// The programs of the virtual environment.
+const BIN: &str = "/.toolhost/python/bin";
+
+/// The interpreter that would be needed, if this one is too old: for audit events, `module.register`, or plugins that
+/// are preloaded in workers.
+pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
+    let oldest = match runtime.language {
+        Language::Python => [3, 8],
+        Language::Nodejs => [20, 6],
+        Language::Bun => [1, 2],
+        Language::Wasm => return None,
+    };
+    let version: Vec<u64> = runtime.version.split('.').map_while(|part| part.parse().ok()).collect();
+    let needed = || format!("{} {}.{} or later", runtime.language.name(), oldest[0], oldest[1]);
+    (version.as_slice() < oldest.as_slice()).then(needed)
+}
+
+pub fn guard(shape: &Shape) -> Guard {
+    let mut guard = Guard::default();
+    let Program::Path(program) = &shape.runtime.program else { return guard };
+    if shape.written.is_empty() {
+        return guard;
+    }
+    let written: Vec<String> = shape.written.iter().map(Area::as_regex).collect();
+    guard.file("written", written.join("|"));
+    guard.file("guard.cjs", include_str!("shims/guard.cjs"));
+    match shape.runtime.language {
+        Language::Python => guard.virtual_environment(program, &shape.runtime.version),
+        Language::Nodejs => guard.arguments.push(NODE),
+        Language::Bun => guard.arguments.extend(BUN.split(' ')),
+        Language::Wasm => {}
+    }
+    guard
+}
+
+impl Guard {
+    fn file(&mut self, name: &str, text: impl Into<String>) {
+        self.files.push((name.to_owned(), text.into()));
+    }
+
+    /// A virtual environment that leads to the interpreter's own packages, and to the programs beside it.
+    fn virtual_environment(&mut self, program: &Path, version: &str) {
+        let bin = program.parent().unwrap_or(program);
+        let prefix = bin.parent().unwrap_or(bin);
+        let own = small_text(&prefix.join("pyvenv.cfg"));
+        // Otherwise the packages are those of the interpreter at `home`.
+        self.file("python/prefix", own.as_ref().map_or("".into(), |_| prefix.to_string_lossy()));
+        let outer = format!("home = {}\ninclude-system-site-packages = true\n", bin.display());
+        self.file("python/pyvenv.cfg", own.unwrap_or(outer));
+        let minor: Vec<&str> = version.split('.').take(2).collect();
+        let packages = format!("python/lib/python{}/site-packages", minor.join("."));
+        self.file(&format!("{packages}/toolhost.pth"), "import toolhost_guard\n");
+        self.file(&format!("{packages}/toolhost_guard.py"), include_str!("shims/guard.py"));
+        self.links.push((BIN.into(), bin.to_owned()));
+        self.program = program.file_name().map(|name| Path::new(BIN).join(name));
+    }
+}
+
+/// Adds to the variables of a call what guards the interpreters that it starts.
+pub fn guard_children(shape: &Shape, lines: &mut Vec<String>) {
+    for (name, own) in
+        [("NODE_OPTIONS=", format!("{NODE} ")), ("BUN_OPTIONS=", format!("{BUN} ")), ("PATH=", format!("{BIN}:"))]
+    {
+        if shape.written.is_empty() {
+            continue;
+        }
+        match lines.iter_mut().find(|line| line.starts_with(name)) {
+            Some(line) => line.insert_str(name.len(), &own),
+            None => lines.push(name.to_owned() + &own),
+        }
+    }
+}

@@ -17,7 +17,7 @@ use crate::policy::{self, Built, Program, Runtime, Shape};
 use crate::service::audit;
 use jiff::Timestamp;
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -344,8 +344,8 @@ impl DenialContext<'_> {
     }
 }
 
-/// The lines that would request this host, with the risks of that; `None`: only the caller names it, or no policy can
-/// grant it.
+/// The lines that would request this host, with the risks of that; `None`: only the caller names it. A policy can grant
+/// any host.
 fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     use crate::base::address;
     let pattern = host::parse_pattern(target).ok()?;
@@ -365,9 +365,8 @@ fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
             _ => format!("{risks}{shown} is requested but not allowed: {allow}"),
         });
     }
-    let name = HostPattern { port: None, ..pattern.clone() }.to_string();
-    let request = RequestedAccess { hosts: vec![pattern], ..RequestedAccess::default() };
-    if about.only_caller_names(&name) || about.decisions.never_grants(about.tool, request) {
+    let name = HostPattern { port: None, ..pattern }.to_string();
+    if about.only_caller_names(&name) {
         return None;
     }
     let place = about.place("/securityContext/networkAccess/allowHosts");

@@ -24,10 +24,10 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
     let why = quote(&format!("{} asks for it", manifest.id));
     let body = [
         files(decision, &why),
-        hosts(manifest, decision, &why),
+        hosts(manifest, &why),
         limits(manifest),
         words(manifest, decision, &why),
-        service(manifest, decision, &why),
+        service(manifest, &why),
         packages(decision, &why),
     ];
     let body = body.concat();
@@ -127,17 +127,9 @@ fn files(decision: &Decision, why: &str) -> String {
     if text.is_empty() { text } else { format!("\n[files]\n{text}") }
 }
 
-/// Whether no policy can grant this request.
-fn is_never(decision: &Decision, what: RequestKind, asked: &str) -> bool {
-    decision.denied().any(|verdict| verdict.what == what && verdict.asked == asked && verdict.never())
-}
-
-fn hosts(manifest: &Manifest, decision: &Decision, why: &str) -> String {
+fn hosts(manifest: &Manifest, why: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for request in &manifest.requested.hosts {
-        if is_never(decision, RequestKind::Host, &request.to_string()) {
-            continue;
-        }
         let range = match request.host {
             Host::Address(address) => special(address).map(|_| IpNet::from(address)),
             _ => None,
@@ -187,11 +179,8 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     list("\n[capabilities]\n", "grant", &granted) + &list(about, "grant", &secrets)
 }
 
-fn service(manifest: &Manifest, decision: &Decision, why: &str) -> String {
+fn service(manifest: &Manifest, why: &str) -> String {
     let Some(service) = manifest.remote().and_then(|remote| remote.descriptor.as_ref()) else { return String::new() };
-    if is_never(decision, RequestKind::Service, &service.id) {
-        return String::new();
-    }
     let queues: Vec<String> = service.requests.iter().map(|queue| quote(queue)).collect();
     let (id, queues, response) = (quote(&service.id), queues.join(", "), quote(&service.response));
     let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's \

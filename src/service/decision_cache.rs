@@ -6,6 +6,7 @@ use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::CallDeadline;
 use crate::fault::Fault;
+use crate::manifest::RequestedAccess;
 use crate::packages::FileStamps;
 use crate::policy;
 use crate::registry::{self, Tool};
@@ -47,6 +48,14 @@ impl DecisionCache {
         let mounts = Mounts::current();
         let policies = Arc::new(snapshot.protect(&rules.policies));
         DecisionCache { snapshot, rules, policies, mounts, decided: Mutex::default() }
+    }
+
+    /// Whether no policy could give a tool this, if that were all that it requests.
+    pub fn never_grants(&self, tool: &Tool, request: RequestedAccess) -> bool {
+        let mut manifest = (*tool.manifest).clone();
+        manifest.requested = request;
+        let decision = policy::decide(&manifest, &tool.site, &self.policies, &self.rules.machine);
+        decision.denied().any(policy::Verdict::never)
     }
 
     /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.

@@ -34,11 +34,18 @@ impl CallDeadline {
         long: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Fault> {
-        if !long {
-            return Ok(work());
-        }
+        if long { self.run_apart(&SEMAPHORE, &self.principal, work).await } else { Ok(work()) }
+    }
+
+    /// Does the work on another thread, of which each key of the semaphore has some. The time limit ends only the wait.
+    pub async fn run_apart<T: Send + 'static>(
+        &self,
+        semaphore: &Arc<FairSemaphore>,
+        key: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Fault> {
         let apart = async {
-            let place = SEMAPHORE.enter(&self.principal).await;
+            let place = semaphore.enter(key).await;
             // The work keeps its slot until it is done, even if its call has stopped waiting.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };

@@ -131,7 +131,9 @@ impl Service {
         record.enters(Stage::Decide);
         let CallRequest { timeout_ms, explain, .. } = pending.request;
         let (decisions, rights, tool) = self.tool(&pending.request, record)?;
-        let mut deadline = CallDeadline::usual(&rights.principal, timeout_ms);
+        // Until policy is read, a call has at most the time that it or its manifest requests.
+        let requested = timeout_ms.into_iter().chain(tool.manifest.execution.timeout_ms).min();
+        let mut deadline = CallDeadline::usual(&rights.principal, requested);
         let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;

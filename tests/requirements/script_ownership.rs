@@ -55,7 +55,7 @@ fn good(playground: &Playground) {
 }
 
 /// (manifest, script, entry point): each names what belongs to the tool in `vic`.
-const NAMING: [(&str, &str, Option<&str>); 10] = [
+const NAMING: [(&str, &str, Option<&str>); 9] = [
     ("user_scripts/evil/a.tool.json", "vic/main.py", Some("os.system")),
     ("user_scripts/evil/b.tool.json", "vic/main.py", Some("read")),
     ("user_scripts/evil/c.tool.json", "vic/main.py", None),
@@ -67,8 +67,6 @@ const NAMING: [(&str, &str, Option<&str>); 10] = [
     ("tool-defs/x.tool.json", "vic/helper.py", Some("read")),
     ("tool-defs/vic/x.tool.json", "vic/main.py", None),
     ("user_scripts/x.tool.json", "vic/main.py", None),
-    // Another name of the same file.
-    ("user_scripts/evil/g.tool.json", "evil/link.py", Some("run")),
 ];
 
 #[test]
@@ -83,7 +81,6 @@ fn a_script_is_named_by_its_owner_alone() {
     for (number, (at, script, entry)) in NAMING.iter().enumerate() {
         define(&playground, at, &format!("evil:x{number}"), script, *entry, json!({}));
     }
-    fs::hard_link(base.join("vic/main.py"), base.join("evil/link.py")).unwrap();
     let checked = playground.cli(&["check"]);
     assert_ne!(checked.code, Some(0));
     let told = checked.text();
@@ -106,7 +103,6 @@ fn a_script_is_named_by_its_owner_alone() {
     assert!(told.contains("vic:own@1.0.0") && !told.contains("evil:x"), "{told}");
     // Broken, it blocks nothing either.
     NAMING.iter().for_each(|(at, ..)| fs::remove_file(playground.path(at)).unwrap());
-    fs::remove_file(base.join("evil/link.py")).unwrap();
     for text in [r#"{"handler": {"scriptPath": "vic/main.py"}}"#, "{"] {
         fs::write(base.join("evil/x.tool.json"), text).unwrap();
         good(&playground);
@@ -224,12 +220,10 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
     run("vic/main.py", json!(3), r#"ok {"n": 3}"#);
     run("vic/main.py", json!(4), WRONG);
     run("vic/main.py", json!("3"), WRONG);
-    // Another name of the same file; a copy is a file of its own.
+    // Ownership is by path: a copy, or another name of the same file, is a file of its own.
     put(&playground, "user_scripts/free/helper.py", HELPER);
     fs::hard_link(base.join("vic/main.py"), base.join("free/link.py")).unwrap();
-    run("free/link.py", json!(4), WRONG);
-    // It also answers to the grants of its tool, which hold nothing of this folder.
-    run("free/link.py", json!(3), "ScriptError: No module named 'helper'");
+    run("free/link.py", json!(4), r#"ok {"n": 4}"#);
     fs::remove_file(base.join("free/link.py")).unwrap();
     ["copy.py", "many.py"].iter().for_each(|copy| drop(put(&playground, base.join("free").join(copy), OWN)));
     run("free/copy.py", json!(4), r#"ok {"n": 4}"#);

@@ -88,13 +88,13 @@ fn the_line_that_would_ask_is_one_that_does() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let file = playground.path("granted/figures.csv");
     fs::write(&file, "1;2\n").unwrap();
-    let script = "import json, sys\nprint(json.dumps(open(json.load(sys.stdin)['file']).read()))\n";
     let shown = file.display().to_string();
+    let script = format!("import json\nprint(json.dumps(open({shown:?}).read()))\n");
     let call = |policy: &str, asks: Value| {
-        playground.tool("reads", "python", script, asks);
+        playground.tool("reads", "python", &script, asks);
         playground.policy("reads", "esc:reads", policy);
         playground.settle();
-        explained(&playground, "reads", &json!({"file": shown}).to_string())
+        explained(&playground, "reads", "{}")
     };
     let ended = call(&format!("{OWN}]\n"), json!({}));
     fits(&format!("ScriptError: Refused: read {shown} (view: not granted)."), &ended).unwrap();
@@ -241,11 +241,6 @@ fn no_grant_is_proposed_for_what_is_private_or_ours() {
             fs::write(folder.join(name), "x").unwrap();
         }
         playground.policy("asks", "esc:asks", &format!("{OWN}]\n"));
-        playground.tool("asks", "python", OPENS, json!({}));
-        playground.settle();
-        for (name, mode) in [("key", 0o600), ("closed", 0o700)] {
-            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
-        }
         let names = [
             "beside/key",
             "beside/closed/a.csv",
@@ -254,13 +249,46 @@ fn no_grant_is_proposed_for_what_is_private_or_ours() {
             "beside/open.csv",
         ];
         let files = names.map(|name| playground.path(name).display().to_string());
-        let told = observed(&explained(&playground, "asks", &json!({"files": files}).to_string()));
-        let asked = files.map(|file| {
-            let denial = told.iter().find(|denial| denial["target"] == file);
+        let script = OPENS.replace("json.load(sys.stdin)['files']", &json!(files).to_string());
+        playground.tool("asks", "python", &script, json!({}));
+        playground.tool("given", "python", OPENS, json!({}));
+        playground.policy("given", "esc:given", &format!("{OWN}]\n"));
+        playground.settle();
+        for (name, mode) in [("key", 0o600), ("closed", 0o700)] {
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let told = observed(&explained(&playground, "asks", "{}"));
+        let asked = files.each_ref().map(|file| {
+            let denial = told.iter().find(|denial| denial["target"] == *file);
             denial.unwrap_or_else(|| panic!("{who:?} {file}: {told:?}"))["ask"].is_string()
         });
         assert_eq!(asked, [false, false, false, false, true], "{who:?}: the last one is the control");
+        // Who calls a tool does not choose what its person is asked to grant.
+        let told = observed(&explained(&playground, "given", &json!({"files": files}).to_string()));
+        assert!(told.iter().any(|denial| denial["target"] == files[4]), "{who:?}: {told:?}");
+        assert!(told.iter().all(|denial| denial["ask"].is_null()), "{who:?}: {told:?}");
     }
+}
+
+/// A line that no policy could hold is not proposed, and what it risks stands before the others.
+#[test]
+fn what_is_proposed_is_judged_first() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let script = "import urllib.request\nfor path in ['/usr/share/made', '/srv/made']:\n    try:\n        \
+        open(path, 'w')\n    except OSError:\n        pass\n\
+        for host in ['http://169.254.169.254/x', 'http://example.com/x']:\n    try:\n        \
+        urllib.request.urlopen(host)\n    except OSError:\n        pass\nprint(1)\n";
+    playground.tool("writes", "python", script, json!({}));
+    playground.settle();
+    let told = observed(&explained(&playground, "writes", "{}"));
+    let ask = |target: &str| {
+        let denial = told.iter().find(|denial| denial["target"] == target);
+        denial.unwrap_or_else(|| panic!("{target}: {told:?}"))["ask"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(ask("/usr/share/made"), "");
+    assert!(ask("/srv/made").contains("fileAccess.allowWrite"), "the control: {told:?}");
+    assert!(ask("169.254.169.254").starts_with("high risk: "), "{told:?}");
+    assert!(ask("example.com").starts_with("to let the tool reach"), "the control: {told:?}");
 }
 
 #[test]

@@ -87,6 +87,35 @@ fn what_matches_is_published_as_the_folders_owner() {
     }
 }
 
+/// With an access list the group bits of a mode are its mask: as a mode alone they would open the file to its group.
+#[test]
+fn a_published_file_has_the_access_list_of_the_one_it_replaces() {
+    let lists = "import os, struct, sys\n\
+        name, entries = 'system.posix_acl_', [(1, 6, -1), (2, 4, 65534), (4, 0, -1), (16, 4, -1), (32, 0, -1)]\n\
+        listed = struct.pack('<I', 2) + b''.join(struct.pack('<HHi', *entry) for entry in entries)\n\
+        def read(path):\n    try:\n        return os.getxattr(path, name + 'access')\n    except OSError:\n        return b''\n\
+        if sys.argv[1] == 'set':\n    os.chmod('listed.csv', 0o640)\n    os.chmod('old.csv', 0o640)\n\
+        \x20   os.setxattr('listed.csv', name + 'access', listed)\n    os.setxattr('.', name + 'default', listed)\n\
+        print(read('listed.csv') == listed, read('old.csv') == b'', read('new.csv') == listed)";
+    let script =
+        "for name in ['listed', 'old', 'new']:\n    (out / (name + '.csv')).write_text('changed')\nprint('1')\n";
+    for playground in Who::both().map(playground) {
+        let out = tool(&playground, "listed", script, json!({}));
+        fs::write(out.join("listed.csv"), "old").unwrap();
+        playground.settle();
+        let run = |what: &str| {
+            let ran = Command::new("python3").args(["-c", lists, what]).current_dir(&out).output().unwrap();
+            String::from_utf8(ran.stdout).unwrap() + &String::from_utf8_lossy(&ran.stderr)
+        };
+        assert_eq!(run("set"), "True True False\n");
+        let mode = |name: &str| fs::metadata(out.join(name)).unwrap().mode() & 0o7777;
+        playground.expect("esc:listed", "{}", "ok 1");
+        assert_eq!(files(&out).values().map(String::as_str).collect::<Vec<_>>(), ["changed"; 3]);
+        assert_eq!([mode("listed.csv"), mode("old.csv"), mode("new.csv")], [0o640, 0o640, 0o640]);
+        assert_eq!(run("show"), "True True True\n");
+    }
+}
+
 /// What shells, editors and git obey is no result, whatever pattern asks for it.
 #[test]
 fn what_others_obey_is_not_published() {

@@ -16,5 +16,5 @@ mod types;
 pub use crate::base::problem::{At, Code, Problem, Severity};
 pub use document::{Body, Document};
 pub use file::{SCHEMA, read};
-pub use pattern::{Pattern, PatternShape};
+pub use pattern::{Pattern, PatternShape, parse as parse_pattern};
 pub use types::*;

@@ -43,7 +43,7 @@ pub struct BuildInfo {
     pub packages: Vec<Package>,
     /// Copies of packages inside others.
     pub vendored: Vec<Vendored>,
-    /// When each package (`name version`) was published, if a policy has a minimum age.
+    /// When each file (by digest) and each copy (`name version`) was published, if a policy has a minimum age.
     pub published: BTreeMap<String, String>,
     /// RFC 3339.
     pub made: String,

@@ -107,7 +107,7 @@ pub(super) fn unreachable(pattern: &HostPattern, ranges: &[IpNet]) -> Option<Str
 }
 
 /// The risks of reaching these hosts, a sentence each.
-pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
+pub fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
     let mut found = Vec::new();
     match &pattern.host {
         Host::Any => found.push("it is every public name: the tool can send what it reads to anybody".to_owned()),

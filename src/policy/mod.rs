@@ -47,7 +47,7 @@ pub use file::Selector;
 pub use file::{DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, ToolSelector, is_policy_file, parse, schema};
 pub use files::{FileRules, Rule};
 pub use grantable::Grantable;
-pub use hosts::range as host_range;
+pub use hosts::{range as host_range, risks as host_risks};
 pub use limits::{call_notes, confine, time_ms};
 pub use load::{PassedOver, Policies};
 pub use machine::{Machine, NamedRuntime, Need};

@@ -140,8 +140,8 @@ pub struct PackagesAllowed {
 
 pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
 
-/// The ages of packages in whole days, by name and version; a missing one is unknown.
-pub type Ages = BTreeMap<(String, String), u64>;
+/// The ages of packages in whole days; a missing one is unknown.
+pub type Ages = BTreeMap<Package, u64>;
 
 /// What every layer allows for one ecosystem.
 pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
@@ -243,7 +243,7 @@ pub fn refused(rules: &PackageRules, ecosystem: Ecosystem, packages: &[Package],
     let young = packages.iter().filter_map(|package| {
         let (least, ages) = (rules.min_age_days?, ages?);
         let shown = format!("{} {}", package.name, package.version);
-        match ages.get(&(package.name.clone(), package.version.clone())) {
+        match ages.get(package) {
             None => Some(format!("{shown}: its age is not known, and it must be at least {least} days old")),
             Some(days) if *days < u64::from(least) => {
                 Some(format!("{shown} is {days} days old, and must be at least {least}"))

@@ -29,7 +29,8 @@ pub use protocol::{Problem, ProblemKind, WallState};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;
 pub use sys::{
-    fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open, reset_sigchld, untaken_bytes,
+    ACCESS_LIST, copy_access_list, fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open,
+    reset_sigchld, untaken_bytes,
 };
 pub use walls::view::is_system;
 pub use walls::{cgroup, environment, identity, limits};

@@ -8,6 +8,11 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The attribute that holds a file's access control list.
+pub const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+/// The largest value of an extended attribute (xattr(7)).
+const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
+
 pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
@@ -31,6 +36,26 @@ pub fn close_range(first: u32, on_exec_only: bool) -> Result<(), Errno> {
     let flags: libc::c_uint = if on_exec_only { libc::CLOSE_RANGE_CLOEXEC as _ } else { 0 };
     // SAFETY: numbers only. Callers hold no owned descriptor in the range they close.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) }).map(drop)
+}
+
+/// Gives a file a list (`name`) of another as its access control list (acl(5)), or takes its own away where that one
+/// has none. `from` may be opened by `O_PATH`. Returns whether there is one.
+pub fn copy_access_list(from: BorrowedFd, name: &CStr, to: BorrowedFd) -> Result<bool, Errno> {
+    let from = CString::new(format!("/proc/self/fd/{}", from.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
+    let (mut list, to, own) = (vec![0u8; MAX_ATTRIBUTE_BYTES], to.as_raw_fd(), ACCESS_LIST.as_ptr());
+    // SAFETY: each text ends with a zero byte, and the buffer has the length that is given.
+    let length = unsafe { libc::getxattr(from.as_ptr(), name.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+    let (has_list, done) = match Errno::result(length) {
+        // SAFETY: as above; the kernel wrote that many bytes.
+        Ok(length) => (true, unsafe { libc::fsetxattr(to, own, list.as_ptr().cast(), length.unsigned_abs(), 0) }),
+        // SAFETY: as above.
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => (false, unsafe { libc::fremovexattr(to, own) }),
+        Err(errno) => return Err(errno),
+    };
+    match Errno::result(done) {
+        Err(errno) if has_list || !matches!(errno, Errno::ENODATA | Errno::EOPNOTSUPP) => Err(errno),
+        _ => Ok(has_list),
+    }
 }
 
 /// pidfd_open(2)

@@ -6,6 +6,7 @@ use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::CallDeadline;
 use crate::fault::Fault;
+use crate::manifest::RequestedAccess;
 use crate::packages::FileStamps;
 use crate::policy;
 use crate::registry::{self, Tool};
@@ -49,12 +50,21 @@ impl DecisionCache {
         DecisionCache { snapshot, rules, policies, mounts, decided: Mutex::default() }
     }
 
+    /// Whether no policy could give a tool this, if that were all that it requests.
+    pub fn never_grants(&self, tool: &Tool, request: RequestedAccess) -> bool {
+        let mut manifest = (*tool.manifest).clone();
+        manifest.requested = request;
+        let decision = policy::decide(&manifest, &tool.site, &self.policies, &self.rules.machine);
+        decision.denied().any(policy::Verdict::never)
+    }
+
     /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.
     pub fn decided(&self, tool: &Arc<Tool>) -> Arc<CachedDecision> {
         self.lookup(tool).unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
     }
 
-    /// Like `decided`, for a call: long files are read on another thread, so that other calls need not wait.
+    /// Like `decided`, for a call: what is not known yet is decided on another thread, within the call's time. Its files
+    /// can be long, and the folders that it names can lie on a file system that does not answer.
     pub async fn decided_for(
         self: &Arc<Self>,
         tool: &Arc<Tool>,
@@ -64,7 +74,7 @@ impl DecisionCache {
             return Ok(decided);
         }
         let (this, tool, stamps) = (Arc::clone(self), Arc::clone(tool), script_stamps(tool));
-        until.run(stamps.is_long(), move || this.decide_and_insert(&tool, stamps)).await
+        until.run(true, move || this.decide_and_insert(&tool, stamps)).await
     }
 
     fn lookup(&self, tool: &Arc<Tool>) -> Option<Arc<CachedDecision>> {

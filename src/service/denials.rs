@@ -8,12 +8,13 @@ use crate::egress::Traffic;
 use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
-use crate::manifest::ToolPaths;
 use crate::manifest::host::{self, HostPattern};
+use crate::manifest::{self, RequestedAccess, ToolPaths};
 use crate::policy::base_view::KERNEL;
 use crate::policy::{self, Narrower, Verdict};
 use crate::quantity::Limit;
 use crate::registry;
+use crate::service::decision_cache::DecisionCache;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,12 @@ const SOCKET: &str = "socket";
 pub(super) struct DenialContext<'a> {
     pub site: &'a ToolPaths,
     pub decision: &'a policy::Decision,
-    /// The script's own text and the arguments.
-    pub texts: String,
+    pub tool: &'a registry::Tool,
+    /// Judges what would be proposed.
+    pub decisions: &'a DecisionCache,
+    /// The script's own text, and the arguments.
+    pub script: String,
+    pub arguments: String,
     /// For a person who asks for an explanation: the files and folders of this host, for which no grant is proposed.
     pub own: Option<Vec<PathBuf>>,
 }
@@ -52,7 +57,7 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
     let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| denial_of(attempt, about)).collect();
     let mut hosts = Vec::new();
     if attempts.iter().any(|attempt| attempt.operation == Operation::Call && attempt.target == SOCKET) {
-        hosts.extend(hosts_in(&about.texts).map(|host| no_network(host, about)));
+        hosts.extend(hosts_in(&(about.script.clone() + &about.arguments)).map(|host| no_network(host, about)));
     }
     // What the script itself names comes first, then what its libraries look for, then system calls.
     attempted.sort_by_key(|denial| (denial.operation == verb(Operation::Call), !denial.named));
@@ -182,7 +187,10 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         rule: attempt.rule.clone(),
         narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
         ask: (!never).then(|| suggest_file_grant(path, what, decided, about)).flatten(),
-        named: path.file_name().is_some_and(|name| about.texts.contains(&*name.to_string_lossy())),
+        named: path
+            .file_name()
+            .map(|name| name.to_string_lossy())
+            .is_some_and(|name| [&about.script, &about.arguments].iter().any(|text| text.contains(&*name))),
         absent: about.own.is_some() && what == policy::RequestKind::Read && path.symlink_metadata().is_err(),
     }
 }
@@ -313,6 +321,12 @@ fn request_lines(denials: &[&Denial]) -> Option<String> {
 }
 
 impl DenialContext<'_> {
+    /// Whether only the caller names this: whoever calls a tool may not choose what its person is asked to grant.
+    fn only_caller_names(&self, name: &str) -> bool {
+        let holds = |text: &str| text.to_lowercase().contains(&name.to_lowercase());
+        holds(&self.arguments) && !holds(&self.script)
+    }
+
     /// The file of the policy that decided; else words for a policy to write.
     fn policy_file(&self) -> String {
         let id = self.decision.tool.split('@').next().unwrap_or_default();
@@ -330,32 +344,39 @@ impl DenialContext<'_> {
     }
 }
 
-/// The lines that would request this host.
+/// The lines that would request this host, with the risks of that; `None`: only the caller names it. A policy can grant
+/// any host.
 fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     use crate::base::address;
     let pattern = host::parse_pattern(target).ok()?;
     let shown = printable(&pattern.to_string());
     let range = match &pattern.host {
-        host::Host::Address(address) => address::special(*address).map(|_| ipnet::IpNet::from(*address).to_string()),
-        host::Host::Name(name) if name == "localhost" => Some("127.0.0.0/8".to_owned()),
+        host::Host::Address(address) => address::special(*address).map(|_| ipnet::IpNet::from(*address)),
+        host::Host::Name(name) if name == "localhost" => "127.0.0.0/8".parse().ok(),
         _ => None,
     };
+    let risks = policy::host_risks(&pattern, range.as_slice());
+    let risks: String = risks.iter().map(|risk| format!("high risk: {risk}; ")).collect();
     let ranges = range.map(|range| format!("ranges = [\"{range}\"], ")).unwrap_or_default();
     let allow = format!("[network] hosts = [{{ host = \"{shown}\", {ranges}why = \"…\" }}] in {}", about.policy_file());
     if let Some(verdict) = verdict_on(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
-            _ => format!("{shown} is requested but not allowed: {allow}"),
+            _ => format!("{risks}{shown} is requested but not allowed: {allow}"),
         });
+    }
+    let name = HostPattern { port: None, ..pattern }.to_string();
+    if about.only_caller_names(&name) {
+        return None;
     }
     let place = about.place("/securityContext/networkAccess/allowHosts");
     Some(format!(
-        "to let the tool reach {shown}: \"{shown}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
+        "{risks}to let the tool reach {shown}: \"{shown}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
     ))
 }
 
-/// The lines that would request this file. `None` for files that no policy can open, private files, this host's own
-/// files, and names that would need quotes or match more than one file.
+/// The lines that would request this file. `None` for files that no policy can open or only the caller names, private
+/// files, this host's own files, and names that would need quotes or match more than one file.
 fn suggest_file_grant(
     file: &Path,
     what: policy::RequestKind,
@@ -377,12 +398,24 @@ fn suggest_file_grant(
     let rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
     let (field, key) = if what == policy::RequestKind::Write { ("allowWrite", "write") } else { ("allowRead", "read") };
     let allow = format!("[files] {key} = [{{ path = \"{rule}\", why = \"…\" }}] in {}", about.policy_file());
-    if let Some(verdict) = decided {
-        let reason = verdict.reason.as_deref().unwrap_or_default();
-        return Some(match verdict.narrower {
-            Some(Narrower::Policy) => format!("{manifest} is requested but not allowed: {allow}"),
-            _ => format!("{manifest} is requested: {reason}"),
-        });
+    if let Some(verdict) = decided.filter(|verdict| verdict.narrower != Some(Narrower::Policy)) {
+        return Some(format!("{manifest} is requested: {}", verdict.reason.as_deref().unwrap_or_default()));
+    }
+    let pattern = manifest::parse_pattern(&manifest).ok()?;
+    let request = match what {
+        policy::RequestKind::Write => RequestedAccess { write: vec![pattern], ..RequestedAccess::default() },
+        _ => RequestedAccess { read: Some(vec![pattern]), ..RequestedAccess::default() },
+    };
+    if about.decisions.never_grants(about.tool, request) {
+        return None;
+    }
+    if decided.is_some() {
+        return Some(format!("{manifest} is requested but not allowed: {allow}"));
+    }
+    let folder = file.parent().filter(|_| own.is_none()).and_then(Path::to_str);
+    let by_caller = |name: &str| about.only_caller_names(name) && !about.script.contains(text);
+    if file.file_name().and_then(|name| name.to_str()).into_iter().chain(folder).any(by_caller) {
+        return None;
     }
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));
     Some(format!(

@@ -553,13 +553,20 @@ fn judge_outcome(
     let (decision, tool) = (&target.decided.decision, &target.found.tool);
     let traffic = lock(&record.traffic()).clone();
     // The text of the script that ran, to find names in it; empty if it cannot be read.
-    let texts =
-        target.site.script.as_deref().filter(|_| !outcome.attempts.is_empty()).map_or_else(String::new, |script| {
-            let text =
-                files::open(script, OFlag::O_NOFOLLOW).ok().and_then(|file| files::whole(file, MIB).ok().flatten());
-            String::from_utf8_lossy(&text.unwrap_or_default()).into_owned() + &record.shown_arguments()
-        });
-    let about = denials::DenialContext { site: &target.site, decision, texts, own };
+    let is_refused = !outcome.attempts.is_empty() || traffic.events.iter().any(|event| event.refused.is_some());
+    let text = target.site.script.as_deref().filter(|_| is_refused).and_then(|script| {
+        let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
+        files::whole(file, MIB).ok()?
+    });
+    let about = denials::DenialContext {
+        site: &target.site,
+        decision,
+        tool,
+        decisions: &target.found.decisions,
+        script: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
+        arguments: if is_refused { record.shown_arguments() } else { String::new() },
+        own,
+    };
     let reached = denials::limit_of(&outcome.ending);
     let set = reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.timeout_ms));
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));

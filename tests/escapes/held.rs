@@ -53,6 +53,24 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
     }
 }
 
+/// The launcher does not open what a tool only names: these cannot be read, and count as any file of /proc.
+#[test]
+fn a_named_file_of_proc_counts_unread() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json, os, sys, time\n\
+                      kept = [os.open('/proc/kmsg', os.O_PATH) for _ in range(json.load(sys.stdin)['n'])]\n\
+                      time.sleep(1.5)\nprint(len(kept))\n";
+        playground.tool("names", "python", script, json!({"limits": {"memoryBytes": 64 << 20}}));
+        playground.settle();
+        playground.expect("esc:names", r#"{"n": 8}"#, "ok 8");
+        let ended = playground.call("esc:names", r#"{"n": 60}"#);
+        // With a cgroup the kernel counts, and these hold nothing.
+        let expected = if ended.counted() == "sampled" { "ResourceLimitError: memoryBytes" } else { "ok 60" };
+        assert_eq!(ends(expected, &ended), Ok(()), "{who:?}");
+    }
+}
+
 #[test]
 fn waiters_on_a_granted_file_stay_where_they_are() {
     for who in Who::both() {

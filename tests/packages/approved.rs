@@ -70,6 +70,27 @@ fn the_deny_list_holds_for_whatever_is_installed() {
     }
 }
 
+/// An old version to which a file was added lately is as young as that file, and so is a copy of it.
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn an_age_is_that_of_the_youngest_file_that_is_used() {
+    let shop = IndexedHost::new(Who::ours());
+    shop.policy("default", "required", false, "min_age_days = 30\n");
+    for (name, wanted) in [
+        ("many", "ok 1"), // The controls: both files are old.
+        ("copies", "ok 1"),
+        ("late", "DependencyError: late 1.0 is 0 days old"),
+        ("hides", "DependencyError: late 1.0 is 0 days old"),
+    ] {
+        shop.python(name, &[&format!("{name}==1.0")], ONE);
+        shop.expect(name, wanted);
+    }
+    if has("nodejs", 1) {
+        shop.node("flat", "nodejs", &["flat@1.0.0"], "console.log(JSON.stringify(require('flat')))");
+        shop.expect("flat", "ok \"1.0.0\"");
+    }
+}
+
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn what_lies_in_the_tree_stands_in_the_lock() {

@@ -28,6 +28,7 @@ OPTIONS = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
 LOG = open(f"{FOLDER}/log.txt", "a", buffering=1)
 PLACE = f"{FOLDER}/marks"
 FILES, PACKUMENTS = {}, {}
+LATE = "late-1.0-py3-none-any.whl"
 
 # What a package tries from wherever its code runs: a list of what it could do.
 TRIES = f"""
@@ -185,6 +186,12 @@ def packages(port):
     wheel("elsewhere", "1.0", {"elsewhere/__init__.py": ""}, tag="py3-none-win_amd64")
     wheel("many", "1.0", {"many/__init__.py": "version = '1.0'\n"})
     wheel("many", "1.0", {"many/__init__.py": "version = '1.0'\n"}, tag="py3-none-win_amd64")
+    # Its newest file came much later than its oldest one, which is listed last.
+    wheel("late", "1.0", {"late/__init__.py": "version = '1.0'\n"})
+    wheel("late", "1.0", {"late/__init__.py": "version = '1.0'\n"}, tag="py3-none-win_amd64")
+    for name, copied in [("copies", "many"), ("hides", "late")]:
+        described = f"Metadata-Version: 2.1\nName: {copied}\nVersion: 1.0\n"
+        wheel(name, "1.0", {f"{name}/__init__.py": "", f"{name}/_vendor/{copied}-1.0.dist-info/METADATA": described})
     if "bomb" in OPTIONS.get("stock", []):
         wheel("bomb", "1.0", {"bomb/__init__.py": ""}, zeros=2100)
     if "crowd" in OPTIONS.get("stock", []):
@@ -280,7 +287,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         files += [(file[6:], content) for file, content in FILES.items() if base == "other" and file.startswith(f"other/{name}-")]
         prefix = f"/{base}/files/" if base else "/files/"
         listed = [{"filename": file, "url": prefix + file, "hashes": {"sha256": sha256(content)},
-                   "upload-time": "2024-01-01T00:00:00Z"} for file, content in files if not file.endswith(".tgz")]
+                   "upload-time": time.strftime("%Y-%m-%dT%H:%M:%SZ") if file == LATE else "2024-01-01T00:00:00Z"} for file, content in files if not file.endswith(".tgz")]
         if not listed:
             return self.send_error(404)
         body = {"meta": {"api-version": "1.1"}, "name": name, "files": listed}

@@ -190,7 +190,7 @@ fn what_is_denied_is_never_installed() {
         assert_eq!(!found.is_empty(), denied, "{deny} {name} {version}: {found:?}");
     }
     let aged = rules("", "min_age_days = 7");
-    let ages = |days: &[u64]| -> Ages { days.iter().map(|d| (("a".to_owned(), "1".to_owned()), *d)).collect() };
+    let ages = |days: &[u64]| -> Ages { days.iter().map(|d| (package("a", "1"), *d)).collect() };
     for (ages, word) in
         [(Some(ages(&[6])), "6 days old"), (Some(ages(&[7])), ""), (Some(ages(&[])), "not known"), (None, "")]
     {

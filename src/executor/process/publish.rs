@@ -4,14 +4,14 @@ use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::protocol::StagedFolder;
+use crate::sandbox::{self, protocol::StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 use std::ffi::{CStr, CString};
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -201,16 +201,31 @@ fn file(
     if policy::writable::leads_modules(text) {
         return Err("interpreters find modules by a file of that name".into());
     }
-    // Never writable by others, and open to no more than the file that it replaces.
-    files::as_owner(owner, || {
-        let before = match fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(old) => old.st_mode,
-            Err(Errno::ENOENT) => 0o644,
-            Err(errno) => return Err(errno.into()),
-        };
-        write(to, name, &source, size, stat.st_mode & 0o644 & before)
-    })?;
+    files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644))?;
     Ok(Some(size))
+}
+
+/// Gives a new file the access of the one that it replaces, or what its folder gives to new files: the access list, or
+/// none, and then the mode, whose group bits are the mask of a list. `mode`: at most these bits.
+fn inherit_access(file: &std::fs::File, to: &OwnedFd, name: &CStr, mut mode: u32) -> std::io::Result<()> {
+    let old = match open_at(to, name, OFlag::O_PATH) {
+        Ok(old) => Some(old),
+        Err(Errno::ENOENT) => None,
+        Err(errno) => return Err(errno.into()),
+    };
+    let (from, list) = old.as_ref().map_or((to, c"system.posix_acl_default"), |old| (old, sandbox::ACCESS_LIST));
+    if sandbox::copy_access_list(from.as_fd(), list, file.as_fd())? {
+        mode &= fstat(file)?.st_mode;
+    }
+    if let Some(old) = old {
+        let stat = fstat(&old)?;
+        mode &= stat.st_mode;
+        // Its group bits are for its own group: another gets what everybody has.
+        if fchown(file, None, Some(stat.st_gid.into())).is_err() {
+            mode &= !0o070 | (mode & 0o007) << 3;
+        }
+    }
+    Ok(fchmod(file, Mode::from_bits_truncate(mode))?)
 }
 
 /// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
@@ -258,10 +273,10 @@ fn write(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64, mode: u32
     let made = open_at(to, temporary.as_c_str(), OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
     let mut file = std::fs::File::from(made);
     let written = (|| {
+        inherit_access(&file, to, name, mode)?;
         if std::io::copy(&mut source.take(size), &mut file)? < size {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
         renameat(to, temporary.as_c_str(), to, name)?;
         Ok(())
     })();

@@ -134,11 +134,7 @@ impl Scripts {
         let Finished { mut captured, exited, mut staged, relay_is_fit } = finished;
         let kept = exited.recorder_lost.and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
         let mut logs = std::mem::take(&mut captured.logs);
-        if exited.killed == Some(Killed::Sessions) {
-            logs.push(format!(
-                "toolhost: more than {SESSIONS} sessions at a time (setsid), the most that a call may have here"
-            ));
-        }
+        logs.extend((exited.killed == Some(Killed::Sessions)).then(too_many_sessions));
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let printed = captured.output;
         let (last_lines, is_list, total) = (output::last_lines(&printed.rest), printed.is_list(), printed.total);
@@ -201,6 +197,10 @@ pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit
     let relay_ms = traffic.totals.cpu_ms;
     let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
     (cpu_ms + relay_ms, traffic.over.or(passed.then_some(Limit::CpuMs)))
+}
+
+fn too_many_sessions() -> String {
+    format!("toolhost: more than {SESSIONS} sessions at a time (setsid), the most that a call may have here")
 }
 
 /// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.

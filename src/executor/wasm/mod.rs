@@ -144,16 +144,16 @@ impl Wasm {
         };
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
-        let mut grants =
-            clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
+        let resolving = process::resolve(shape, true);
+        let mut grants = clock.prepare("the tool's grants are still being looked at", resolving).await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
         let wanted = WorkerKey::new(context, shape, grants, prepared.key);
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
-        let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
-        let log = Log::new(shape.limits.get(Limit::LogBytes), events);
+        let mut idle = self.idle.take(|kept| !staged && *kept == wanted);
         let (traffic, folder) = (&*context.traffic, &*shape.folder);
+        let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
         let mut sinks = CallSinks { log, out, denials: WorkerDenials::default(), traffic, folder };
         let (mut session, answered, started) = loop {
@@ -161,14 +161,13 @@ impl Wasm {
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let (from, grants) = (&self.launchers, wanted.grants.clone());
-                    let opening = Session::open(from, &context.principal, shape, grants, &prepared.code);
+                    let grants = wanted.grants.clone();
+                    let opening = Session::open(&self.launchers, &context.principal, shape, grants, &prepared.code);
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };
             context.opens(shape).await?;
-            let started = Instant::now();
-            let (live, left) = ((wanted.grants.mounts.as_slice(), before), clock.left());
+            let (started, left, live) = (Instant::now(), clock.left(), (wanted.grants.mounts.as_slice(), before));
             let calling = session.call(&input, per_call, left, &mut sinks);
             match session::count_writes(live, (&shape.limits, left), calling).await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
@@ -178,9 +177,9 @@ impl Wasm {
         };
         let is_reusable = session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
-        let printed = (sinks.out.finish(), sinks.log.finish());
         let limits = (per_call.timeout_ms, clock.reading(&context.deadline));
-        let mut outcome = conclude(answered, printed, (shape, traffic), limits).await?;
+        let mut outcome =
+            conclude(answered, (sinks.out.finish(), sinks.log.finish()), (shape, traffic), limits).await?;
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials { observed: sinks.denials.denials, not_observed: denials::not_observed(more) };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());

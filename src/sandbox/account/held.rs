@@ -9,19 +9,13 @@ use crate::sandbox::processes::{files_of, has_memory, lines};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 /// Kernel memory of an open file, bytes: struct file, its inode and name.
 const FILE: u64 = 1024;
-/// An open file of /proc with the buffer of its text, where that is short. The buffer grows to the longest record,
-/// which can hold the path of a mapped file or all locks of a file, and does not shrink.
-const TEXT: u64 = FILE + 8 * 1024;
-/// Open files of /proc beyond this number count as `LARGE_TEXT` each: their text can shrink between two looks while
-/// their buffers stay.
-const TEXTS: usize = 64;
-const LARGE_TEXT: u64 = 1024 * 1024;
+/// An open file of /proc with the buffer of its text, which grows to the longest record and does not shrink. It is
+/// judged by its name alone: to open it here would read, with the launcher's rights, what the tool may only name.
+const TEXT: u64 = 1024 * 1024;
 /// A pipe of sixteen pages; `seccomp` refuses larger ones.
 const PIPE: u64 = FILE + 64 * 1024;
 /// An entry of an epoll, and a lock.
@@ -99,7 +93,7 @@ impl DescriptorMemory {
 
     /// Bytes held by descriptors alone; counting stops beyond `room`.
     fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
-        let (mut bytes, mut counted, mut texts) = (0, BTreeSet::new(), 0);
+        let (mut bytes, mut counted) = (0, BTreeSet::new());
         for pid in pids {
             let folder = files_of(*pid).0;
             for name in names(*pid, &format!("{folder}/fd"))? {
@@ -111,10 +105,7 @@ impl DescriptorMemory {
                         if counted.insert(target) { size } else { 0 }
                     }
                     "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
-                    _ if target.starts_with("/proc/") => {
-                        texts += 1;
-                        if texts > TEXTS { LARGE_TEXT } else { text_of(&format!("{folder}/fd/{name}"), &target, room) }
-                    }
+                    _ if target.starts_with("/proc/") => TEXT,
                     _ => FILE,
                 };
                 if bytes > room {
@@ -124,18 +115,6 @@ impl DescriptorMemory {
         }
         Ok(bytes)
     }
-}
-
-/// What an open file of /proc may hold: twice its text, which is read no further than `room` allows.
-fn text_of(link: &str, target: &str, room: u64) -> u64 {
-    // These are read without a buffer that grows. Two have no end, and one takes the kernel long.
-    if ["/mem", "/pagemap", "/smaps_rollup"].iter().any(|end| target.ends_with(end)) {
-        return TEXT;
-    }
-    let opened = fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(link);
-    let Ok(file) = opened else { return TEXT };
-    let text = std::io::copy(&mut file.take(room / 2 + 1), &mut std::io::sink()).unwrap_or(0);
-    TEXT + 2 * text
 }
 
 /// The names in a /proc folder of this process; none while it is exiting, when the folder can no longer be read.

@@ -1,7 +1,7 @@
 //! Builds package environments: in the sandbox, under limits of their own, one build for all calls that need the same.
 //! A build continues when its callers leave.
 
-use super::installer::{Installer, LineSink, Need, program, unusable};
+use super::installer::{Installer, LineSink, Need, Published, program, unusable};
 use crate::base::files::{self, Lock};
 use crate::base::semaphore::FairSemaphore;
 use crate::base::single_flight::{NoResult, SingleFlight};
@@ -17,7 +17,7 @@ use crate::policy::{self, Built, Program, Runtime, Shape};
 use crate::service::audit;
 use jiff::Timestamp;
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// Installs at once, each for another tool; each may use all cores for a while. Installs with build steps have slots
 /// of their own. An install that takes longer than `LONG_BUILD` returns its slot and continues.
 const BUILDERS: usize = 2;
@@ -416,17 +416,12 @@ pub struct ResolvedLock {
 }
 
 /// Refuses packages that policy does not allow. `published`: when each was published, if that is known yet.
-pub(super) fn check_allowed(
-    need: &Need,
-    packages: &[Package],
-    published: Option<&BTreeMap<String, String>>,
-) -> Result<(), Fault> {
+pub(super) fn check_allowed(need: &Need, packages: &[Package], published: Option<&Published>) -> Result<(), Fault> {
     let now = Timestamp::now().as_second();
     let ages = published.map(|published| {
         let age = |package: &Package| {
-            let time: Timestamp = published.get(&format!("{} {}", package.name, package.version))?.parse().ok()?;
-            let days = u64::try_from((now - time.as_second()) / SECONDS_OF_A_DAY).ok()?;
-            Some(((package.name.clone(), package.version.clone()), days))
+            let days = (now - youngest(package, published)?.as_second()) / SECONDS_OF_A_DAY;
+            Some((package.clone(), u64::try_from(days).ok()?))
         };
         packages.iter().filter_map(age).collect()
     });
@@ -441,6 +436,14 @@ pub(super) fn check_allowed(
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))
+}
+
+/// When the youngest file that a package was taken from was published. `None`: of one of them that is not known.
+fn youngest(package: &Package, published: &Published) -> Option<Timestamp> {
+    let copy = [format!("{} {}", package.name, package.version)];
+    let keys = if package.hashes.is_empty() { &copy[..] } else { &package.hashes };
+    let times = keys.iter().filter_map(|key| published.get(key)).map(|time| time.parse().ok());
+    times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
 /// Refuses what was built if policy does not allow it: the packages, and the copies of others inside them.

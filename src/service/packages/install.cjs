@@ -73,13 +73,19 @@ function document(url) {
   });
 }
 
-/// When each version was published, as far as the index says.
+/// When each archive was published, by digest: the index dates a version, and says which archive that is. A copy inside
+/// another package has no digest, and goes by name and version.
 async function published() {
   const times = {};
-  for (const { name, version } of order.packages) {
+  for (const { name, version, hashes } of order.packages) {
     const known = await document(`${order.index.replace(/\/$/, "")}/${name.replace("/", "%2f")}`);
     const time = known && known.time && known.time[version];
-    if (typeof time === "string") times[`${name} ${version}`] = time;
+    const { integrity = "" } = ((known && known.versions && known.versions[version]) || {}).dist || {};
+    for (const key of hashes || [`${name} ${version}`]) {
+      const isDated = typeof time === "string" && (!hashes || integrity.split(/\s+/).includes(key));
+      if (isDated && time > (times[key] || "")) times[key] = time;
+      else if (hashes) times[key] = times[key] || "";
+    }
   }
   return times;
 }

@@ -148,8 +148,13 @@ def fetch(order):
     return {"published": published(order, into) if order["ages"] else {}}
 
 
+def note(times, key, time):
+    """The latest of several times; an empty one, of which nothing is known, stays only alone."""
+    times[key] = max(times.get(key, ""), time or "")
+
+
 def ages(order):
-    """When versions were published, as far as the index knows them."""
+    """When the youngest file of each version was published, as far as the index knows: a copy has the digest of none."""
     times = {}
     for package in order["packages"]:
         try:
@@ -157,21 +162,20 @@ def ages(order):
         except urllib.error.HTTPError:
             continue
         for file in files or []:
-            same = version_of(file.get("filename", ""), package["name"]) == package["version"]
-            if same and file.get("upload-time"):
-                times[package["name"] + " " + package["version"]] = file["upload-time"]
-    return {"published": times}
+            if version_of(file.get("filename", ""), package["name"]) == package["version"]:
+                note(times, package["name"] + " " + package["version"], file.get("upload-time"))
+    return {"published": {key: time for key, time in times.items() if time}}
 
 
 def published(order, into):
-    """When each fetched file was published, as far as the index says."""
-    fetched = {sha256(os.path.join(into, name)): name for name in os.listdir(into)}
-    times = {}
+    """When each fetched file was published, by digest; empty where the index does not say."""
+    times = {"sha256:" + sha256(os.path.join(into, name)): "" for name in os.listdir(into)}
     for package in order["packages"]:
         _, files = files_of(order, package["name"])
         for file in files or []:
-            if file.get("hashes", {}).get("sha256") in fetched and file.get("upload-time"):
-                times[package["name"] + " " + package["version"]] = file["upload-time"]
+            digest = "sha256:" + file.get("hashes", {}).get("sha256", "")
+            if digest in times and digest in package["hashes"]:
+                note(times, digest, file.get("upload-time"))
     return times
 
 

@@ -54,8 +54,9 @@ impl Need {
 
 /// Receives each line an installer prints.
 pub(super) type LineSink<'a> = &'a (dyn Fn(&str) + Sync);
-/// When packages were published (`name version`), RFC 3339.
-type Published = BTreeMap<String, String>;
+/// When files were published, by digest, and what is a copy inside of others, by `name version`: RFC 3339, or empty where
+/// a file is used and the index does not say.
+pub(super) type Published = BTreeMap<String, String>;
 
 pub(super) struct Installer<'a> {
     packages: &'a Packages,
@@ -79,7 +80,7 @@ impl<'a> Installer<'a> {
         Ok(Installer { packages, need, index, runtime, npm, work, report })
     }
 
-    /// Fetches what the lock names. Returns when each was published, if the rules need that and the index knows.
+    /// Fetches what the lock names. Returns when each file was published, if the rules need that and the index knows.
     pub async fn fetch(&self) -> Result<Published, Fault> {
         let ages = self.need.rules.min_age_days.is_some();
         let answer = self.run("fetch", ("ages", json!(ages))).await?;

@@ -275,8 +275,8 @@ impl Judge<'_> {
         let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if self.is_shared(request) && layer.narrower == Narrower::Policy {
             reason.push_str(
-                "; scripts of other tools lie in that folder, so only an absolute path opens it: give the \
-                             tool a folder of its own",
+                "; its manifest lies elsewhere, so only an absolute path opens that folder: put the manifest \
+                             beside its script",
             );
         }
         (layer.narrower, reason)

@@ -96,12 +96,9 @@ fn settle_id(
     if places.len() > 1 {
         let one_id = places.iter().map(|(_, id)| id).collect::<BTreeSet<_>>().len() == 1;
         let what = if one_id { "one id in two folders" } else { "ids that differ only in case" };
-        // What a program registers is the operator's own, like what a policy says.
-        let settles = |tool: &&Tool| {
-            let is_named = |all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest);
-            tool.source == IN_PROCESS || policies.is_some_and(is_named)
-        };
-        let settled: BTreeSet<_> = group.iter().filter(settles).map(place).collect();
+        let highest = group.iter().map(|tool| standing(tool, policies)).max();
+        let is_highest = |tool: &&Tool| Some(standing(tool, policies)) == highest;
+        let settled: BTreeSet<_> = group.iter().filter(is_highest).map(place).collect();
         let stays = |tool: &Tool| settled.len() == 1 && settled.contains(&place(tool));
         let (stay, go): (Vec<_>, Vec<_>) = group.into_iter().partition(stays);
         refuse(go, &stay, what, refused);
@@ -118,6 +115,31 @@ fn settle_id(
         } else {
             refuse(twins, &[], "one id and version twice", refused);
         }
+    }
+}
+
+/// Whose word a tool's place is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// Announced by somebody else.
+    Remote,
+    File,
+    /// A policy's `folders` hold its manifest.
+    Named,
+    /// Registered by the program itself.
+    Program,
+}
+
+fn standing(tool: &Tool, policies: Option<&policy::Policies>) -> Standing {
+    let is_named = |all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest);
+    if tool.source == IN_PROCESS {
+        Standing::Program
+    } else if tool.source != load::FILES {
+        Standing::Remote
+    } else if policies.is_some_and(is_named) {
+        Standing::Named
+    } else {
+        Standing::File
     }
 }
 

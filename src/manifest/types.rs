@@ -9,7 +9,7 @@ use crate::base::text;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a tool is run.
@@ -217,6 +217,22 @@ pub struct ToolPaths {
     pub script: Option<PathBuf>,
     /// The script's folder: relative patterns start here.
     pub folder: PathBuf,
+}
+
+impl ToolPaths {
+    /// Whether the tool sees its script and nothing else of the script's folder: its manifest lies neither with the
+    /// script or above it, nor in the folder of the same path beside the script base.
+    pub fn is_guest(&self) -> bool {
+        let (Some(script), Some(folder)) = (&self.script, self.manifest.parent()) else { return false };
+        !script.starts_with(folder) && !self.mirrors(folder, script)
+    }
+
+    /// Whether the path of `folder` in a base beside this one is that of the script's folder, or one above, in this base.
+    fn mirrors(&self, folder: &Path, script: &Path) -> bool {
+        let beside = folder.ancestors().find(|top| top.parent() == self.base.parent());
+        let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
+        same.is_some_and(|same| script.starts_with(self.base.join(same)))
+    }
 }
 
 /// Longest toolId, bytes.

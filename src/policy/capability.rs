@@ -186,7 +186,10 @@ pub(super) fn judge(
         let granted = granted(layers, "[capabilities] grant", word, |policy| {
             policy.capabilities.iter().find(|entry| entry.name == *word)
         });
-        verdicts.push(match (missing(machine, manifest, word), kind, granted) {
+        // What policy says comes before what this shell lacks.
+        let missing = missing(machine, manifest, word);
+        let missing = missing.filter(|_| granted.is_ok() || !matches!(kind, CapabilityKind::Env(_)));
+        verdicts.push(match (missing, kind, granted) {
             (Some(reason), ..) => {
                 // An unknown word is a manifest's mistake, no lack of this host: the registry reports it.
                 if kind != CapabilityKind::Unknown {

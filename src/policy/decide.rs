@@ -115,8 +115,7 @@ fn answer(subject: &Subject<'_>, layers: &[Layer<'_>], policies: &Policies, mach
     let Subject { manifest, site, runs, .. } = subject;
     let denials = HardDenials { site, owners: subject.owners, protected: &policies.protected, machine };
     let denial = |access, area: &Area| denials.reason(access, area);
-    let guest = policies.guests.contains(&site.manifest);
-    let files = Judge { site, guest, layers, denial: &denial };
+    let files = Judge { site, layers, denial: &denial };
     let mut verdicts = Vec::new();
     let it = &mut verdicts;
     let grants = files.files(manifest.requested.read.as_deref(), &manifest.requested.write, it);

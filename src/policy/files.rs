@@ -113,8 +113,6 @@ const WALLS: [&str; 2] = [wall::VIEW, wall::LANDLOCK];
 
 pub(super) struct Judge<'a> {
     pub site: &'a ToolPaths,
-    /// The script lies among other tools' scripts and the manifest does not: nothing relative to its folder is granted.
-    pub guest: bool,
     pub layers: &'a [Layer<'a>],
     /// Why no policy can grant an area.
     pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
@@ -147,7 +145,7 @@ impl Judge<'_> {
         let own = Area::Tree(self.site.folder.clone());
         let shared = self.site.folder == self.site.base;
         let mut answers = Vec::new();
-        if !self.guest && !shared {
+        if !self.site.is_guest() && !shared {
             let (mut verdict, grants) = self.area(Access::Read, "(default)", &own);
             if verdict.allowed {
                 return vec![(verdict, grants)];
@@ -260,7 +258,8 @@ impl Judge<'_> {
     /// Only a rule with an absolute path opens it, not a relative one ("its own folder").
     fn is_shared(&self, area: &Area) -> bool {
         let base = &self.site.base;
-        self.guest || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
+        self.site.is_guest()
+            || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
     }
 
     fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
@@ -276,8 +275,8 @@ impl Judge<'_> {
         let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if self.is_shared(request) && layer.narrower == Narrower::Policy {
             reason.push_str(
-                "; scripts of other tools lie in that folder, so only an absolute path opens it: give the \
-                             tool a folder of its own",
+                "; its manifest lies elsewhere, so only an absolute path opens that folder: put the manifest \
+                             beside its script",
             );
         }
         (layer.narrower, reason)

@@ -49,8 +49,6 @@ pub struct Policies {
     /// Files that no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
     pub(super) protected: Arc<Protected>,
-    /// Manifests whose scripts lie in folders of other tools: rules relative to such a folder grant them nothing.
-    pub(super) guests: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
     /// Faults of policies whose tools are known. Calls of those tools are refused.
     faults: Vec<FileProblem>,
@@ -195,6 +193,12 @@ impl Policies {
         (policy, passed_over)
     }
 
+    /// Whether a policy for this id says in its `folders` that the tool lies where this manifest does.
+    pub fn settles(&self, id: &str, manifest: &Path) -> bool {
+        let names = |policy: &Policy| policy.tools.iter().any(|named| named.selector.matches(id));
+        self.list.iter().any(|policy| !policy.folders.is_empty() && names(policy) && lies_in(manifest, &policy.folders))
+    }
+
     /// True if a policy for this tool names it by its exact id (`core:run-code` exists only then).
     pub fn names_exactly(&self, id: &str, manifest: &Path) -> bool {
         let names = |policy: &Policy| policy.tools.iter().any(|t| matches!(&t.selector, Selector::Exact(e) if e == id));
@@ -216,16 +220,6 @@ impl Policies {
     pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         let protected = Arc::make_mut(&mut self.protected);
         paths.into_iter().filter(|path| !path.as_os_str().is_empty()).for_each(|path| protected.add(path));
-    }
-
-    /// Sets the trees of code that tools share: no write tree holds one.
-    pub fn share(&mut self, trees: Arc<BTreeSet<PathBuf>>) {
-        Arc::make_mut(&mut self.protected).share(trees);
-    }
-
-    /// Sets the manifests that get their script and nothing else of its folder.
-    pub fn set_guests(&mut self, guests: Arc<BTreeSet<PathBuf>>) {
-        self.guests = guests;
     }
 
     /// Sets the folder of this host's records.

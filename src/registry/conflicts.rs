@@ -1,7 +1,8 @@
-//! Resolves conflicts between files: ids of tools and tool services, and requirements between tools. The order of
-//! files never decides, and no newcomer takes over what is loaded.
+//! Resolves conflicts between files: ids of tools and tool services, and requirements between tools. Neither the order
+//! nor the age of files decides.
 
 use super::load::{self, position};
+use super::reload::IN_PROCESS;
 use super::tool::{CORE, Described, Tool};
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, suggest, text};
@@ -61,7 +62,7 @@ pub(super) fn folded(id: &str) -> String {
 }
 
 /// The tools that get the ids that they claim, and those that do not.
-pub(super) fn settle_ids(candidates: Vec<Tool>, incumbents: &Incumbents) -> (Vec<Tool>, Vec<Refused>) {
+pub(super) fn settle_ids(candidates: Vec<Tool>, policies: Option<&policy::Policies>) -> (Vec<Tool>, Vec<Refused>) {
     let (mut kept, mut refused) = (Vec::new(), Vec::new());
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
@@ -77,20 +78,28 @@ pub(super) fn settle_ids(candidates: Vec<Tool>, incumbents: &Incumbents) -> (Vec
         }
     }
     for group in groups.into_values() {
-        settle_id(group, incumbents, &mut kept, &mut refused);
+        settle_id(group, policies, &mut kept, &mut refused);
     }
     (kept, refused)
 }
 
-/// Versions of one id live side by side in one folder, each version once. Build metadata does not make another version.
-fn settle_id(mut group: Vec<Tool>, incumbents: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+/// Versions of one id live side by side in one folder, each version once: the folder that a policy's `folders` names,
+/// if there are several. Build metadata does not make another version.
+fn settle_id(
+    mut group: Vec<Tool>,
+    policies: Option<&policy::Policies>,
+    kept: &mut Vec<Tool>,
+    refused: &mut Vec<Refused>,
+) {
     let place = |tool: &Tool| (tool.home(), tool.manifest.id.clone());
     let places: BTreeSet<_> = group.iter().map(place).collect();
     if places.len() > 1 {
         let one_id = places.iter().map(|(_, id)| id).collect::<BTreeSet<_>>().len() == 1;
         let what = if one_id { "one id in two folders" } else { "ids that differ only in case" };
-        let loaded: BTreeSet<_> = group.iter().filter(|tool| incumbents.has(tool)).map(place).collect();
-        let stays = |tool: &Tool| loaded.len() == 1 && loaded.contains(&place(tool));
+        let highest = group.iter().map(|tool| standing(tool, policies)).max();
+        let is_highest = |tool: &&Tool| Some(standing(tool, policies)) == highest;
+        let settled: BTreeSet<_> = group.iter().filter(is_highest).map(place).collect();
+        let stays = |tool: &Tool| settled.len() == 1 && settled.contains(&place(tool));
         let (stay, go): (Vec<_>, Vec<_>) = group.into_iter().partition(stays);
         refuse(go, &stay, what, refused);
         group = stay;
@@ -101,12 +110,36 @@ fn settle_id(mut group: Vec<Tool>, incumbents: &Incumbents, kept: &mut Vec<Tool>
         by_version.entry(version).or_default().push(tool);
     }
     for twins in by_version.into_values() {
-        let loaded = twins.iter().filter(|tool| incumbents.has(tool)).count();
-        let alone = twins.len() == 1;
-        let (stay, go): (Vec<_>, Vec<_>) =
-            twins.into_iter().partition(|tool| alone || loaded == 1 && incumbents.has(tool));
-        refuse(go, &stay, "one id and version twice", refused);
-        kept.extend(stay);
+        if twins.len() == 1 {
+            kept.extend(twins);
+        } else {
+            refuse(twins, &[], "one id and version twice", refused);
+        }
+    }
+}
+
+/// Whose word a tool's place is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// Announced by somebody else.
+    Remote,
+    File,
+    /// A policy's `folders` hold its manifest.
+    Named,
+    /// Registered by the program itself.
+    Program,
+}
+
+fn standing(tool: &Tool, policies: Option<&policy::Policies>) -> Standing {
+    let is_named = |all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest);
+    if tool.source == IN_PROCESS {
+        Standing::Program
+    } else if tool.source != load::FILES {
+        Standing::Remote
+    } else if policies.is_some_and(is_named) {
+        Standing::Named
+    } else {
+        Standing::File
     }
 }
 
@@ -121,7 +154,8 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
         (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
     };
     let claims: Vec<String> = go.iter().chain(stay).zip(&places).map(claim).collect();
-    let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
+    let end =
+        if stay.is_empty() { "all of them are disabled" } else { "the one in the folder that a policy names stays" };
     let message = format!("{what}: claimed by {}; {end}. Change one id or remove one file", claims.join(", "));
     refused.extend(go.into_iter().map(|tool| Refused::new(tool, Code::Conflict, message.clone())));
 }

@@ -25,6 +25,8 @@ const PARALLEL_FROM: usize = 64;
 pub(super) const BUILTIN: &str = "builtin";
 
 /// File name and text of every builtin manifest. A new one is one line here.
+/// The source of tools that are files.
+pub(super) const FILES: &str = "files";
 pub const BUILTIN_FILES: &[(&str, &str)] = &[
     ("execute-nodejs-script.tool.json", include_str!("../../tool-defs/core/execute-nodejs-script.tool.json")),
     ("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json")),
@@ -261,7 +263,7 @@ fn house_rule(flaw: &schema::Flaw) -> Problem {
 
 impl Source for DirectToolLoader {
     fn id(&self) -> &str {
-        "files"
+        FILES
     }
 
     fn discover(&self) -> Result<Discovery, String> {

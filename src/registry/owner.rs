@@ -8,12 +8,10 @@
 use super::conflicts::{Incumbents, Refused, written_by};
 use super::tool::{Claim, Tool};
 use crate::base::text;
-use crate::manifest::{Code, ToolPaths};
+use crate::manifest::Code;
 use crate::policy;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Where a manifest names its script.
 const POINTER: &str = "/handler/scriptPath";
@@ -78,31 +76,6 @@ impl Ownership {
         manifests
     }
 
-    /// The manifests of guests: tools that see only their script. Such a manifest lies neither with its script nor in
-    /// the folder of the same path in another base, and the script's folder holds scripts of other such tools.
-    pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s ToolPaths>) -> BTreeSet<PathBuf> {
-        // By folder: the folders of manifests elsewhere that own a script in it or below.
-        let mut from: HashMap<&Path, BTreeSet<&Path>> = HashMap::new();
-        for (script, manifests) in &self.named {
-            let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
-            if manifests.iter().all(|manifest| lies_with(manifest)) {
-                continue;
-            }
-            let base = script.ancestors().find(|folder| self.bases.contains(*folder)).unwrap_or(Path::new("/"));
-            let owners = self.owners(script, base).into_iter().filter(|owner| !lies_with(owner));
-            let owners: BTreeSet<&Path> = owners.filter_map(Path::parent).collect();
-            for folder in script.ancestors().skip(1).take_while(|folder| *folder != base) {
-                from.entry(folder).or_default().extend(&owners);
-            }
-        }
-        let guest = |site: &&ToolPaths| {
-            let (Some(script), Some(folder)) = (&site.script, site.manifest.parent()) else { return false };
-            let others = from.get(site.folder.as_path()).is_some_and(|from| from.iter().any(|other| *other != folder));
-            others && !script.starts_with(folder) && !mirrors(folder, script, &site.base)
-        };
-        sites.filter(guest).map(|site| site.manifest.clone()).collect()
-    }
-
     /// Does this manifest name the script, or may any script of that folder be its own?
     pub(super) fn names(&self, manifest: &Path, script: &Path) -> bool {
         self.naming(script).any(|naming| naming == manifest)
@@ -113,8 +86,8 @@ impl Ownership {
         names.into_iter().flatten().flatten().map(PathBuf::as_path)
     }
 
-    /// Takes out the tools that name a script which belongs to others, by its path or by a hard link.
-    pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>, incumbents: &Incumbents) -> Vec<Refused> {
+    /// Takes out the tools that name a script which belongs to others.
+    pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>) -> Vec<Refused> {
         let foreign = |tool: &Tool| {
             let script = tool.site.script.as_ref()?;
             let owners = self.owners(script, &tool.site.base);
@@ -128,20 +101,7 @@ impl Ownership {
                 foreign_refusal(tool, message)
             })
         };
-        let mut refused = take_out(tools, foreign);
-        let owner = linked_owners(tools, incumbents);
-        refused.extend(take_out(tools, |tool| {
-            let script = tool.site.script.as_ref()?;
-            let own = owner.get(&linked_file_id(script)?)?;
-            let is_own = own.script == tool.site.script || own.manifest.parent() == tool.site.manifest.parent();
-            (!is_own).then(|| {
-                let (script, manifest) = (text::path(script), text::path(&own.manifest));
-                let message =
-                    format!("{script} is a hard link of a script which belongs to {manifest}: copy the file instead");
-                foreign_refusal(tool, message)
-            })
-        }));
-        refused
+        take_out(tools, foreign)
     }
 }
 
@@ -154,39 +114,6 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
         stays
     });
     refused
-}
-
-/// By script with hard links: its owner. Of two tools the owner is the one that was loaded before, else the
-/// one with the older manifest: making a link disables no other tool.
-fn linked_owners(tools: &[Tool], incumbents: &Incumbents) -> BTreeMap<(u64, u64), ToolPaths> {
-    let born = |site: &ToolPaths| {
-        let facts = site.manifest.metadata();
-        facts.and_then(|facts| facts.created().or_else(|_| facts.modified())).unwrap_or_else(|_| SystemTime::now())
-    };
-    let mut first: BTreeMap<(u64, u64), (bool, SystemTime, &ToolPaths)> = BTreeMap::new();
-    for tool in tools {
-        if let Some(file) = tool.site.script.as_deref().and_then(linked_file_id) {
-            let claim = (!incumbents.has(tool), born(&tool.site), &tool.site);
-            let own = first.entry(file).or_insert(claim);
-            if (claim.0, claim.1) < (own.0, own.1) {
-                *own = claim;
-            }
-        }
-    }
-    first.into_iter().map(|(file, (.., site))| (file, site.clone())).collect()
-}
-
-/// Device and inode of a file that has several names.
-pub(super) fn linked_file_id(file: &Path) -> Option<(u64, u64)> {
-    let facts = file.symlink_metadata().ok().filter(|facts| facts.nlink() > 1)?;
-    Some((facts.dev(), facts.ino()))
-}
-
-/// Whether the path of `folder` in a base beside this one is that of the script's folder, or one above, in this base.
-fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
-    let beside = folder.ancestors().find(|top| top.parent() == base.parent());
-    let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
-    same.is_some_and(|same| script.starts_with(base.join(same)))
 }
 
 fn foreign_refusal(tool: &Tool, message: String) -> Refused {
@@ -241,17 +168,6 @@ pub(super) fn own_trees(
 
 fn writes(tool: &Tool) -> bool {
     !tool.manifest.requested.write.is_empty()
-}
-
-/// The trees that these tools are granted to read by `base:`.
-pub(super) fn base_trees<'t>(
-    tools: impl Iterator<Item = &'t Tool>,
-    policies: &policy::Policies,
-    machine: &policy::Machine,
-) -> BTreeSet<PathBuf> {
-    let readers = tools.filter(|tool| tool.manifest.requested.read.iter().flatten().any(|read| read.from_base));
-    let grants = readers.flat_map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine).grants);
-    grants.filter_map(|grant| grant.base_tree().map(PathBuf::from)).collect()
 }
 
 pub(super) fn writable_paths<'t>(

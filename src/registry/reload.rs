@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The id under which in-process tools are listed.
-const IN_PROCESS: &str = "in-process";
+pub(super) const IN_PROCESS: &str = "in-process";
 
 #[derive(Default)]
 pub struct Registry {
@@ -176,7 +176,7 @@ impl Registry {
             )));
         }
         let candidates = candidates(&state).0.into_iter().chain([tool.clone()]).collect();
-        let (_, refused) = conflicts::settle_ids(candidates, &Incumbents::new(self.current().tools()));
+        let (_, refused) = conflicts::settle_ids(candidates, None);
         if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
             return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
         }
@@ -204,20 +204,18 @@ impl Registry {
         // Tools that stay loaded, whatever others may write.
         let standing = if state.all_are_new { &Incumbents::default() } else { &incumbents };
         let (tools, described) = candidates(state);
-        let mut owned = own(state, tools, state.earlier.clone(), standing);
+        let mut owned = own(state, tools, state.earlier.clone());
         if let Some((policies, machine)) = &state.rules {
-            let mut policies = (**policies).clone();
-            policies.set_guests(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
-            policies.share(Arc::new(owner::base_trees(owned.tools.iter(), &policies, machine)));
-            let mut unloaded = owner::own_trees(&owned.tools, &policies, machine, standing);
+            let mut unloaded = owner::own_trees(&owned.tools, policies, machine, standing);
             if unloaded.places().next().is_some() {
                 // A running call may still write where its tool no longer may.
                 unloaded.merge(&state.earlier);
-                owned = own(state, candidates(state).0, unloaded, standing);
+                owned = own(state, candidates(state).0, unloaded);
             }
         }
         let Owned { tools, refused: foreign, ownership, files, unloaded } = owned;
-        let (mut tools, mut refused) = conflicts::settle_ids(tools, &incumbents);
+        let (mut tools, mut refused) =
+            conflicts::settle_ids(tools, state.rules.as_ref().map(|(policies, _)| &**policies));
         let (services, problems) =
             conflicts::settle_services(described, &unloaded, &previous.services, &mut tools, &mut refused);
         conflicts::settle_requires(&mut tools);
@@ -264,7 +262,7 @@ fn candidates(state: &State) -> (Vec<Tool>, Vec<Described>) {
 }
 
 /// Decides which of these tools own their scripts. No file below the trees of `unloaded` counts.
-fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths, standing: &Incumbents) -> Owned {
+fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths) -> Owned {
     // First: a file that a tool wrote must not even conflict with another tool.
     let mut refused = owner::withhold(&mut tools, &unloaded);
     // A manifest that a tool could write claims no script, not even to deny something.
@@ -277,7 +275,7 @@ fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths, sta
     let files = registered(state, &tools, &claims, &unloaded);
     let ownership = Ownership::new(&tools, &claims);
     // Before ids are settled: a manifest that names a script of others claims no id.
-    let mut foreign = ownership.refuse_foreign_scripts(&mut tools, standing);
+    let mut foreign = ownership.refuse_foreign_scripts(&mut tools);
     foreign.append(&mut refused);
     Owned { tools, refused: foreign, ownership, files, unloaded }
 }

@@ -54,14 +54,10 @@ pub struct Snapshot {
     pub written: policy::WritablePaths,
     /// Every manifest and script that is registered, loaded or not: no tool is given write access to one.
     pub files: Vec<PathBuf>,
-    /// Trees that tools read by `base:`.
-    pub(super) shared: Arc<BTreeSet<PathBuf>>,
     pub(super) ownership: Ownership,
     /// Folders that could not be listed completely, and manifests that could not be read; without those
     /// that a tool could write.
     pub(super) unlisted: BTreeSet<PathBuf>,
-    /// Manifests that get their script and nothing else of its folder.
-    pub(super) guests: Arc<BTreeSet<PathBuf>>,
     pub(super) by_manifest: HashMap<PathBuf, Arc<Tool>>,
 }
 
@@ -91,7 +87,6 @@ impl Snapshot {
         self.sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
         let files = all().map(|tool| (tool.site.manifest.clone(), tool.clone()));
         self.by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
-        self.guests = Arc::new(self.ownership.guests(self.by_manifest.values().map(|tool| &tool.site)));
         self
     }
 
@@ -135,14 +130,11 @@ impl Snapshot {
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();
         policies.protect(self.files.iter().cloned());
-        policies.share(Arc::clone(&self.shared));
-        policies.set_guests(Arc::clone(&self.guests));
         policies
     }
 
     /// By these policies, sets which code tools share, and adds where they may write now to where they could before.
     pub(super) fn apply_policies(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
-        self.shared = Arc::new(owner::base_trees(self.tools(), policies, machine));
         let mut written = owner::writable_paths(self.tools(), &self.protect(policies), machine);
         written.merge(&self.written);
         self.written = written;
@@ -151,17 +143,12 @@ impl Snapshot {
     /// The tools that bound a call of a script below this base. `Err`: a manifest that names the script and is not
     /// loaded, or a folder that could not be listed and may hold one: what it would deny is not known.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
-        let mut manifests = self.ownership.bounding_manifests(script, base);
+        let manifests = self.ownership.bounding_manifests(script, base);
         // Manifests elsewhere do not count if one that lies with the script names it.
         let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
         let settled = manifests.iter().any(|owner| lies_with(owner) && self.ownership.names(owner, script));
         if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
             return Err(folder.clone());
-        }
-        if let Some(file) = owner::linked_file_id(script) {
-            let sites = self.by_manifest.values().map(|tool| &tool.site);
-            let same = sites.filter(|site| site.script.as_deref().and_then(owner::linked_file_id) == Some(file));
-            manifests.extend(same.map(|site| site.manifest.as_path()));
         }
         let loaded = manifests.into_iter().filter_map(|path| match self.by_manifest.get(path) {
             Some(tool) => Some(Ok(tool.clone())),
@@ -170,11 +157,6 @@ impl Snapshot {
             None => Some(Err(path.to_path_buf())),
         });
         loaded.collect()
-    }
-
-    /// Whether this manifest gets its script and nothing else of the folder that it lies in.
-    pub fn is_guest(&self, manifest: &Path) -> bool {
-        self.guests.contains(manifest)
     }
 
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {

@@ -12,7 +12,7 @@ use std::path::Path;
 pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
-        let guest = snapshot.is_guest(&tool.site.manifest);
+        let guest = tool.site.is_guest();
         add(&mut decision, &tool.site, (language, false), guest, snapshot, machine);
     }
     decision
@@ -22,8 +22,7 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
 pub(super) fn decide_unlocked(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
-        let (version, guest) =
-            (decision.runtime.as_ref().map(|r| r.version.clone()), snapshot.is_guest(&tool.site.manifest));
+        let (version, guest) = (decision.runtime.as_ref().map(|r| r.version.clone()), tool.site.is_guest());
         if let Some(found) = find_beside(&tool.site, language, version.as_deref(), guest, true, snapshot) {
             decision.judge_requirements(found, None, machine);
         }

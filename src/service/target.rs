@@ -222,7 +222,7 @@ impl Service {
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
         let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
-        let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
+        let guest = owners.iter().any(|(_, own)| own.is_guest());
         let mut decision = with_packages(decision, target, guest, decisions.clone(), &deadline).await?;
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, timeout_ms);

@@ -51,12 +51,8 @@ fn what_is_protected_is_protected_at_every_path() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("victim", "python", "print(1)\n", json!({}));
         put(&playground, "user_scripts/free/a.csv", "1");
-        put(&playground, "user_scripts/lib/helper.py", "said = 1\n");
         put(&playground, "home/.config/x", "");
         put(&playground, "data/deep/a", "1");
-        let lib = playground.path("user_scripts/lib");
-        playground.allow("reader", "esc:reader", &["./**", &format!("{}/**", lib.display())], &[]);
-        playground.tool("reader", "python", "print(1)\n", files(&["self", "base:lib/**"], &[]));
         playground.tool("named", "python", "print(1)\n", json!({}));
         playground.policy("named", "esc:named", &secret(&playground.path("secret/secret.txt")));
         fs::create_dir(playground.path("alias")).unwrap();
@@ -74,7 +70,6 @@ fn what_is_protected_is_protected_at_every_path() {
             ("secret", "alias/**", USED),
             ("secret", "alias/secret.*", USED),
             ("state", "alias/*", USED),
-            ("user_scripts/lib", "alias/**", USED),
             (".", "alias/home/.config/**", "names start with a dot"),
             ("home", "alias/.bashrc", "names start with a dot"),
             ("/usr", "alias/**", "programs or settings"),

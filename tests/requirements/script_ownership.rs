@@ -55,7 +55,7 @@ fn good(playground: &Playground) {
 }
 
 /// (manifest, script, entry point): each names what belongs to the tool in `vic`.
-const NAMING: [(&str, &str, Option<&str>); 10] = [
+const NAMING: [(&str, &str, Option<&str>); 9] = [
     ("user_scripts/evil/a.tool.json", "vic/main.py", Some("os.system")),
     ("user_scripts/evil/b.tool.json", "vic/main.py", Some("read")),
     ("user_scripts/evil/c.tool.json", "vic/main.py", None),
@@ -67,8 +67,6 @@ const NAMING: [(&str, &str, Option<&str>); 10] = [
     ("tool-defs/x.tool.json", "vic/helper.py", Some("read")),
     ("tool-defs/vic/x.tool.json", "vic/main.py", None),
     ("user_scripts/x.tool.json", "vic/main.py", None),
-    // Another name of the same file.
-    ("user_scripts/evil/g.tool.json", "evil/link.py", Some("run")),
 ];
 
 #[test]
@@ -83,7 +81,6 @@ fn a_script_is_named_by_its_owner_alone() {
     for (number, (at, script, entry)) in NAMING.iter().enumerate() {
         define(&playground, at, &format!("evil:x{number}"), script, *entry, json!({}));
     }
-    fs::hard_link(base.join("vic/main.py"), base.join("evil/link.py")).unwrap();
     let checked = playground.cli(&["check"]);
     assert_ne!(checked.code, Some(0));
     let told = checked.text();
@@ -106,7 +103,6 @@ fn a_script_is_named_by_its_owner_alone() {
     assert!(told.contains("vic:own@1.0.0") && !told.contains("evil:x"), "{told}");
     // Broken, it blocks nothing either.
     NAMING.iter().for_each(|(at, ..)| fs::remove_file(playground.path(at)).unwrap());
-    fs::remove_file(base.join("evil/link.py")).unwrap();
     for text in [r#"{"handler": {"scriptPath": "vic/main.py"}}"#, "{"] {
         fs::write(base.join("evil/x.tool.json"), text).unwrap();
         good(&playground);
@@ -119,7 +115,8 @@ fn a_script_is_named_by_its_owner_alone() {
     fs::remove_file(owner).unwrap();
     let touch = json!({"command": format!("touch {}", playground.path("granted/ran").display())}).to_string();
     for (script, entry, input, wanted) in [
-        ("vic/helper.py", "read", &path, "ok \"99887766\\n\""),
+        // A manifest elsewhere gets the script alone.
+        ("vic/helper.py", "read", &path, "ScriptError: No such file or directory"),
         // And there, still nothing that the script only imports.
         ("vic/main.py", "os.system", &touch, "ScriptError: main.py has no function 'os.system'"),
         ("vic/main.py", "read", &path, "ScriptError: 'read' is not defined in main.py"),
@@ -224,19 +221,17 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
     run("vic/main.py", json!(3), r#"ok {"n": 3}"#);
     run("vic/main.py", json!(4), WRONG);
     run("vic/main.py", json!("3"), WRONG);
-    // Another name of the same file; a copy is a file of its own.
+    // Ownership is by path: a copy, or another name of the same file, is a file of its own.
     put(&playground, "user_scripts/free/helper.py", HELPER);
     fs::hard_link(base.join("vic/main.py"), base.join("free/link.py")).unwrap();
-    run("free/link.py", json!(4), WRONG);
-    // It also answers to the grants of its tool, which hold nothing of this folder.
-    run("free/link.py", json!(3), "ScriptError: No module named 'helper'");
+    run("free/link.py", json!(4), r#"ok {"n": 4}"#);
     fs::remove_file(base.join("free/link.py")).unwrap();
     ["copy.py", "many.py"].iter().for_each(|copy| drop(put(&playground, base.join("free").join(copy), OWN)));
     run("free/copy.py", json!(4), r#"ok {"n": 4}"#);
     // Two manifests that share a script in no tool's folder: both.
     for (id, most) in [("two:a", 5), ("two:b", 7)] {
         let more = parameter("n", json!({"type": "integer", "description": "d", "maximum": most}));
-        define(&playground, &format!("tool-defs/{most}.tool.json"), id, "free/copy.py", None, more);
+        define(&playground, &format!("tool-defs/free/{most}.tool.json"), id, "free/copy.py", None, more);
     }
     run("free/copy.py", json!(6), "ParameterValidationError: inputData must fit the parameters of two:a");
     run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
@@ -251,7 +246,7 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
         let more = json!({"securityContext": {"fileAccess": {"allowRead": reads}}});
         define(
             &playground,
-            &format!("tool-defs/many-{n}.tool.json"),
+            &format!("tool-defs/free/many-{n}.tool.json"),
             &format!("many:m{n}"),
             "free/many.py",
             None,
@@ -355,22 +350,23 @@ fn a_guest_in_a_folder_sees_its_script_only() {
         assert_eq!(wanted.contains(KEY), ended.out.to_string().contains(KEY), "{tool}: {ended:?}");
     };
     let path = json!({"path": env});
-    // The control: in a folder where no other manifest's script lies, wherever the manifest is.
+    // A manifest elsewhere sees the script alone, whoever else names a script of the folder.
     load(json!({}));
-    fits(r#"ok "99887766\n""#, "evil:load", &path);
+    fits("ScriptError: No such file or directory", "evil:load", &path);
+    // The control: a manifest that lies in the folder of the same path.
     define(&playground, "tool-defs/fin/fin.tool.json", "fin:report", "fin/main.py", Some("report"), json!({}));
     define(&playground, "tool-defs/evil/a.tool.json", "evil:shell", "fin/main.py", Some("_shell"), json!({}));
     fits(r#"ok "99887766\n""#, "fin:report", &json!({}));
     fits("ScriptError: No such file or directory", "evil:load", &path);
     fits("ok", "evil:shell", &json!({"cmd": "echo runs"}));
     fits("ok", "evil:shell", &json!({"cmd": format!("cat {} 2>&1", env.display())}));
-    says(&playground, &["audit", "evil:shell", "--all"], &["scripts of other tools lie in that folder"]);
+    says(&playground, &["audit", "evil:shell", "--all"], &["its manifest lies elsewhere"]);
     let told = playground.cli(&["audit", "--who-can", &format!("read:{}", env.display())]).text();
     assert!(told.contains("fin:report@1.0.0") && !told.contains("evil:"), "{told}");
     // It cannot ask for more either.
     for read in ["./**", ".env", "*.py"] {
         load(json!({"securityContext": {"fileAccess": {"allowRead": [read]}}}));
-        fits("SecurityError: scripts of other tools lie in", "evil:load", &path);
+        fits("SecurityError: its manifest lies elsewhere", "evil:load", &path);
     }
     // Nor while the other manifest is broken.
     load(json!({}));

@@ -47,7 +47,8 @@ fn never_leads_out(who: Who, what: &str, name: &str) {
     put(&playground, outside.join("data/text.txt"), &secret);
     put(&playground, outside.join("main.py"), format!("print('{{\"said\": \"{secret}\"}}')\n"));
     // The manifest is not part of what is swapped.
-    fs::rename(folder.join("req-swap.tool.json"), playground.path("tool-defs/swap.tool.json")).unwrap();
+    fs::create_dir_all(playground.path("tool-defs/swap")).unwrap();
+    fs::rename(folder.join("req-swap.tool.json"), playground.path("tool-defs/swap/swap.tool.json")).unwrap();
     playground.without_breaker();
     playground.settle();
     let (place, outside) = if name.is_empty() { (folder, outside) } else { (folder.join(name), outside.join(name)) };

@@ -126,8 +126,9 @@ impl Powers {
         Ok(powers)
     }
 
+    /// Whether policy lets it run. What this machine lacks now is not asked.
     fn runs(&self) -> bool {
-        self.refused.is_none()
+        self.refused.as_ref().is_none_or(|fault| fault["type"] == "CapabilityError")
     }
 
     fn callers(&self) -> Vec<CallerGrant> {

@@ -5,6 +5,7 @@
 use crate::base::address::special;
 use crate::base::place::Mounts;
 use crate::base::text::printable;
+use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
 use crate::policy::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
@@ -86,14 +87,20 @@ fn package(target: &str) -> Result<Question, String> {
 
 /// `bases`: the folders scripts are found under; a builtin tool can run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
-    let runnable = decisions.iter().filter(|decision| decision.refused().is_none());
-    runnable.flat_map(|decision| about(decision, question, bases)).collect()
+    let granted = decisions.iter().filter(|decision| decision.refused().is_none_or(is_unavailable));
+    granted.flat_map(|decision| about(decision, question, bases)).collect()
+}
+
+/// Whether only this machine, as it is now, lacks something for the tool.
+fn is_unavailable(fault: &Fault) -> bool {
+    fault.kind == Kind::CapabilityError
 }
 
 /// The answers for one tool: how much of what was asked about it has, by which grant and rule, and why.
 fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
+    let here = if decision.refused().is_some() { ", but it is unavailable here now" } else { "" };
     let answer = |how: &str, grant: String, rule: &str, why: &str| {
-        let (tool, how, rule, why) = (decision.tool.clone(), how.to_owned(), rule.to_owned(), why.to_owned());
+        let (tool, how, rule, why) = (decision.tool.clone(), format!("{how}{here}"), rule.to_owned(), why.to_owned());
         ToolAccess { tool, how, grant, rule, why }
     };
     match question {

@@ -108,7 +108,7 @@ impl HardDenials<'_> {
         Some(format!("programs obey the files of a home whose names start with a dot ({home}/.config …)"))
     }
 
-    /// No write tree may hold files registered with this host, files of the host, or what tools read by `base:`.
+    /// No write tree may hold files registered with this host or files of the host.
     fn files_in_use(&self, request: &Area, placed: &PlacedArea, mounts: &Mounts) -> Option<String> {
         let owners = self.owners.iter().map(|(_, other)| &other.manifest);
         let mut own = owners.chain([&self.site.manifest]).chain(&self.site.script);
@@ -117,11 +117,9 @@ impl HardDenials<'_> {
             is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
         };
         let (_, protected) = self.protected.places.get(|mounts| self.protected.places(mounts));
-        let shared = || protected.shared.find(placed, |tree| mounts.holds(request.folder(), tree));
         let records = self.protected.records.as_ref().filter(|_| !matches!(request, Area::Tree(_)));
         let records = || records.filter(|folder| &*mounts.place(folder) == placed.0.folder());
-        let path = protected.files.find(placed, |_| true).or_else(|| own.find(is_written));
-        let path = path.or_else(shared).or_else(records)?;
+        let path = protected.find(placed, |_| true).or_else(|| own.find(is_written)).or_else(records)?;
         let what = match path {
             path if Some(path) == self.site.script.as_ref() => "the tool's own script",
             path if *path == self.site.manifest => "the tool's own manifest",
@@ -188,33 +186,20 @@ impl MachinePlaces {
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     paths: BTreeSet<PathBuf>,
-    /// Trees that manifests read by `base:`, as far as policy grants them.
-    pub shared: Arc<BTreeSet<PathBuf>>,
     /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
     pub records: Option<PathBuf>,
-    places: Placed<ProtectedPlaces>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct ProtectedPlaces {
-    files: PlaceIndex<PathBuf>,
-    shared: PlaceIndex<PathBuf>,
+    places: Placed<PlaceIndex<PathBuf>>,
 }
 
 impl Protected {
     pub fn add(&mut self, path: PathBuf) {
-        self.places.update(|mounts, places| places.files.insert(&path, path.clone(), mounts));
+        self.places.update(|mounts, places| places.insert(&path, path.clone(), mounts));
         self.paths.insert(path);
     }
 
-    pub fn share(&mut self, trees: Arc<BTreeSet<PathBuf>>) {
-        (self.shared, self.places) = (trees, Placed::default());
-    }
-
-    fn places(&self, mounts: &Mounts) -> ProtectedPlaces {
-        let mut places = ProtectedPlaces::default();
-        self.paths.iter().for_each(|path| places.files.insert(path, path.clone(), mounts));
-        self.shared.iter().for_each(|path| places.shared.insert(path, path.clone(), mounts));
+    fn places(&self, mounts: &Mounts) -> PlaceIndex<PathBuf> {
+        let mut places = PlaceIndex::default();
+        self.paths.iter().for_each(|path| places.insert(path, path.clone(), mounts));
         places
     }
 }

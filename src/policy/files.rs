@@ -275,8 +275,8 @@ impl Judge<'_> {
         let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if self.is_shared(request) && layer.narrower == Narrower::Policy {
             reason.push_str(
-                "; its manifest lies elsewhere, so only an absolute path opens that folder: put the manifest \
-                             beside its script",
+                "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base folder), so only an \
+                 absolute path opens it: give the tool a folder of its own",
             );
         }
         (layer.narrower, reason)

@@ -179,8 +179,8 @@ fn the_files_of_others_say_nothing_of_a_script() {
     ["flat", "deep", "guest", "second", "mixed"].iter().for_each(|name| runs(&playground, name));
     fs::write(playground.path("user_scripts/top/below/requirements.txt"), "six\n").unwrap();
     unavailable(&playground, "deep", "CapabilityError: its python packages");
-    // Control: alone in the folder it is no guest, and the file is its own.
-    fs::remove_dir_all(playground.path("tool-defs/second")).unwrap();
+    // Control: where its manifest lies in the folder of the same path it is no guest, and the file is its own.
+    fs::rename(playground.path("tool-defs/guest"), playground.path("tool-defs/shared")).unwrap();
     unavailable(&playground, "guest", "CapabilityError: its python packages");
     // A script that a builtin tool runs answers to its own policy and to the builtin tool's.
     put(&playground, "both", "python", &[("requirements.txt", "six\n")], Some(PYTHON));

@@ -115,13 +115,12 @@ fn a_script_is_named_by_its_owner_alone() {
     fs::remove_file(owner).unwrap();
     let touch = json!({"command": format!("touch {}", playground.path("granted/ran").display())}).to_string();
     for (script, entry, input, wanted) in [
-        // A manifest elsewhere gets the script alone.
-        ("vic/helper.py", "read", &path, "ScriptError: No such file or directory"),
+        ("vic/helper.py", "read", &path, "ok \"99887766\\n\""),
         // And there, still nothing that the script only imports.
         ("vic/main.py", "os.system", &touch, "ScriptError: main.py has no function 'os.system'"),
         ("vic/main.py", "read", &path, "ScriptError: 'read' is not defined in main.py"),
     ] {
-        define(&playground, "tool-defs/x.tool.json", "evil:x", script, Some(entry), json!({}));
+        define(&playground, "tool-defs/vic/x.tool.json", "evil:x", script, Some(entry), json!({}));
         playground.expect("evil:x", input, wanted);
     }
 }

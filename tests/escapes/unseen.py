@@ -38,11 +38,11 @@ def texts():
     ends(n)
 
 
-def records():
+def records(depth=900):
     """Open texts of /proc that hold a path of hundreds of KiB."""
     import mmap
     os.chdir("/tmp")
-    for _ in range(900):
+    for _ in range(depth):
         os.mkdir("\n" * 250)
         os.chdir("\n" * 250)
     f = os.open("f", os.O_RDWR | os.O_CREAT)
@@ -55,6 +55,11 @@ def records():
             pass
     time.sleep(1.5)
     ends(len(kept))
+
+
+def deep():
+    """The same, with a path of some MiB."""
+    records(4000)
 
 
 def full_pair():

@@ -16,6 +16,9 @@ const FILE: u64 = 1024;
 /// An open file of /proc with the buffer of its text, which grows to the longest record and does not shrink. It is
 /// judged by its name alone: to open it here would read, with the launcher's rights, what the tool may only name.
 const TEXT: u64 = 1024 * 1024;
+/// What a folder of scratch can add to a record, which may hold a path through all of them: a name of 255 bytes, each
+/// written as four, in a buffer of twice the length.
+const NAME_IN_TEXT: u64 = 2 * 4 * 256;
 /// A pipe of sixteen pages; `seccomp` refuses larger ones.
 const PIPE: u64 = FILE + 64 * 1024;
 /// An entry of an epoll, and a lock.
@@ -52,14 +55,14 @@ impl Default for DescriptorMemory {
 }
 
 impl DescriptorMemory {
-    /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. New descriptors since
-    /// the last look count as sockets; if the sum exceeds `room`, all are looked at.
-    pub fn bytes(&mut self, pids: &[u32], cpu_ms: u64, room: u64) -> Result<u64, Errno> {
+    /// Bytes held by descriptors and locks of these processes, which have made `files` in scratch and used `cpu_ms` so
+    /// far. New descriptors since the last look count as sockets; if the sum exceeds `room`, all are looked at.
+    pub fn bytes(&mut self, pids: &[u32], files: u64, cpu_ms: u64, room: u64) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
         let more = |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
         if Instant::now() >= self.due || self.descriptors.saturating_add(more(self)) > room {
             let began = Instant::now();
-            (self.descriptors, self.count) = (self.look(pids, room)?, count);
+            (self.descriptors, self.count) = (self.look(pids, files, room)?, count);
             self.due = Instant::now() + MAX_PAUSE.min(began.elapsed() * PART);
         }
         let sum = self.descriptors.saturating_add(more(self));
@@ -92,8 +95,10 @@ impl DescriptorMemory {
     }
 
     /// Bytes held by descriptors alone; counting stops beyond `room`.
-    fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
+    fn look(&self, pids: &[u32], files: u64, room: u64) -> Result<u64, Errno> {
         let (mut bytes, mut counted) = (0, BTreeSet::new());
+        // The longest record is that of a path, or of all locks of a file.
+        let text = TEXT.max(files * NAME_IN_TEXT).max(self.locks);
         for pid in pids {
             let folder = files_of(*pid).0;
             for name in names(*pid, &format!("{folder}/fd"))? {
@@ -105,7 +110,7 @@ impl DescriptorMemory {
                         if counted.insert(target) { size } else { 0 }
                     }
                     "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
-                    _ if target.starts_with("/proc/") => TEXT,
+                    _ if target.starts_with("/proc/") => text,
                     _ => FILE,
                 };
                 if bytes > room {

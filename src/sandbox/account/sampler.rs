@@ -7,6 +7,7 @@
 
 use crate::sandbox::held::DescriptorMemory;
 use crate::sandbox::processes::{self, Memory, ProcessKey, ProcessSnapshot, signal_all};
+use crate::sandbox::scratch::Usage;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -66,9 +67,9 @@ struct Mappings {
 
 impl Sampler {
     /// Takes one sample. `must_end`: the call must end now, so exact counting can stop.
-    pub fn look(&mut self, scratch_bytes: u64, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
+    pub fn look(&mut self, scratch: Usage, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
-        let (mut sum, mut addresses) = (Memory { own: scratch_bytes, ..Memory::default() }, 0);
+        let (mut sum, mut addresses) = (Memory { own: scratch.bytes, ..Memory::default() }, 0);
         for ((pid, _), process) in &self.seen.processes {
             let memory = processes::resident(*pid)?;
             sum.pages += memory.pages;
@@ -77,7 +78,8 @@ impl Sampler {
             self.files = self.files.max(memory.files);
         }
         // The room does not subtract pages: their quick sum may be far too high.
-        sum.own += self.descriptors.bytes(&self.seen.of_the_tool(), cpu_ms, limit.saturating_sub(sum.own))?;
+        sum.own +=
+            self.descriptors.bytes(&self.seen.of_the_tool(), scratch.files, cpu_ms, limit.saturating_sub(sum.own))?;
         // One mapping for each page of the addresses is more than there can be.
         let each = AREA + LINK * self.seen.processes.len() as u64;
         if addresses.saturating_mul(each) > limit.saturating_sub(sum.own + sum.pages) {

@@ -439,7 +439,7 @@ impl Launcher<'_> {
             }
             None => {
                 let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.has_message();
-                let look = shown(sampler.look(scratch.fill()?.0, allowed, must_end))?;
+                let look = shown(sampler.look(scratch.usage()?, allowed, must_end))?;
                 look.map_or((true, 0, 0), |look| (look.bytes > allowed, look.cpu_ms, look.sessions))
             }
         };
@@ -471,7 +471,7 @@ impl Launcher<'_> {
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
         let waited = sys::wait4(pid, true).map_err(io("wait4(2)"))?.unwrap_or_default();
-        let scratch_full = scratch.fill()?.1;
+        let scratch_full = scratch.usage()?.is_full;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
             status: crate::sandbox::init::wait_status(status).unwrap_or(waited.status),

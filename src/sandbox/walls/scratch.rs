@@ -48,6 +48,16 @@ fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
     }
 }
 
+/// How much of scratch is in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// The kernel's memory for each file included.
+    pub bytes: u64,
+    pub files: u64,
+    /// No byte or no file is left.
+    pub is_full: bool,
+}
+
 fn open_path(path: &Path) -> Result<OwnedFd, Problem> {
     files::handle(path).map_err(problem(format!("opening {}", path.display())))
 }
@@ -226,12 +236,11 @@ impl Scratch {
         self.own(&path)
     }
 
-    /// Bytes in use, the kernel's memory for each file included, and whether no byte or no file is left.
-    pub fn fill(&self) -> Result<(u64, bool), Problem> {
+    pub fn usage(&self) -> Result<Usage, Problem> {
         let stat = fstatvfs(&self.root).map_err(problem("looking at scratch"))?;
         let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();
-        let files = stat.files().saturating_sub(stat.files_free()) * INODE;
-        Ok((used + files, stat.blocks_free() == 0 || stat.files_free() == 0))
+        let files = stat.files().saturating_sub(stat.files_free());
+        Ok(Usage { bytes: used + files * INODE, files, is_full: stat.blocks_free() == 0 || stat.files_free() == 0 })
     }
 
     /// Descriptors of the staged folders, for the host to publish from. Copies that the call did not change are

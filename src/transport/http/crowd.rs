@@ -39,12 +39,17 @@ impl ConnectionLimiter {
         Arc::new(ConnectionLimiter { most, open: Mutex::default() })
     }
 
-    /// `None`: all places are taken by connections with whole requests.
+    /// `None`: all places are taken by connections with whole requests, or as many connections as there are places are
+    /// still being closed.
     pub fn enter(self: &Arc<ConnectionLimiter>) -> Option<ConnectionSlot> {
         let mut open = lock(&self.open);
-        if open.by_id.len() == self.most {
-            let oldest = *open.by_id.iter().find(|(_, connection)| !connection.is_whole)?.0;
-            open.by_id.remove(&oldest)?.close.cancel();
+        let mut staying = open.by_id.values().filter(|connection| !connection.close.is_cancelled());
+        if staying.clone().count() >= self.most {
+            let oldest = staying.find(|connection| !connection.is_whole)?;
+            if open.by_id.len() >= 2 * self.most {
+                return None;
+            }
+            oldest.close.cancel();
         }
         open.last += 1;
         let (id, close) = (open.last, CancellationToken::new());

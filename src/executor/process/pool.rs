@@ -92,6 +92,7 @@ impl Launchers {
             let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why";
             return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
         }
+        cgroup::remove_left();
         let before = resolved.before;
         let setup = set_up(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         let mut wanted = (setup, relay::served(shape)?);

@@ -249,16 +249,15 @@ fn own_groups() -> BTreeMap<String, String> {
     out
 }
 
-/// Removes a group, with retries: killed processes leave it a moment after they were reaped.
-fn remove(folder: &Path, tries: u32) {
-    for _ in 0..tries {
-        match std::fs::remove_dir(folder) {
-            Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            _ => return,
-        }
-    }
+/// Groups of this host that are not removed yet.
+static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Tries once to remove every group that is left over. The kernel keeps a group (EBUSY) in which a process is still
+/// ending, so whoever begins a call or drops a group tries again. False: some are left.
+pub fn remove_left() -> bool {
+    let mut left = lock(&LEFT);
+    left.retain(|folder| std::fs::remove_dir(folder).is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY)));
+    left.is_empty()
 }
 
 /// Removes the groups below this one whose host is gone: their lock is free (flock(2)). A group that still has
@@ -270,7 +269,7 @@ fn sweep(parent: &Path) -> bool {
     let Ok(_lock) = locked else { return false };
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) && sweep(&entry.path()) {
-            remove(&entry.path(), 4);
+            let _ = std::fs::remove_dir(entry.path());
         }
     }
     true
@@ -363,15 +362,15 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for folder in &self.folders {
-            remove(folder, 200);
-        }
+        lock(&LEFT).append(&mut self.folders);
+        remove_left();
     }
 }
 
 impl Drop for PrincipalGroup {
     fn drop(&mut self) {
-        remove(&self.folder, 200);
+        lock(&LEFT).push(std::mem::take(&mut self.folder));
+        remove_left();
     }
 }
 

@@ -6,7 +6,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 /// What `unseen.py` is asked for, the limit that it passes (MiB), and what it prints where nothing holds it back.
-const UNSEEN: [(&str, u64, u64); 9] = [
+const UNSEEN: [(&str, u64, u64); 8] = [
     ("name", 128, 300),
     ("texts", 256, 100),
     ("records", 64, 60),
@@ -14,7 +14,6 @@ const UNSEEN: [(&str, u64, u64); 9] = [
     ("swapped", 64, 480),
     ("buffers", 64, 400),
     ("locks", 32, 180_000),
-    ("watches", 32, 200_000),
     ("gone", 256, 1),
 ];
 
@@ -51,6 +50,40 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
                 }
             });
         }
+    }
+}
+
+/// What the kernel counts for all programs of a user: a call has its share.
+#[test]
+fn a_call_has_a_share_of_what_is_counted_for_its_user() {
+    let text = fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").unwrap();
+    let slots = text.trim().parse::<u64>().unwrap() / 10_000;
+    let (_, signals) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_SIGPENDING).unwrap();
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("shares", "python", include_str!("shares.py"), json!({}));
+        playground.settle();
+        let config = playground.path("config.toml");
+        fs::write(&config, format!("running_calls = {slots}\n")).unwrap();
+        let call = |input: &Value, configured: bool| {
+            let mut command = playground.host();
+            if configured {
+                command.arg("--config").arg(&config);
+            }
+            command.args(["call", "esc:shares", "--json", "--input", &input.to_string()]);
+            finish(command, b"")
+        };
+        let watches = |n: u64, seconds: f64| json!({"watches": n, "seconds": seconds});
+        let (few, many) = (watches(4000, 1.5), watches(8000, 1.5));
+        assert_eq!(ends("ok 4000", &call(&few, true)), Ok(()), "{who:?}");
+        assert_eq!(ends("ok 8000", &call(&many, false)), Ok(()), "{who:?}: the control");
+        let over = call(&watches(8000, 25.0), true);
+        assert_eq!(ends("ResourceLimitError: openFiles", &over), Ok(()), "{who:?}");
+        assert!(over.out.to_string().contains("entries in epolls"), "{who:?}: {}", over.out);
+        let queued = json!({"signals": true});
+        let (share, usual) = ((signals / (2 * slots)).min(1024), (signals / (2 * 64)).min(1024));
+        assert_eq!(ends(&format!("ok {share}"), &call(&queued, true)), Ok(()), "{who:?}");
+        assert_eq!(ends(&format!("ok {usual}"), &call(&queued, false)), Ok(()), "{who:?}: the control");
     }
 }
 

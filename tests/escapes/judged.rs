@@ -264,23 +264,23 @@ fn descriptors_on_their_way_stop_no_other_call() {
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
     fs::write(playground.path("home/send.py"), format!("{send}print(sent)\n")).unwrap();
-    let few = || {
+    let few = |most: u64| {
         let mut command = playground.outside("/bin/sh");
-        command.args(["-c", "ulimit -Sn 1024; exec \"$@\"", "sh"]);
+        command.args(["-c", &format!("ulimit -n {most}; exec \"$@\""), "sh"]);
         command
     };
-    let mut sender = playground.host();
+    let mut sender = playground.host_by(few(1024));
     sender.args(["call", "esc:sender", "--json", "--input", r#"{"most": 100000}"#]);
     let mut sender = sender.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The control: any other program of that user can send none, once the sender has sent all it can.
+    // The control: a program of that user with a lower limit can send none, once the sender has sent all it can.
     let mut other = String::new();
     while other != "109" {
         assert!(sender.try_wait().unwrap().is_none(), "the sender ended, and others could still send: {other}");
-        let mut command = few();
+        let mut command = few(512);
         command.arg(PYTHON).arg(playground.path("home/send.py"));
         other = finish(command, br#"{"most": 250}"#).text().trim().into();
     }
-    let ended = called_by(&playground, few(), "esc:next", "{}");
+    let ended = called_by(&playground, few(1024), "esc:next", "{}");
     assert!(sender.try_wait().unwrap().is_none(), "the sender still runs");
     assert_eq!(fits("ok 1", &ended), Ok(()));
     sender.kill().unwrap();

@@ -68,6 +68,7 @@ pub fn set_up(
     resolved: grants::ResolvedGrants,
     extra: &RoleNeeds,
     cgroup: Option<cgroup::Version>,
+    slots: u64,
 ) -> Setup {
     let language = shape.runtime.language;
     let guard = runtimes::guard(shape);
@@ -109,6 +110,7 @@ pub fn set_up(
         keeps_third: extra.keeps_fd3,
         lasting: extra.outlives_calls,
         recorded: shape.observe && extra.role.is_none(),
+        slots,
         ports: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
     }
 }

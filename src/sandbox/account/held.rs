@@ -1,5 +1,5 @@
 //! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file locks
-//! are counted here, which the kernel charges to no group.
+//! are counted here, which the kernel charges to no group, and entries of epolls, which it counts for each user.
 //!
 //! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however many processes
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)).
@@ -21,10 +21,9 @@ const TEXT: u64 = 1024 * 1024;
 const NAME_IN_TEXT: u64 = 2 * 4 * 256;
 /// A pipe of sixteen pages; `seccomp` refuses larger ones.
 const PIPE: u64 = FILE + 64 * 1024;
-/// An entry of an epoll, and a lock.
-const WATCH: u64 = 256;
+/// A lock, and an entry of an epoll.
 const LOCK: u64 = 256;
-/// Locks are counted again after this much CPU time, in which a call can make some megabytes of them.
+/// They are counted again after this much CPU time, in which a call can make some megabytes of them.
 const CPU_MS: u64 = 200;
 /// The pause between two looks: `PART` times as long as a look takes, at most `MAX_PAUSE`.
 const PART: u32 = 10;
@@ -37,7 +36,9 @@ pub struct DescriptorMemory {
     /// How many descriptors there were at the last look, and their bytes.
     count: u64,
     descriptors: u64,
+    /// Bytes of locks and of entries of epolls, and how many of these entries there were.
     locks: u64,
+    pub watches: u64,
     /// CPU used when locks were counted last, ms.
     cpu_ms: u64,
     due: Instant,
@@ -50,7 +51,7 @@ impl Default for DescriptorMemory {
         // The same formula fits a UDP socket; of a TCP connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
-        DescriptorMemory { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
+        DescriptorMemory { socket, count: 0, descriptors: 0, locks: 0, watches: 0, cpu_ms: 0, due: now, locks_due: now }
     }
 }
 
@@ -69,7 +70,7 @@ impl DescriptorMemory {
         Ok(sum.saturating_add(self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?))
     }
 
-    /// Bytes held by locks alone; counting stops beyond `room`.
+    /// Bytes held by locks and entries of epolls alone; counting stops beyond `room`.
     pub fn locks(
         &mut self,
         pids: impl FnOnce() -> Result<Vec<u32>, Errno>,
@@ -78,11 +79,16 @@ impl DescriptorMemory {
     ) -> Result<u64, Errno> {
         if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
             let began = Instant::now();
-            self.locks = 0;
+            (self.locks, self.watches) = (0, 0);
             for pid in pids()? {
                 let folder = files_of(pid).0;
                 for name in names(pid, &format!("{folder}/fdinfo"))? {
-                    self.locks += LOCK * shown(&format!("{folder}/fdinfo/{name}"), "lock:");
+                    let is_lock = |line: &[u8]| {
+                        self.watches += u64::from(line.starts_with(b"tfd:"));
+                        line.starts_with(b"lock:") || line.starts_with(b"tfd:")
+                    };
+                    // A descriptor that was closed since, or whose process is exiting, shows none.
+                    self.locks += LOCK * lines(&format!("{folder}/fdinfo/{name}"), is_lock, u64::MAX).unwrap_or(0);
                     if self.locks > room {
                         return Ok(self.locks);
                     }
@@ -109,7 +115,6 @@ impl DescriptorMemory {
                         let size = if kind == "pipe" { PIPE } else { self.socket };
                         if counted.insert(target) { size } else { 0 }
                     }
-                    "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
                     _ if target.starts_with("/proc/") => text,
                     _ => FILE,
                 };
@@ -129,9 +134,4 @@ fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
         Err(_) if !has_memory(pid)? => Ok(Vec::new()),
         Err(e) => Err(crate::sandbox::sys::errno(&e)),
     }
-}
-
-/// As `lines`; a descriptor that was closed since, or whose process is exiting, shows none.
-fn shown(path: &str, beginning: &str) -> u64 {
-    lines(path, beginning, u64::MAX).unwrap_or(0)
 }

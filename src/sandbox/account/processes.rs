@@ -100,12 +100,12 @@ fn text(path: &str) -> Result<String, Errno> {
     }
 }
 
-/// How many lines of a /proc file begin with `beginning`, at most `most`. If the process ended: of the lines read.
-pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
+/// How many lines of a /proc file are wanted, at most `most`. If the process ended: of the lines read.
+pub fn lines(path: &str, mut is_wanted: impl FnMut(&[u8]) -> bool, most: u64) -> Result<u64, Errno> {
     let mut count = 0;
     let read = std::fs::File::open(path).and_then(|file| {
         for line in BufReader::with_capacity(16 << 10, file).split(b'\n') {
-            count += u64::from(line?.starts_with(beginning.as_bytes()));
+            count += u64::from(is_wanted(&line?));
             if count >= most {
                 break;
             }
@@ -163,11 +163,12 @@ pub fn proportional(pid: u32) -> Result<u64, Errno> {
 
 /// How many mappings a process has; counting stops at `most`. Only threads show them once the first one has ended.
 pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
-    let own = lines(&format!("/proc/{pid}/maps"), "", most)?;
+    let count = |folder: String| lines(&format!("{folder}/maps"), |_| true, most);
+    let own = count(format!("/proc/{pid}"))?;
     if own > 0 {
         return Ok(own);
     }
-    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(lines(&format!("{thread}/maps"), "", most)?)))
+    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(count(thread)?)))
 }
 
 /// False for a process that has ended or is exiting.

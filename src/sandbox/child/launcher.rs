@@ -8,11 +8,12 @@ use crate::base::files;
 use crate::base::mask::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
+use crate::sandbox::cgroup::CgroupUsage;
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
 use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, StagedFolder, ToLauncher};
 use crate::sandbox::recorder::Recorder;
-use crate::sandbox::sampler::{SESSIONS, Sampler};
+use crate::sandbox::sampler::{Look, SESSIONS, Sampler};
 use crate::sandbox::scratch::Scratch;
 use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::{self, View};
@@ -118,6 +119,8 @@ struct Launcher<'a> {
     rules: Option<Recorded>,
     last_capability: u32,
     init: OwnedFd,
+    /// Most entries of epolls that a call may have.
+    watches: u64,
 }
 
 /// The launcher ends with its keeper, even while it is stopped.
@@ -157,12 +160,26 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
         nix::sys::prctl::set_thp_disable(true).map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
+    let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").map_err(io("max_user_watches"))?;
+    let watches = crate::sandbox::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
     let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
     let (live, networked) = (setup.writes_live(), setup.ports.is_some());
     let rules = setup.recorded.then(|| Recorded::new(sampled, live, networked));
     let filter = rules.as_ref().map_or_else(|| seccomp::program(sampled, live, networked), Recorded::program);
-    let mut launcher =
-        Launcher { control, setup, executable, counters, view, sources, abi, filter, rules, last_capability, init };
+    let mut launcher = Launcher {
+        control,
+        setup,
+        executable,
+        counters,
+        view,
+        sources,
+        abi,
+        filter,
+        rules,
+        last_capability,
+        init,
+        watches,
+    };
     launcher.calls(sockets)
 }
 
@@ -430,25 +447,27 @@ impl Launcher<'_> {
     ) -> Result<(Option<Killed>, u64), Problem> {
         let limits = &self.setup.limits;
         let allowed = limits.get(Limit::MemoryBytes);
-        let (memory, cpu, sessions) = match &self.counters {
+        let look = match &self.counters {
             Some(counters) => {
-                let seen = counters.read_usage()?;
+                let CgroupUsage { cpu_ms, oom_kills, .. } = counters.read_usage()?;
                 let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
-                let locks = shown(sampler.descriptors.locks(pids, seen.cpu_ms, allowed))?;
-                (seen.oom_kills > 0 || locks.is_none_or(|locks| locks > allowed), seen.cpu_ms, 0)
+                let locks = shown(sampler.descriptors.locks(pids, cpu_ms, allowed))?;
+                let bytes = if oom_kills > 0 { u64::MAX } else { locks.unwrap_or(u64::MAX) };
+                Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches }
             }
             None => {
                 let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.has_message();
                 let look = shown(sampler.look(scratch.usage()?, allowed, must_end))?;
-                look.map_or((true, 0, 0), |look| (look.bytes > allowed, look.cpu_ms, look.sessions))
+                look.unwrap_or(Look { bytes: u64::MAX, ..Look::default() })
             }
         };
-        let killed = match () {
-            () if memory => Some(Killed::Memory),
-            () if sessions > SESSIONS => Some(Killed::Sessions),
-            () => None,
+        let killed = match look {
+            look if look.bytes > allowed => Some(Killed::Memory),
+            look if look.sessions > SESSIONS => Some(Killed::Sessions),
+            look if look.watches > self.watches => Some(Killed::Watches(self.watches)),
+            _ => None,
         };
-        Ok((killed, cpu))
+        Ok((killed, look.cpu_ms))
     }
 
     /// `Killed::Cpu` if this CPU time, recorder included, exceeds the limit.

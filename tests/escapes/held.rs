@@ -250,9 +250,9 @@ fn a_group_that_is_still_used_goes_with_a_later_call() {
     let launcher = parent_of(parent_of(tool).unwrap()).unwrap();
     signal(launcher, Signal::SIGKILL);
     server.answers(&[call]);
-    // A host locks its groups.
-    let dropped = |group: &PathBuf| fs::File::open(group).unwrap().try_lock().is_ok();
-    wait_for("the host drops them", || groups.iter().all(dropped));
+    // A host locks its groups. Later it is this lock that keeps other hosts from removing them.
+    let locks: Vec<_> = groups.iter().map(|group| fs::File::open(group).unwrap()).collect();
+    wait_for("the host drops them", || locks.iter().all(|group| group.try_lock().is_ok()));
     slow.kill().unwrap();
     slow.wait().unwrap();
     server.called("esc:good", json!({}));

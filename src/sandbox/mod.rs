@@ -27,7 +27,6 @@ use host::inspect;
 pub use host::inspect::Totals;
 pub use protocol::{Problem, ProblemKind, WallState};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
-pub use sampler::SESSIONS;
 pub use sys::{
     ACCESS_LIST, copy_access_list, fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open,
     reset_sigchld, untaken_bytes,

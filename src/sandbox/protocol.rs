@@ -166,10 +166,9 @@ pub enum Killed {
     Deadline,
     Memory,
     Cpu,
-    /// More sessions at a time than a call may have if no cgroup distributes the CPU.
-    Sessions,
-    /// More entries of epolls than its share, which is this many.
-    Watches(u64),
+    /// More than this number of sessions at a time (`Processes`), where no cgroup distributes the CPU, or of entries of
+    /// epolls (`OpenFiles`).
+    TooMany(Limit, u64),
     /// `writtenBytes` or `writtenFiles`.
     Written(Limit),
 }

@@ -14,7 +14,7 @@ use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
 use crate::sandbox::protocol::{Exited, Killed, Note, ToLauncher};
-use crate::sandbox::{MAX_RECORDED_BYTES, SESSIONS, limits};
+use crate::sandbox::{MAX_RECORDED_BYTES, limits};
 use output::Output;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -201,10 +201,10 @@ pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit
 
 /// What a call had too many of, where the limit that is reported has another name.
 fn too_many(killed: Killed) -> Option<String> {
-    let (most, what) = match killed {
-        Killed::Sessions => (SESSIONS, "sessions at a time (setsid)"),
-        Killed::Watches(share) => (share, "entries in epolls (its share of fs.epoll.max_user_watches)"),
-        _ => return None,
+    let Killed::TooMany(limit, most) = killed else { return None };
+    let what = match limit {
+        Limit::Processes => "sessions at a time (setsid)",
+        _ => "entries in epolls (its share of fs.epoll.max_user_watches)",
     };
     Some(format!("toolhost: more than {most} {what}, the most that a call may have here"))
 }
@@ -237,8 +237,7 @@ fn failure(
         Some(Killed::Deadline) => return Some(Ending::TimedOut { limit_ms }),
         Some(Killed::Memory) => return over(Limit::MemoryBytes),
         Some(Killed::Cpu) => return over(Limit::CpuMs),
-        Some(Killed::Sessions) => return Some(Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS }),
-        Some(Killed::Watches(allowed)) => return Some(Ending::OverLimit { limit: Limit::OpenFiles, allowed }),
+        Some(Killed::TooMany(limit, allowed)) => return Some(Ending::OverLimit { limit, allowed }),
         Some(Killed::Written(limit)) => return over(limit),
         Some(Killed::Requested) => return Some(Ending::Cancelled),
         None => {}

@@ -8,7 +8,6 @@ use crate::base::files;
 use crate::base::mask::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::cgroup::CgroupUsage;
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
 use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, StagedFolder, ToLauncher};
@@ -449,11 +448,11 @@ impl Launcher<'_> {
         let allowed = limits.get(Limit::MemoryBytes);
         let look = match &self.counters {
             Some(counters) => {
-                let CgroupUsage { cpu_ms, oom_kills, .. } = counters.read_usage()?;
+                let seen = counters.read_usage()?;
                 let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
-                let locks = shown(sampler.descriptors.locks(pids, cpu_ms, allowed))?;
-                let bytes = if oom_kills > 0 { u64::MAX } else { locks.unwrap_or(u64::MAX) };
-                Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches }
+                let locks = shown(sampler.descriptors.locks(pids, seen.cpu_ms, allowed))?;
+                let bytes = if seen.oom_kills > 0 { u64::MAX } else { locks.unwrap_or(u64::MAX) };
+                Look { bytes, cpu_ms: seen.cpu_ms, sessions: 0, watches: sampler.descriptors.watches }
             }
             None => {
                 let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.has_message();
@@ -463,8 +462,8 @@ impl Launcher<'_> {
         };
         let killed = match look {
             look if look.bytes > allowed => Some(Killed::Memory),
-            look if look.sessions > SESSIONS => Some(Killed::Sessions),
-            look if look.watches > self.watches => Some(Killed::Watches(self.watches)),
+            look if look.sessions > SESSIONS => Some(Killed::TooMany(Limit::Processes, SESSIONS)),
+            look if look.watches > self.watches => Some(Killed::TooMany(Limit::OpenFiles, self.watches)),
             _ => None,
         };
         Ok((killed, look.cpu_ms))

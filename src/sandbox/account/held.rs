@@ -39,6 +39,8 @@ pub struct DescriptorMemory {
     /// Bytes of locks and of entries of epolls, and how many of these entries there were.
     locks: u64,
     pub watches: u64,
+    /// Counting stops beyond this number of entries.
+    pub max_watches: u64,
     /// CPU used when locks were counted last, ms.
     cpu_ms: u64,
     due: Instant,
@@ -51,7 +53,17 @@ impl Default for DescriptorMemory {
         // The same formula fits a UDP socket; of a TCP connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
-        DescriptorMemory { socket, count: 0, descriptors: 0, locks: 0, watches: 0, cpu_ms: 0, due: now, locks_due: now }
+        DescriptorMemory {
+            socket,
+            count: 0,
+            descriptors: 0,
+            locks: 0,
+            watches: 0,
+            max_watches: u64::MAX,
+            cpu_ms: 0,
+            due: now,
+            locks_due: now,
+        }
     }
 }
 
@@ -89,7 +101,7 @@ impl DescriptorMemory {
                     };
                     // A descriptor that was closed since, or whose process is exiting, shows none.
                     self.locks += LOCK * lines(&format!("{folder}/fdinfo/{name}"), is_lock, u64::MAX).unwrap_or(0);
-                    if self.locks > room {
+                    if self.locks > room || self.watches > self.max_watches {
                         return Ok(self.locks);
                     }
                 }

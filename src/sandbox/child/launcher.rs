@@ -385,6 +385,7 @@ impl Launcher<'_> {
     fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
         let Spawned { pid, pidfd, status, written, recorder } = spawned;
         let mut sampler = Sampler::default();
+        sampler.descriptors.max_watches = self.watches;
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {

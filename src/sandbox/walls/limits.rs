@@ -94,22 +94,30 @@ pub fn rank(plan: &mut Plan) {
     plan.add("limits", Step::Nicer(NICE_INCREMENT));
 }
 
-pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool) {
+/// The part that a call may have of what the kernel counts for all programs of its user. All calls of a host, which
+/// runs `slots` at a time, have at most half of it.
+pub fn share(of: u64, slots: u64) -> u64 {
+    of / (2 * slots.max(1))
+}
+
+pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool, slots: u64) {
+    let hard = |resource| getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard);
     let mut set = |resource: Resource, value: u64| {
         // Only root may set more than this process's own hard limit; the smaller value is set.
-        let most = getrlimit(resource).map_or(value, |(_, hard)| hard);
+        let most = hard(resource);
         plan.add("limits", Step::Limit { resource: resource as u32, value: value.min(most) });
     };
     // With 0 a handler behind a pipe still gets the dump, with 1 it does not (core(5)).
     set(Resource::RLIMIT_CORE, 1);
-    set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
+    // Descriptors on their way through sockets count for the user: of these too, half of what it may have stay free.
+    set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles).min(hard(Resource::RLIMIT_NOFILE) / 2));
     set(Resource::RLIMIT_FSIZE, file_bytes);
     // Per call, because the kernel counts each user namespace on its own. Where a group counts too,
     // it must refuse first, because only the group reports a refusal. One more for the init.
     set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes).saturating_mul(if counted { 2 } else { 1 }) + 1);
     set(Resource::RLIMIT_MEMLOCK, MIB);
     set(Resource::RLIMIT_MSGQUEUE, 0);
-    set(Resource::RLIMIT_SIGPENDING, 1024);
+    set(Resource::RLIMIT_SIGPENDING, share(hard(Resource::RLIMIT_SIGPENDING), slots).min(1024));
     set(Resource::RLIMIT_RTPRIO, 0);
     set(Resource::RLIMIT_NICE, 0);
     set(Resource::RLIMIT_STACK, 64 * MIB);

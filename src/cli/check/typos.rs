@@ -22,11 +22,7 @@ struct ToolIndex<'t> {
 }
 
 impl<'t> ToolIndex<'t> {
-    fn index(
-        policies: &Policies,
-        tools: &'t [Arc<registry::Tool>],
-        announced: &'t BTreeSet<String>,
-    ) -> ToolIndex<'t> {
+    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>], announced: &'t BTreeSet<String>) -> ToolIndex<'t> {
         let (by_id, namespaces, governed) = Default::default();
         let mut found = ToolIndex { by_id, namespaces, announced, governed };
         for tool in tools {

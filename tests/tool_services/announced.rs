@@ -249,7 +249,7 @@ fn a_policy_for_announced_tools_is_checked_by_their_namespace() {
     let from = "{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }";
     let config = format!("[[tool_services]]\nurl = \"amqp://localhost\"\nannounced = {{ from = [{from}] }}\n");
     private(&own, "config.toml", &config);
-    for (tool, code) in [("far:sum", 0), ("far:*", 0), ("fur:sum", 2), ("fur:*", 2)] {
+    for (tool, code) in [("far.math:sum", 0), ("far.math:*", 0), ("fur.math:sum", 2), ("far:*", 2)] {
         own.policy("announced", tool, "");
         let mut command = host(&own);
         command.args(["check", "--strict"]);

@@ -37,12 +37,16 @@ impl<'t> ToolIndex<'t> {
         found
     }
 
+    /// Services of announcers have ids that begin with their namespace and a dot.
+    fn may_be_announced(&self, id: &str) -> bool {
+        id.split_once('.').is_some_and(|(namespace, _)| self.announced.contains(namespace))
+    }
+
     /// A warning if this selector names no loaded tool.
     fn stray(&self, selector: &Selector, pointer: String, at: At) -> Option<Problem> {
         let is_known = match selector {
             // What is announced is here only while a host serves.
-            Selector::Exact(id) if self.announced.contains(id.split(':').next().unwrap_or_default()) => true,
-            Selector::Namespace(namespace) if self.announced.contains(namespace) => true,
+            Selector::Exact(id) | Selector::Namespace(id) if self.may_be_announced(id) => true,
             Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
             Selector::Namespace(namespace) => self.namespaces.contains(namespace.as_str()),
             Selector::Any => true,

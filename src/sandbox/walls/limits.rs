@@ -54,11 +54,15 @@ pub fn too_few_files(what: &str, errno: Errno) -> Fault {
     Fault::new(Kind::InternalError, message).person(person).retryable()
 }
 
+/// The most processes that are started for one call before its tool runs. Those of a refused call have ended when the
+/// reason is sought, so a limit that has no room for so many is the reason.
+pub const CALL_PROCESSES: u64 = 12;
+
 /// The fault of a call for which no process could be made (EAGAIN of clone(2)). `what`: which one.
 pub fn no_process(what: &str) -> Fault {
     let why = super::cgroup::full_group().unwrap_or_else(|| {
         let most = getrlimit(Resource::RLIMIT_NPROC).map_or(0, |(soft, _)| soft);
-        match threads_of_user() >= most {
+        match threads_of_user() + CALL_PROCESSES > most {
             true => format!("its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`"),
             false => "the machine has no more (kernel.threads-max, kernel.pid_max)".to_owned(),
         }

@@ -126,10 +126,9 @@ fn has_processes(web: &Web, tool: usize, why: &str) -> bool {
     if reply.status == 200 {
         return true;
     }
-    reply.is(500, "InternalError: this host may start no more processes, so nothing was run");
-    let reason = || web.said().lines().find(|line| line.contains(&format!("esc:t{tool}@"))).map(str::to_owned);
-    wait_for("the operator reads the reason", || reason().is_some());
-    assert!(reason().unwrap().contains(why), "{}", web.said());
+    let reply = reply.is(500, "InternalError: this host may start no more processes, so nothing was run");
+    let error = reply.json()["error"].take();
+    assert!(error["retryable"] == true && error["person"].as_str().unwrap_or_default().contains(why), "{error}");
     false
 }
 

@@ -105,6 +105,32 @@ fn a_named_file_of_proc_counts_unread() {
     }
 }
 
+/// A program that may be run and not read shows nothing of itself (proc(5)). Where that is how a call is counted, it
+/// counts as the most, and its end is one that the caller made: it holds back nobody else (`service/breaker.rs`).
+#[test]
+fn a_program_that_cannot_be_read_counts_as_the_most() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json, os, subprocess, sys\nname = json.load(sys.stdin)['program']\n\
+                      path = os.path.join(os.path.dirname(__file__), name)\n\
+                      ended = subprocess.run([path, '1']).returncode\n\
+                      print(json.dumps([ended, os.access(path, os.R_OK)]))\n";
+        let folder = playground.tool("runs", "python", script, json!({}));
+        for name in ["shown", "hidden"] {
+            copy_program("/bin/sleep", folder.join(name));
+        }
+        playground.settle();
+        for (name, mode) in [("shown", 0o555), ("hidden", 0o111)] {
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        playground.expect("esc:runs", r#"{"program": "shown"}"#, "ok [0, true]");
+        let ended = playground.call("esc:runs", r#"{"program": "hidden"}"#);
+        // With a cgroup the kernel counts.
+        let expected = if ended.counted() == "sampled" { "ResourceLimitError: memoryBytes" } else { "ok [0, false]" };
+        assert_eq!(ends(expected, &ended), Ok(()), "{who:?}");
+    }
+}
+
 #[test]
 fn waiters_on_a_granted_file_stay_where_they_are() {
     for who in Who::both() {

@@ -219,14 +219,18 @@ fn own_group_v2() -> Option<(PathBuf, PathBuf)> {
     Some((mount, own))
 }
 
-/// The group around this process in which no process may be added, in words.
+/// The most processes that are started for one call before its tool runs. Those of a refused call have ended when the
+/// reason is sought, so a group without room for so many is the reason.
+const CALL_PROCESSES: u64 = 12;
+
+/// The group around this process that has no room for the processes of a call, in words.
 pub fn full_group() -> Option<String> {
     let own = own_group_v1("pids").or_else(|| Some(own_group_v2()?.1))?;
     own.ancestors().find_map(|group| {
         let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
         let (now, most) = (number("pids.current")?, number("pids.max")?);
         let words = format!("pids.max of the control group {} is {most}, and {now} are there", group.display());
-        (now >= most).then_some(words)
+        (now + CALL_PROCESSES > most).then_some(words)
     })
 }
 

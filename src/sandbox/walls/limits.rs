@@ -10,7 +10,6 @@ use crate::sandbox::plan::{Plan, Step};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
-use std::os::unix::fs::MetadataExt;
 
 /// Raises the host's and its launchers' limits on open files and file size to the hard ones. The kernel counts all
 /// descriptors that a uid has in flight through unix sockets against the open-file limit of the next sender, and an
@@ -58,21 +57,13 @@ pub fn too_few_files(what: &str, errno: Errno) -> Fault {
 pub fn no_process(what: &str) -> Fault {
     let why = super::cgroup::full_group().unwrap_or_else(|| {
         let most = getrlimit(Resource::RLIMIT_NPROC).map_or(0, |(soft, _)| soft);
-        match threads_of_user() >= most {
-            true => format!("its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`"),
-            false => "the machine has no more (kernel.threads-max, kernel.pid_max)".to_owned(),
-        }
+        format!(
+            "its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`; or the machine has no \
+             more (kernel.threads-max, kernel.pid_max)"
+        )
     });
     let message = "this host may start no more processes, so nothing was run";
     Fault::new(Kind::InternalError, message).person(format!("{}: {why}", printable(what))).retryable()
-}
-
-/// How many threads the user of this process has.
-fn threads_of_user() -> u64 {
-    let own = nix::unistd::getuid().as_raw();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let owned = processes.filter(|process| process.metadata().is_ok_and(|facts| facts.uid() == own));
-    owned.map(|process| std::fs::read_dir(process.path().join("task")).map_or(0, |all| all.count() as u64)).sum()
 }
 
 /// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0 does not (core(5)).

@@ -57,8 +57,8 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let mut pidfd: RawFd = -1;
     let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child, because
-    // CLONE_VFORK suspends us until its execve or _exit, and by its child, for which we wait below; the process has one
-    // thread.
+    // CLONE_VFORK suspends us until its execve or _exit, and by its child, for which we wait below; our other threads
+    // wait for their next walk.
     let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
     let pid = check(pid.into()).map_err(Problem::from_wall("namespaces", "clone(2)"))? as i32;
     let pidfd = adopt(pidfd);

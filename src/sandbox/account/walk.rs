@@ -1,18 +1,19 @@
 //! Walks over what a tool made. Each has a thread of its own: nothing that a tool makes keeps the launcher from the
 //! clock, from its messages and from what the kernel counts.
 
+use crate::base::lock;
 use crate::quantity::SAMPLE_MS;
 use crate::sandbox::processes::{ProcessKey, ProcessSnapshot, signal_all, thread_ms};
-use crate::sandbox::sys::errno;
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::{Pid, gettid};
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{Builder, Scope};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// A walk that takes longer stops the call until it is done.
@@ -32,53 +33,59 @@ pub enum Seen<A> {
     TooMuch,
 }
 
-/// A thread that walks once for each question. It starts with the first: most calls end before.
-pub struct Walk<'scope, Q, A> {
-    start: Option<Start<'scope>>,
-    questions: Sender<Q>,
+/// A thread for walks, one after the other. A launcher has its own from its start: one that cannot start refuses calls.
+pub struct Walker {
+    jobs: Sender<Job>,
+    thread: Pid,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Walker {
+    pub fn start() -> io::Result<Walker> {
+        let (jobs, asked) = channel::<Job>();
+        let (id, started) = channel();
+        Builder::new().spawn(move || {
+            let _ = id.send(gettid());
+            asked.into_iter().for_each(|job| job());
+        })?;
+        Ok(Walker { jobs, thread: started.recv().map_err(io::Error::other)? })
+    }
+}
+
+/// The walks over one kind of object of one call.
+pub struct Walk<'walker, S, A> {
+    walker: &'walker Walker,
+    state: Arc<Mutex<S>>,
+    /// Answers are sent by the thread.
+    answer: Sender<Result<A, Errno>>,
     answers: Receiver<Result<A, Errno>>,
     max_looks: u64,
     /// How often the walk that goes on was looked at.
     looks: u64,
-    thread: Option<Pid>,
-    /// CPU time of the thread when the walk began.
+    /// CPU time of the thread when that walk began.
     before_ms: u64,
     stopped: Option<Stopped>,
 }
 
-type Start<'scope> = Box<dyn FnOnce() -> std::io::Result<Pid> + 'scope>;
-
-impl<'scope, Q: Send + 'scope, A: Send + 'scope> Walk<'scope, Q, A> {
-    /// `max_looks`: what is not done by then is `TooMuch`.
-    pub fn new(
-        threads: &'scope Scope<'scope, '_>,
-        max_looks: u64,
-        mut walk: impl FnMut(Q) -> Result<A, Errno> + Send + 'scope,
-    ) -> Walk<'scope, Q, A> {
-        let (questions, asked) = channel::<Q>();
+impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
+    /// `state`: what the walks remember. `max_looks`: what is not done by then is `TooMuch`.
+    pub fn new(walker: &Walker, state: S, max_looks: u64) -> Walk<'_, S, A> {
         let (answer, answers) = channel();
-        let (id, started) = channel();
-        let run = move || {
-            let _ = id.send(gettid());
-            asked.into_iter().map(&mut walk).all(|found| answer.send(found).is_ok());
-        };
-        let start: Start = Box::new(move || {
-            Builder::new().spawn_scoped(threads, run)?;
-            started.recv().map_err(std::io::Error::other)
-        });
-        Walk { start: Some(start), questions, answers, max_looks, looks: 0, thread: None, before_ms: 0, stopped: None }
+        let state = Arc::new(Mutex::new(state));
+        Walk { walker, state, answer, answers, max_looks, looks: 0, before_ms: 0, stopped: None }
     }
 
-    /// Asks, where no walk goes on, and waits for the answer within the budget.
-    pub fn look(&mut self, question: Q) -> Result<Seen<A>, Errno> {
-        if let Some(start) = self.start.take() {
-            self.thread = Some(start().map_err(|error| errno(&error))?);
-        }
+    /// Begins a walk, where none goes on, and waits for its answer within the budget.
+    pub fn look(&mut self, walk: impl FnOnce(&mut S) -> Result<A, Errno> + Send + 'static) -> Result<Seen<A>, Errno> {
         let mut wait = Duration::ZERO;
         if self.looks == 0 {
+            let (state, answer) = (Arc::clone(&self.state), self.answer.clone());
             // Fails only if the thread ended, and then no answer comes.
-            let _ = self.questions.send(question);
-            self.before_ms = self.used_ms();
+            let _ = self.walker.jobs.send(Box::new(move || {
+                let _ = answer.send(walk(&mut lock(&state)));
+            }));
+            self.before_ms = thread_ms(self.walker.thread);
             wait = BUDGET;
         }
         if let Ok(answer) = self.answers.recv_timeout(wait) {
@@ -87,7 +94,7 @@ impl<'scope, Q: Send + 'scope, A: Send + 'scope> Walk<'scope, Q, A> {
             return answer.map(Seen::All);
         }
         self.looks += 1;
-        if self.looks > self.max_looks || self.used_ms() - self.before_ms > MAX_CPU_MS {
+        if self.looks > self.max_looks || thread_ms(self.walker.thread) - self.before_ms > MAX_CPU_MS {
             return Ok(Seen::TooMuch);
         }
         if self.stopped.is_none() {
@@ -96,8 +103,9 @@ impl<'scope, Q: Send + 'scope, A: Send + 'scope> Walk<'scope, Q, A> {
         Ok(Seen::Part)
     }
 
-    fn used_ms(&self) -> u64 {
-        self.thread.map_or(0, thread_ms)
+    /// What the walks remember, once none goes on.
+    pub fn state(&self) -> MutexGuard<'_, S> {
+        lock(&self.state)
     }
 }
 
@@ -114,7 +122,7 @@ pub struct Stopped(());
 
 impl Stopped {
     pub fn begin() -> Result<Stopped, Errno> {
-        let mut stopping = STOPPING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stopping = lock(&STOPPING);
         if stopping.holders == 0 {
             // Taken before our own signal: a process that the tool stops in between is continued at the end.
             let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
@@ -140,7 +148,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        let mut stopping = STOPPING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stopping = lock(&STOPPING);
         stopping.holders -= 1;
         if stopping.holders > 0 {
             return;

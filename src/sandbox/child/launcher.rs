@@ -16,7 +16,7 @@ use crate::sandbox::sampler::{Look, SESSIONS, Sampler};
 use crate::sandbox::scratch::{Scratch, Usage};
 use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::{self, View};
-use crate::sandbox::walk::{MAX_LOOKS, OwnCpu, Seen, Walk};
+use crate::sandbox::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{
     Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp, spawn, sys,
@@ -123,6 +123,7 @@ struct Launcher<'a> {
     init: OwnedFd,
     /// Most entries of epolls that a call may have.
     watches: u64,
+    walkers: Walkers,
 }
 
 /// The launcher ends with its keeper, even while it is stopped.
@@ -181,6 +182,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
         last_capability,
         init,
         watches,
+        walkers: Walkers { memory: walker()?, written: walker()? },
     };
     launcher.calls(sockets)
 }
@@ -196,21 +198,41 @@ fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     Ok(folder)
 }
 
+fn walker() -> Result<Walker, Problem> {
+    Walker::start().map_err(Problem::from_wall("limits", "a thread of the launcher"))
+}
+
 fn counting(errno: Errno) -> Problem {
     Problem::from_wall("limits", "counting what the call wrote")(errno)
 }
 
-/// What the kernel counts of a call, at one look.
-struct Exact {
-    /// Zero where no group counts.
-    cpu_ms: u64,
-    scratch: Usage,
+/// The threads that walk over what calls made.
+struct Walkers {
+    memory: Walker,
+    written: Walker,
 }
 
-/// What walks over what a call made.
-struct Walks<'scope> {
-    memory: Walk<'scope, Exact, Look>,
-    written: Option<Walk<'scope, (), Option<Limit>>>,
+/// The walks over what one call made.
+struct Walks<'walker> {
+    memory: Walk<'walker, Sampler, Look>,
+    written: Option<Walk<'walker, WriteWatch, Option<Limit>>>,
+}
+
+/// What /proc shows of the call. `counted_ms`: its CPU time, where a group counts that and its memory. A process of a
+/// program that may be run but not read shows nothing of itself (proc(5)), so it counts as the most.
+fn memory(sampler: &mut Sampler, counted_ms: Option<u64>, scratch: Usage, limit: u64) -> Result<Look, Errno> {
+    let look = match counted_ms {
+        Some(cpu_ms) => {
+            let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
+            let locks = sampler.descriptors.locks(pids, cpu_ms, limit);
+            locks.map(|bytes| Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches })
+        }
+        None => sampler.look(scratch, limit),
+    };
+    match look {
+        Err(Errno::EACCES | Errno::EPERM) => Ok(Look { bytes: u64::MAX, ..Look::default() }),
+        look => look,
+    }
 }
 
 /// What the host sent for one call.
@@ -391,30 +413,28 @@ impl Launcher<'_> {
     /// Waits until the call ends, by itself or by a limit.
     fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
         let own = OwnCpu::begin();
-        let mut sampler = Sampler::default();
-        sampler.descriptors.max_watches = self.watches;
         let Spawned { pid, pidfd, status, written, recorder } = spawned;
         let limits = &self.setup.limits;
-        let killed = std::thread::scope(|threads| {
-            let mut walks = Walks {
-                memory: Walk::new(threads, MAX_LOOKS, |exact| self.memory(&mut sampler, exact)),
-                written: written.as_mut().map(|written| {
-                    // What lay there before is not the call's, and may take long to count.
-                    let more = written.max_entries(limits) / ENTRIES_PER_LOOK;
-                    Walk::new(threads, MAX_LOOKS + more, |()| written.look(limits))
-                }),
-            };
-            self.wait(*pid, pidfd, deadline, || {
-                let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
-                self.over(&mut walks, scratch, beside)
-            })
+        let mut sampler = Sampler::default();
+        sampler.descriptors.max_watches = self.watches;
+        let mut walks = Walks {
+            memory: Walk::new(&self.walkers.memory, sampler, MAX_LOOKS),
+            written: written.take().map(|written| {
+                // What lay there before is not the call's, and may take long to count.
+                let more = written.max_entries(limits) / ENTRIES_PER_LOOK;
+                Walk::new(&self.walkers.written, written, MAX_LOOKS + more)
+            }),
+        };
+        let killed = self.wait(*pid, pidfd, deadline, || {
+            let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
+            self.over(&mut walks, scratch, beside)
         })?;
-        let mut exited = self.reap(*pid, status, killed, &sampler, scratch)?;
+        let mut exited = self.reap(*pid, status, killed, &walks.memory.state(), scratch)?;
         exited.cpu_ms += own.excess_ms();
         // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
         exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
-        if let (None, Some(written)) = (exited.killed, written) {
-            exited.killed = written.look_at_end(limits).map_err(counting)?.map(Killed::Written);
+        if let (None, Some(written)) = (exited.killed, walks.written) {
+            exited.killed = written.state().look_at_end(limits).map_err(counting)?.map(Killed::Written);
         }
         Ok(exited)
     }
@@ -476,12 +496,14 @@ impl Launcher<'_> {
         if counted.oom_kills > 0 {
             return Ok(Some(Killed::Memory));
         }
-        let exact = Exact { cpu_ms: counted.cpu_ms, scratch: scratch.usage()? };
-        let seen = walks.memory.look(exact).map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
+        let (limit, scratch) = (self.setup.limits.get(Limit::MemoryBytes), scratch.usage()?);
+        let cpu_ms = self.counters.is_some().then_some(counted.cpu_ms);
+        let look = move |sampler: &mut Sampler| memory(sampler, cpu_ms, scratch, limit);
+        let seen = walks.memory.look(look).map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
         let (killed, cpu_ms) = match seen {
             Seen::TooMuch => (Some(Killed::Memory), 0),
             Seen::Part => (None, 0),
-            Seen::All(look) if look.bytes > self.setup.limits.get(Limit::MemoryBytes) => (Some(Killed::Memory), 0),
+            Seen::All(look) if look.bytes > limit => (Some(Killed::Memory), 0),
             Seen::All(look) if look.sessions > SESSIONS => (Some(Killed::TooMany(Limit::Processes, SESSIONS)), 0),
             Seen::All(look) if look.watches > self.watches => {
                 (Some(Killed::TooMany(Limit::OpenFiles, self.watches)), 0)
@@ -490,29 +512,12 @@ impl Launcher<'_> {
         };
         let killed = killed.or_else(|| self.exceeded_cpu(counted.cpu_ms.max(cpu_ms) + beside_ms));
         let (None, Some(written)) = (killed, &mut walks.written) else { return Ok(killed) };
-        Ok(match written.look(()).map_err(counting)? {
+        let limits = self.setup.limits.clone();
+        Ok(match written.look(move |written| written.look(&limits)).map_err(counting)? {
             Seen::TooMuch => Some(Killed::Written(Limit::WrittenFiles)),
             Seen::Part => None,
             Seen::All(over) => over.map(Killed::Written),
         })
-    }
-
-    /// What /proc shows of the call. A process of a program that may be run but not read shows nothing of itself
-    /// (proc(5)), so it counts as the most.
-    fn memory(&self, sampler: &mut Sampler, Exact { cpu_ms, scratch }: Exact) -> Result<Look, Errno> {
-        let limit = self.setup.limits.get(Limit::MemoryBytes);
-        let look = match &self.counters {
-            Some(_) => {
-                let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
-                let locks = sampler.descriptors.locks(pids, cpu_ms, limit);
-                locks.map(|bytes| Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches })
-            }
-            None => sampler.look(scratch, limit),
-        };
-        match look {
-            Err(Errno::EACCES | Errno::EPERM) => Ok(Look { bytes: u64::MAX, cpu_ms, sessions: 0, watches: 0 }),
-            look => look,
-        }
     }
 
     /// `Killed::Cpu` if this CPU time, recorder included, exceeds the limit.

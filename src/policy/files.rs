@@ -118,6 +118,13 @@ pub(super) struct Judge<'a> {
     pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
 }
 
+/// Whether the area belongs to other tools, too: the tool is a guest, or the area holds a whole script base folder.
+/// Only a rule with an absolute path opens it, not a relative one ("its own folder").
+pub fn is_shared(site: &ToolPaths, area: &Area) -> bool {
+    let base = &site.base;
+    site.is_guest() || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
+}
+
 impl Judge<'_> {
     pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern], verdicts: &mut Vec<Verdict>) -> Vec<Grant> {
         let mut answers = match read {
@@ -244,7 +251,7 @@ impl Judge<'_> {
             |policy| policy.files.allowing(access),
             |(area, by), rule| {
                 let part = area.overlap(&rule.area_at(&self.site.folder))?;
-                let foreign = by.is_none() && rule.relative && self.is_shared(&part);
+                let foreign = by.is_none() && rule.relative && is_shared(self.site, &part);
                 let is_open = !foreign && (self.denial)(access, &part).is_none();
                 is_open.then(|| (part, by.or(Some(rule))))
             },
@@ -254,18 +261,10 @@ impl Judge<'_> {
         known.filter(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH))).collect()
     }
 
-    /// Whether the area belongs to other tools, too: the tool is a guest, or the area holds a whole script base folder.
-    /// Only a rule with an absolute path opens it, not a relative one ("its own folder").
-    fn is_shared(&self, area: &Area) -> bool {
-        let base = &self.site.base;
-        self.site.is_guest()
-            || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
-    }
-
     fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
         let folder = &self.site.folder;
         let allows = |layer: &Layer<'_>| {
-            let foreign = layer.narrower == Narrower::Policy && self.is_shared(request);
+            let foreign = layer.narrower == Narrower::Policy && is_shared(self.site, request);
             let mut rules = layer.policy.files.allowing(access).filter(|rule| !(rule.relative && foreign));
             rules.any(|rule| request.within(&rule.area_at(folder)))
         };
@@ -273,7 +272,7 @@ impl Judge<'_> {
             return (Narrower::Policy, String::new());
         };
         let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
-        if self.is_shared(request) && layer.narrower == Narrower::Policy {
+        if is_shared(self.site, request) && layer.narrower == Narrower::Policy {
             reason.push_str(
                 "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base folder), so only an \
                  absolute path opens it: give the tool a folder of its own",

@@ -206,37 +206,103 @@ fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
     }
 }
 
-/// The names of a pattern are files: a folder that another grant opens is as that grant says.
+/// A pattern is of files: a folder whose name it matches is not in the copy, and a read grant of it stays one.
 #[test]
-fn a_probe_knows_a_read_folder_inside_a_folder_of_patterns() {
+fn a_probe_knows_which_of_two_grants_decides() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let files = json!({"allowRead": ["data/sub/"], "allowWrite": ["data/*"]});
-    let folder = playground.tool("nested", "python", "print(1)\n", json!({"securityContext": {"fileAccess": files}}));
-    fs::create_dir_all(folder.join("data/sub")).unwrap();
-    fs::write(folder.join("data/sub/x"), "x").unwrap();
-    playground.allow("esc", "esc:nested", &["./**"], &["./data/**"]);
+    for (name, read) in [("sub", "data/sub/"), ("file", "data/a.csv"), ("some", "data/*.csv"), ("whole", "data/")] {
+        let asks = json!({ "fileAccess": { "allowRead": [read], "allowWrite": ["data/*"] } });
+        let folder = playground.tool(name, "python", "print(1)\n", json!({ "securityContext": asks }));
+        fs::create_dir_all(folder.join("data/sub")).unwrap();
+        fs::write(folder.join("data/a.csv"), "x").unwrap();
+    }
+    playground.allow("esc", "esc:*", &["./**"], &["./data/**"]);
     playground.settle();
-    assert_eq!(wrong(&playground, ("nested", &[], "", &[])), Vec::<Value>::new());
+    for name in ["sub", "file", "some", "whole"] {
+        assert_eq!(wrong(&playground, (name, &[], "", &[])), Vec::<Value>::new(), "{name}");
+    }
+    let said = playground.cli(&["audit", "esc:sub", "--probe"]).text();
+    let data = playground.path("user_scripts/sub/data").display().to_string();
+    assert!(said.contains("PASS: blocked  make a file in") && said.contains(&format!("{data}/sub")), "{said}");
+    let made = said.lines().find(|line| line.contains(&format!("make a file in {data} ")));
+    assert!(made.is_some_and(|line| line.contains("PASS: allowed")), "the control: {said}");
 }
 
-/// What policy grants is said the same wherever the question is asked; that it is unavailable there is a word behind.
+/// Of a guest only an absolute path grants anything: what is suggested is granted when it is written.
 #[test]
-fn reports_do_not_depend_on_the_shell_that_asks() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
-    let folder = playground.tool("writes", "python", "print(1)\n", asks);
-    fs::create_dir_all(folder.join("out")).unwrap();
-    playground.allow("esc", "esc:*", &["./**"], &["./out/**"]);
-    let asked = format!("write:{}", folder.join("out/x").display());
-    let answer = |path: &str| {
-        let mut command = playground.host();
-        command.env("PATH", path).args(["audit", "--who-can", &asked]);
-        finish(command, b"").text()
+fn a_policy_that_is_suggested_for_a_guest_grants_what_it_says() {
+    let host = host();
+    let asks = json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/*.csv"] } } });
+    host.tool("t:home", asks.clone());
+    let mut guest = manifest("t:guest", script("free/main.py", "python"), json!({}));
+    guest.as_object_mut().unwrap().extend(asks.as_object().unwrap().clone());
+    host.put("user_scripts/free/main.py", "print(1)\n");
+    host.put("tool-defs/guest/guest.tool.json", guest.to_string());
+    host.put("sandbox-policies/default.policy.toml", DEFAULT);
+    assert!(host.suggested("t:home").contains("path = \"./out/**\""), "the control");
+    let text = host.suggested("t:guest");
+    assert!(text.contains("user_scripts/free/out/**\"") && !text.contains("\"./"), "{text}");
+    host.put("sandbox-policies/t-guest.policy.toml", text.replace("/out/**", "/in/**"));
+    assert_ne!(host.json(&["audit", "t:guest"])["refused"], Value::Null, "the control");
+    host.put("sandbox-policies/t-guest.policy.toml", text);
+    assert_eq!(host.governed("t:guest"), "t-guest");
+}
+
+/// Reports say what policy grants; a shell without the interpreter and the variables changes a word behind it.
+#[test]
+fn reports_state_the_same_grants_in_an_empty_shell() {
+    let host = host();
+    let root = host.folder.path().canonicalize().unwrap().display().to_string();
+    let files = json!({ "allowRead": ["data/"], "allowWrite": ["out/*.csv"] });
+    let context = json!({
+        "fileAccess": files, "networkAccess": { "allowHosts": ["a.example.com"] },
+        "requiredCapabilities": ["env:REGION", "secret:KEY"],
+    });
+    host.tool("t:one", json!({ "securityContext": context }));
+    host.put("user_scripts/one/data/x", "");
+    let hash = "0".repeat(64);
+    host.put("user_scripts/one/requirements.txt", format!("six==1.16.0 --hash=sha256:{hash}\n"));
+    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let rest = "[network]\nhosts = [{ host = \"a.example.com\", why = \"w\" }]\n\
+                [packages]\npython = { index = \"default\", why = \"w\" }\n\
+                [secrets]\ngrant = [{ name = \"KEY\", from = \"env:KEY\", why = \"w\" }]\n\
+                [capabilities]\ngrant = [{ name = \"env:REGION\", why = \"w\" }]\n";
+    let policy = |files: &str| host.policy(&format!("name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n{files}{rest}"));
+    policy(files);
+    let shell = |whole: bool, arguments: &[&str]| {
+        let mut command = host.process();
+        command.env_clear().env("PATH", "/nowhere").env("XDG_STATE_HOME", host.path("state"));
+        if whole {
+            command.env("PATH", std::env::var_os("PATH").unwrap()).env("REGION", "eu").env("KEY", "0123456789abcdef");
+        }
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
     };
-    let (full, bare) = (answer("/usr/bin:/bin"), answer("/nowhere"));
-    assert!(full.contains("esc:writes@1.0.0: all of it (") && !full.contains("unavailable"), "the control: {full}");
-    assert_eq!(bare.replace(", but it is unavailable here now", ""), full);
-    assert_ne!(bare, full, "no interpreter is found there");
+    let here = ", but it is unavailable here now";
+    let (read, write) =
+        (format!("read:{root}/user_scripts/one/data"), format!("write:{root}/user_scripts/one/out/a.csv"));
+    let questions = [&read, &write, "reach:a.example.com", "secret:KEY", "package:six@1.16.0", "call:t:one"];
+    for question in questions {
+        let [full, empty] = [true, false].map(|whole| shell(whole, &["audit", "--who-can", question]));
+        assert!(full.contains("t:one@1.0.0: ") && empty.contains(here), "{full}{empty}");
+        let of = |text: &str| text.lines().find(|line| line.contains("t:one@")).map(|line| line.replace(here, ""));
+        assert_eq!(of(&full), of(&empty), "{question}");
+    }
+    let saved = |name: &str, whole| host.put(name, shell(whole, &["audit", "--all", "--json"]));
+    let (full, empty) = (saved("full.json", true), saved("empty.json", false));
+    let compared =
+        |old: &str, new: &str| -> Value { serde_json::from_str(&shell(true, &["diff", old, new, "--json"])).unwrap() };
+    for (old, new) in [(&full, &empty), (&empty, &full)] {
+        let diff = compared(old, new);
+        assert_eq!([&diff["newly"], &diff["noLonger"]], [&json!([]), &json!([])], "{diff}");
+    }
+    // The control: what policy takes away is said in every shell.
+    policy("");
+    for whole in [true, false] {
+        assert!(!shell(whole, &["audit", "--who-can", questions[1]]).contains("t:one@"), "the control");
+    }
+    assert_ne!(compared(&full, &saved("less.json", false))["noLonger"], json!([]), "the control");
 }
 
 /// Source text has what the lock of the policy holds, and reports say so.
@@ -265,6 +331,11 @@ fn the_lock_that_a_policy_names_is_seen() {
     assert_eq!(seen(), (false, false), "the control");
     policy(", lock_file = \"code.pylock.toml\"");
     assert_eq!(seen(), (true, true));
+    // What cannot be read gives nothing, and the report says why.
+    fs::remove_file(host.path("sandbox-policies/code.pylock.toml")).unwrap();
+    assert_eq!(seen(), (false, false));
+    let report = host.run(&["audit", "core:run-code", "--all"]).1;
+    assert!(report.contains("code.pylock.toml: does not exist"), "{report}");
 }
 
 #[test]

@@ -98,6 +98,29 @@ fn a_secret_that_no_call_could_have_is_reported_at_its_place() {
     }
 }
 
+/// Only a running server knows what is announced: a policy for it is no mistake, and one for anything else is.
+#[test]
+fn a_policy_of_an_announced_tool_is_not_a_mistake() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    let private = |name: &str, text: &str| {
+        let file = host.put(name, text);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        file
+    };
+    private("b.key", &"k".repeat(40));
+    let from = "announced = { from = [{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }] }";
+    let config = private("config.toml", &format!("[[tool_services]]\nurl = \"amqp://localhost\"\n{from}\n"));
+    let with = ["--config", config.as_str(), "check", "--strict"];
+    let cases = [("far.svc:ask", 0), ("far.svc:*", 0), ("fra.svc:ask", 2), ("far:ask", 2), ("farther.svc:*", 2)];
+    for (named, code) in cases {
+        host.policy(&format!("name = \"x\"\nwhy = \"w\"\ntools = [\"{named}\"]\n"));
+        let (exit, out, err) = host.run(&with);
+        assert!(exit == code && out.contains("names no loaded tool") == (code > 0), "{named}: {out}{err}");
+        assert_eq!(host.run(&["check", "--strict"]).0, 2, "the control: without an announcer, {named}");
+    }
+}
+
 #[test]
 fn a_function_that_is_missing_and_a_broken_module_are_found() {
     let host = host();

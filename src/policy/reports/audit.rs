@@ -147,8 +147,11 @@ fn packages(decision: &Decision) -> Value {
         // The member is absent if no policy names a lock.
         if let Some(lock) = &allowed.lock_file {
             rules["lockFile"] = json!(lock);
-            let run = decision.runs.iter().filter_map(|run| run.wanted.as_deref());
-            rules["holds"] = json!(held(run.filter(|wanted| wanted.ecosystem == *ecosystem)));
+            let language = |run: &Decision| Ecosystem::for_language(run.runtime.as_ref()?.language);
+            for run in decision.runs.iter().filter(|run| language(run) == Some(*ecosystem)) {
+                rules["holds"] = json!(held(run.wanted.as_deref().into_iter()));
+                rules["refused"] = json!(run.refused().map(|fault| fault.person.as_ref().unwrap_or(&fault.message)));
+            }
         }
         Some((ecosystem.name().to_owned(), rules))
     };

@@ -9,6 +9,7 @@ use crate::policy::area::Area;
 use crate::policy::capability::{self, CapabilityKind};
 use crate::policy::decision::Decision;
 use crate::policy::file::{HOST_FILE, SUFFIX};
+use crate::policy::files::is_shared;
 use crate::policy::hosts::risks;
 use crate::policy::verdict::{Narrower, RequestKind, Verdict};
 use crate::quantity::Limit;
@@ -23,7 +24,7 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
     let lacks = decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
     let why = quote(&format!("{} asks for it", manifest.id));
     let body = [
-        files(decision, &why),
+        files(site, decision, &why),
         hosts(manifest, &why),
         limits(manifest),
         words(manifest, decision, &why),
@@ -106,13 +107,13 @@ fn list(head: &str, key: &str, lines: &[String]) -> String {
 }
 
 /// The narrowest paths that a policy can name and that hold the requests. For a pattern that is its folder.
-fn files(decision: &Decision, why: &str) -> String {
+fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
     let lines = |what: RequestKind| -> Vec<String> {
         // `refusals` names what no policy can give; a script and /tmp need no rule and have no area.
         let wanted = decision.verdicts.iter().filter(|v| v.what == what && !v.never());
         let mut lines: Vec<String> = Vec::new();
         for area in wanted.filter_map(|verdict| verdict.area.as_ref()) {
-            let own = area.path().strip_prefix(&decision.folder);
+            let own = area.path().strip_prefix(&decision.folder).ok().filter(|_| !is_shared(site, area));
             let path = own.map_or(area.path().to_path_buf(), |below| Path::new(".").join(below));
             let path = path.to_string_lossy();
             let tree = if matches!(area, Area::File(_)) { "" } else { "/**" };

@@ -6,7 +6,7 @@ use crate::base::{Counted, lock, messages};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Program, Shape};
+use crate::policy::{Program, Script, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::{self, Guard};
 use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, ToLauncher};
@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -40,8 +40,8 @@ pub struct RoleNeeds {
     pub processes: u64,
     pub outlives_calls: bool,
     pub keeps_fd3: bool,
-    /// The script comes with the call.
-    pub own_source: bool,
+    /// The script of a call that runs a file.
+    pub script: Option<Arc<Script>>,
     /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
     pub role: Option<&'static str>,
 }
@@ -93,6 +93,7 @@ pub fn set_up(
     Setup {
         identity: ANY_IDENTITY,
         principal: extra.principal.clone(),
+        script: extra.script.clone(),
         roots: shape.runtime.roots.clone(),
         mounts: resolved.mounts,
         stages: resolved.stages,
@@ -319,7 +320,10 @@ impl Launcher {
         let mut launcher = Launcher::new(process, setup);
         let text = serde_json::to_vec(&launcher.setup).map_err(io::Error::from);
         let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
+        let script = launcher.setup.script.as_ref().map(|script| messages::memory_file(&script.bytes)).transpose();
+        let script = script.map_err(|e| broken("copying the script", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
+        files.extend(script.iter().map(AsFd::as_fd));
         files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
         // An error is kept until the first answer is read: that may be an earlier refusal, which explains it.
         let sent = launcher.send(&ToLauncher::Setup, &files);

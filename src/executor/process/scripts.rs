@@ -116,7 +116,7 @@ impl Scripts {
         let clock = Clock::new(context.map_or(started, |context| context.deadline.began), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let principal = context.map(|context| context.principal.clone()).unwrap_or_default();
-        let extra = RoleNeeds { principal, own_source: source.is_some(), ..RoleNeeds::default() };
+        let extra = RoleNeeds { principal, script: per_call.script.clone(), ..RoleNeeds::default() };
         let brings = CallInput { source, environment: Some(&per_call.env), fd3: None };
         let mut again = true;
         let (ready, finished) = loop {

@@ -10,13 +10,14 @@ use super::engine;
 use super::session::wasmtime_fault;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
+use crate::base::mask::Hidden;
 use crate::base::messages::memory_file;
 use crate::base::semaphore::FairSemaphore;
 use crate::base::single_flight::{NoResult, SingleFlight};
 use crate::base::store::{self, Content, ContentStore, Limits, RecordKind as Record, Writer};
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
-use crate::policy;
+use crate::policy::{self, ReadFile};
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -120,13 +121,12 @@ pub struct Prepared {
 pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<u64, String>>,
-    /// By path: the stamp of the file when it was read, and its module.
-    files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
+    files: Mutex<HashMap<PathBuf, ReadFile>>,
     opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (ModuleRefusal, Instant)>>,
     compiling: SingleFlight<Result<Prepared, Fault>>,
-    reading: SingleFlight<Result<SourceModule, Fault>>,
+    reading: SingleFlight<Result<ReadFile, Fault>>,
     /// Each tool has one module compiled at a time.
     compilers: Arc<FairSemaphore>,
     slow_compilers: Arc<FairSemaphore>,
@@ -247,7 +247,12 @@ impl Library {
         match compiled {
             Ok(code) => Ok(Prepared { key, code }),
             Err(Failure::Failed(fault)) => Err(fault),
-            Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
+            Err(Failure::Unreadable(e)) => {
+                let script = shape.script.as_deref().unwrap_or(Path::new(""));
+                // Its bytes changed, perhaps without its times.
+                lock(&self.files).remove(script);
+                Err(unreadable(script, &e))
+            }
             Err(Failure::Refused(refusal)) => {
                 // If the refusal cannot be stored, another process tries for itself.
                 if let Ok(text) = serde_json::to_vec(&refusal) {
@@ -297,32 +302,37 @@ impl Library {
         Ok(code)
     }
 
-    /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
-    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<SourceModule, Fault> {
-        if let Some(source) = source {
-            let (digest, text) = (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec()));
-            return Ok(SourceModule { key: self.key(&digest)?, digest, text });
-        }
-        let script = shape.script.as_ref();
-        let script = script.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
+    /// The module of a call: its source, or the code of the digest that was read for it.
+    pub fn module(&self, script: Option<&policy::Script>, source: Option<&str>) -> Result<SourceModule, Fault> {
+        let text = source.map(|source| source.as_bytes().to_vec());
+        let digest = text.as_deref().map(crate::base::sha256_hex);
+        let digest = digest.or_else(|| script.map(|script| script.file.digest.clone()));
+        let digest = digest.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
+        Ok(SourceModule { key: self.key(&digest)?, digest, text })
+    }
+
+    /// What the file of a module holds now, read only if its times changed. (Code is found by the digest, so what was
+    /// stored without a change of times does not run.)
+    pub async fn read(self: &Arc<Self>, shape: &policy::Shape) -> Result<policy::Script, Fault> {
+        let script = shape.script.clone().unwrap_or_default();
         // Not opened: the stamp identifies the file that was read before, even if the path contains links.
-        let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
-        if let Some((_, module)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
-            return Ok(module.clone());
+        let now = Stamp::at(&script).map_err(|e| unreadable(&script, &e))?;
+        let of = |file: ReadFile| policy::Script { file, bytes: Hidden(Vec::new()) };
+        if let Some(file) = lock(&self.files).get(&script).filter(|file| file.stamp == now) {
+            return Ok(of(file.clone()));
         }
-        let (this, script, tool) = (Arc::clone(self), script.clone(), shape.tool.clone());
+        let (this, tool) = (Arc::clone(self), shape.tool.clone());
         let name = format!("{now:?} {}", script.display());
         let work = || async move {
             let place = this.readers.enter(&tool).await;
             let path = script.clone();
             // The place is held until the file is read, also when no call waits any more.
             let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
-            let (stamp, digest) = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
-            let module = SourceModule { key: this.key(&digest)?, digest, text: None };
-            put(&this.files, script, (stamp, module.clone()));
-            Ok(module)
+            let file = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
+            put(&this.files, script, file.clone());
+            Ok(file)
         };
-        self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
+        self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read"))).map(of)
     }
 
     fn key(&self, digest: &str) -> Result<String, Fault> {
@@ -357,7 +367,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a module for its digest, a piece at a time.
-fn read(path: &Path) -> io::Result<(Stamp, String)> {
+fn read(path: &Path) -> io::Result<ReadFile> {
     let mut file = open(path)?;
     let stamp = Stamp::from_file(&file)?;
     let mut magic = [0; 4];
@@ -372,7 +382,7 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
     if bytes != stamp.size || Stamp::from_file(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
-    Ok((stamp, crate::base::hex(&digest)))
+    Ok(ReadFile { digest: crate::base::hex(&digest), mode: 0, stamp })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {

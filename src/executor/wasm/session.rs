@@ -89,7 +89,7 @@ impl Child {
             principal: principal.to_owned(),
             memory: own.0,
             processes: own.1,
-            own_source: false,
+            script: None,
             outlives_calls: role == Role::Worker,
             keeps_fd3: true,
             role: Some(role.name()),

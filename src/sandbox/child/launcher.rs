@@ -135,23 +135,23 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     let base = view::begin(identity, owner)?;
     let init = crate::sandbox::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else { return Ok(()) };
-    if files.len() < 2 {
-        return Err(io("descriptors of the set-up")(invalid()));
-    }
-    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
+    let mut files = files.drain(..);
+    let mut next = || files.next().ok_or_else(|| io("descriptors of the set-up")(invalid()));
+    let text = messages::read_memory_file(next()?, protocol::MAX_SETUP).map_err(io("the set-up"))?;
     let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
     if setup.identity != identity {
         return Err(io("the set-up is for another identity")(invalid()));
     }
-    let executable = files.remove(0);
+    let executable = next()?;
+    let read = setup.copied().map(|_| next()).transpose()?;
     let missing = || Problem::from_wall("cgroup", "the group's files")(Errno::EBADF);
     let counters =
-        setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
+        setup.cgroup.map(|version| cgroup::Counters::from(version, files.collect()).ok_or_else(missing)).transpose()?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = crate::sandbox::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
     let executable = if own { view::own_program(executable)? } else { executable };
-    let view = view::raise(base, &setup)?;
+    let view = view::raise(base, &setup, read)?;
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.

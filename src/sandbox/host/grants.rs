@@ -3,13 +3,13 @@
 //! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
 
-use crate::base::files::{self, without_links};
+use crate::base::files::{self, Stamp, without_links};
+use crate::base::mask::Hidden;
 use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::manifest::Language;
-use crate::policy::{Access, Area, Grant, Opening, Shape, literal, name_matches};
-use crate::quantity::MAX_SNAPSHOT_FILES;
+use crate::policy::{Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches};
+use crate::quantity::{MAX_SNAPSHOT_FILES, MIB};
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{
     Totals, check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
@@ -19,9 +19,14 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Largest script.
+const MAX_SCRIPT_BYTES: u64 = 64 * MIB;
 
 /// All grants of one call, resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +39,9 @@ pub struct ResolvedGrants {
     pub before: Totals,
 }
 
-/// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
-/// is granted. Missing folders are made last, when nothing can refuse the call any more.
-pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
+/// Resolves every grant of `shape` on this machine. `script`: the shape's script, shown as it was read whatever is
+/// granted. Missing folders are made last, when nothing can refuse the call any more.
+pub fn resolve(shape: &Shape, script: Option<&ReadFile>) -> Result<ResolvedGrants, Fault> {
     let (resolved, missing) = resolve_existing(shape, script)?;
     if missing.is_empty() {
         return Ok(resolved);
@@ -114,15 +119,15 @@ impl GrantPlan {
 }
 
 /// Resolves the grants as the files are now. The second value: the folders that must be made first.
-fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
+fn resolve_existing(shape: &Shape, script: Option<&ReadFile>) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
     let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
     let GrantPlan { mut mounts, stages, masks, before, missing, .. } = looked;
     check_stage_count(stages.len())?;
-    // A worker needs no module in its view: the host reads it.
-    let shown = script && shape.runtime.language != Language::Wasm;
-    if let Some(path) = shape.script.as_ref().filter(|_| shown) {
-        insert(&mut mounts, mount(path, Access::Read, &script_now(path)?));
+    if let (Some(path), Some(script)) = (&shape.script, script) {
+        let copied = Some(script.clone());
+        let facts = Mount { copied, ..mount(path, Access::Read, &look(path).map_err(|errno| explain(path, errno))?) };
+        mounts.insert(path.clone(), facts);
     }
     if let Some(built) = &shape.built {
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
@@ -139,19 +144,26 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
     Ok((settled(resolved)?, missing))
 }
 
-fn script_now(path: &Path) -> Result<FileStat, Fault> {
-    let gone = |message: &str, why: &str| {
+/// Reads a script for one call. It is never read again: what follows works on these bytes.
+pub fn read_script(path: &Path) -> Result<Script, Fault> {
+    let failed = |message: &str, why: &str| {
         Fault::new(Kind::DependencyError, message).person(printable(&format!("{}: {why}", path.display())))
     };
-    match look(path) {
+    let unreadable = |why: String| failed("the tool's script cannot be read", &why);
+    let file = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
+        Ok(file) => File::from(file),
         Err(Errno::ENOENT) => {
             let why = "does not exist; restore it, or remove the manifest";
-            Err(gone("the tool's script no longer exists", why))
+            return Err(failed("the tool's script no longer exists", why));
         }
-        Err(errno) => Err(explain(path, errno)),
-        Ok(stat) if is(&stat, SFlag::S_IFREG) => Ok(stat),
-        Ok(_) => Err(gone("the tool's script is not a regular file any more", "is not a regular file")),
-    }
+        Err(errno) => return Err(explain(path, errno)),
+    };
+    let facts = file.metadata().map_err(|e| unreadable(e.to_string()))?;
+    let bytes = files::checked(Ok(file), MAX_SCRIPT_BYTES, |_| None).map_err(unreadable)?;
+    let digest = crate::base::sha256_hex(&bytes);
+    // What the host can read the tool can, whoever owns the copy.
+    let file = ReadFile { digest, mode: facts.mode() & 0o777 | 0o400, stamp: Stamp::from(&facts) };
+    Ok(Script { file, bytes: Hidden(bytes) })
 }
 
 fn check_stage_count(stages: usize) -> Result<(), Fault> {
@@ -237,12 +249,12 @@ fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
         let above = m.path.ancestors().skip(1).find_map(|above| mounts.get(above).filter(|other| other.folder));
         let mut below = mounts.range(m.path.clone()..).take_while(|(path, _)| path.starts_with(&m.path));
         let is_equal = |other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec);
-        above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
+        m.copied.is_none() && above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
 
-fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
+pub(in crate::sandbox) fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
     Mount {
         path: path.to_owned(),
         access,
@@ -252,6 +264,7 @@ fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
         uid: stat.st_uid,
         gid: stat.st_gid,
         no_exec: false,
+        copied: None,
     }
 }
 

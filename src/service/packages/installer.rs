@@ -219,7 +219,7 @@ impl<'a> Installer<'a> {
         secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;
-        record.confined(&confinement, digest, None);
+        record.confined(&confinement, digest);
         let site = ToolPaths { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
         let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
         let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
@@ -284,7 +284,7 @@ impl<'a> Installer<'a> {
                 }
             }
         };
-        record.ended(&ended, heard.lost(), None);
+        record.ended(&ended, heard.lost());
         ended
     }
 }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// Installs at once, each for another tool; each may use all cores for a while. Installs with build steps have slots
 /// of their own. An install that takes longer than `LONG_BUILD` returns its slot and continues.
 const BUILDERS: usize = 2;
@@ -336,7 +336,13 @@ impl Packages {
         report("checking what the build made");
         let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
         let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
-        let vendored = examined.vendored.clone();
+        let mut vendored = examined.vendored.clone();
+        if ecosystem == Ecosystem::Python {
+            let known =
+                |said: &Vendored| vendored.iter().any(|it| (&it.name, &it.version) == (&said.name, &said.version));
+            let said: Vec<_> = installer.list().await?.into_iter().filter(|said| !known(said)).collect();
+            vendored.extend(said);
+        }
         if need.rules.min_age_days.is_some() && !vendored.is_empty() {
             published.extend(installer.ages(&vendored).await?);
         }
@@ -390,8 +396,12 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + 
 
 /// Adds an environment to a shape, and takes the interpreter from it.
 pub fn use_environment(shape: &mut Shape, environment: &EnvironmentLease) {
-    let path = environment.path.clone();
-    let link = match environment.entry.about.ecosystem {
+    use_built(shape, environment.path.clone(), environment.entry.about.ecosystem);
+}
+
+/// The same for the tree of an environment.
+pub(super) fn use_built(shape: &mut Shape, path: PathBuf, ecosystem: Ecosystem) {
+    let link = match ecosystem {
         Ecosystem::Python => {
             shape.runtime.program = Program::Path(path.join("bin/python"));
             None

@@ -362,6 +362,7 @@ pub struct Shape {
 /// A file as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadFile {
+    pub path: PathBuf,
     /// SHA-256 of its bytes, in hex.
     pub digest: String,
     pub mode: u32,

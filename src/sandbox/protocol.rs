@@ -7,14 +7,13 @@ use super::inspect::Totals;
 use super::sys;
 use crate::base::mask::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
-use crate::policy::{Access, Limits, ReadFile, Script, name_matches};
+use crate::policy::{Access, Limits, ReadFile, name_matches};
 use crate::quantity::{Limit, MAX_PORTS, MIB};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Most bytes of a `Setup`, whose grants and arguments have limits of their own, and of a call's variables.
 pub const MAX_SETUP: u64 = 16 * MIB;
@@ -46,8 +45,6 @@ pub struct Mount {
     pub gid: u32,
     /// Nothing in it is executed or mapped as a library: tools wrote it.
     pub no_exec: bool,
-    /// Not the file at the path is shown, but a copy of what was read of it: the bytes beside `ToLauncher::Setup`.
-    pub copied: Option<ReadFile>,
 }
 
 /// One folder of which the call gets a private copy.
@@ -84,6 +81,16 @@ pub enum Executable {
     Ourselves,
 }
 
+/// What a call runs: its text comes beside `ToLauncher::Start`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// Placed in scratch under this name.
+    New(String),
+    /// Shown in the place of the file, which may have other bytes by now.
+    File(ReadFile),
+}
+
 /// Everything a launcher must know before its first call. Also the key under which an idle launcher is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -92,9 +99,6 @@ pub struct Setup {
     /// Whose calls the launcher serves; only the host reads it.
     #[serde(skip)]
     pub principal: String,
-    /// The script that is shown as a copy.
-    #[serde(skip)]
-    pub script: Option<Arc<Script>>,
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<StagedFolder>,
@@ -128,11 +132,6 @@ impl Setup {
         self.cgroup.is_none() && !self.lasting
     }
 
-    /// The mount that is shown as a copy: a call has one script.
-    pub fn copied(&self) -> Option<(&Mount, &ReadFile)> {
-        self.mounts.iter().find_map(|mount| Some((mount, mount.copied.as_ref()?)))
-    }
-
     /// Whether some folder is written directly, not through a copy that is published.
     pub fn writes_live(&self) -> bool {
         self.mounts.iter().any(|mount| mount.folder && mount.access == Access::Write)
@@ -148,14 +147,13 @@ pub enum ToLauncher {
         identity: Identity,
         owner: Option<(u32, u32)>,
     },
-    /// Beside it: a memory file with `Setup`, the executable, a memory file with the script (when copied), the group's
-    /// files.
+    /// Beside it: a memory file with `Setup`, the executable, the group's files.
     Setup,
     /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with the variables (when
     /// there are any) and descriptor 3 (when kept).
     Start {
         timeout_ms: u64,
-        source: Option<String>,
+        source: Option<Source>,
         /// The call sets variables: a JSON object, which may be longer than a message.
         environment: bool,
         /// The size of the folders that the call may write live, before the call.

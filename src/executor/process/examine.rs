@@ -71,9 +71,7 @@ pub async fn run(
     let lost = |why: String| {
         Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}")).into()
     };
-    let script = shape.script.as_deref().filter(|_| shape.runtime.language != Language::Wasm);
-    let script = script.map(grants::read_script).transpose()?.map(Arc::new);
-    let extra = RoleNeeds { role: Some(probe::ROLE), script, ..RoleNeeds::default() };
+    let extra = RoleNeeds { role: Some(probe::ROLE), ..RoleNeeds::default() };
     // First, because this makes the folders that a call would find.
     let ready = launchers.ready(shape, &extra).await?;
     let tries = Probes { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };

@@ -6,10 +6,10 @@ use crate::base::{Counted, lock, messages};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Program, Script, Shape};
+use crate::policy::{Program, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::{self, Guard};
-use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, ToLauncher};
+use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, Source, ToLauncher};
 use crate::sandbox::{Problem, ProblemKind, Totals, cgroup, environment, grants, identity, launcher, pidfd_open};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -40,8 +40,8 @@ pub struct RoleNeeds {
     pub processes: u64,
     pub outlives_calls: bool,
     pub keeps_fd3: bool,
-    /// The script of a call that runs a file.
-    pub script: Option<Arc<Script>>,
+    /// The script comes with the call.
+    pub own_source: bool,
     /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
     pub role: Option<&'static str>,
 }
@@ -93,7 +93,6 @@ pub fn set_up(
     Setup {
         identity: ANY_IDENTITY,
         principal: extra.principal.clone(),
-        script: extra.script.clone(),
         roots: shape.runtime.roots.clone(),
         mounts: resolved.mounts,
         stages: resolved.stages,
@@ -162,8 +161,8 @@ pub struct Launcher {
 /// What a call gives its launcher beside the pipes.
 #[derive(Default)]
 pub struct CallInput<'a> {
-    /// Name and text of the source.
-    pub source: Option<(&'a str, &'a str)>,
+    /// What it runs, and the text of that.
+    pub source: Option<(Source, &'a [u8])>,
     /// Variables that the call sets.
     pub environment: Option<&'a BTreeMap<String, String>>,
     /// Descriptor 3 of the tool.
@@ -320,10 +319,7 @@ impl Launcher {
         let mut launcher = Launcher::new(process, setup);
         let text = serde_json::to_vec(&launcher.setup).map_err(io::Error::from);
         let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
-        let script = launcher.setup.script.as_ref().map(|script| messages::memory_file(&script.bytes)).transpose();
-        let script = script.map_err(|e| broken("copying the script", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
-        files.extend(script.iter().map(AsFd::as_fd));
         files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
         // An error is kept until the first answer is read: that may be an earlier refusal, which explains it.
         let sent = launcher.send(&ToLauncher::Setup, &files);
@@ -409,14 +405,14 @@ impl Launcher {
     pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
         let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
-        let source = input.source.map(|(_, text)| file(text.as_bytes())).transpose()?;
+        let source = input.source.as_ref().map(|(_, text)| file(text)).transpose()?;
         let environment = input.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
         let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;
         let files: Vec<_> =
             theirs.iter().chain(&source).chain(&environment).chain(input.fd3).map(AsFd::as_fd).collect();
         let start = ToLauncher::Start {
             timeout_ms,
-            source: input.source.map(|(name, _)| name.to_owned()),
+            source: input.source.as_ref().map(|(source, _)| source.clone()),
             environment: environment.is_some(),
             before: self.before,
             last: self.last,

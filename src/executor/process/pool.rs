@@ -9,7 +9,7 @@ use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
-use crate::policy::{self, Access, Grant, Opening, Script, Shape};
+use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{Problem, cgroup, grants, identity};
@@ -76,7 +76,7 @@ impl Launchers {
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that cannot be raised is
     /// `LauncherError::Wall`.
     pub async fn ready(&self, shape: &Shape, extra: &RoleNeeds) -> Result<Ready, LauncherError> {
-        let resolved = resolve(shape, extra.script.clone()).await?;
+        let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
     }
 
@@ -222,8 +222,7 @@ static LOOKING: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::n
 /// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie outside the tool's
 /// folder and so perhaps on a file system that does not answer, are resolved on a blocking thread. For others a few
 /// system calls are enough, which is quicker than changing threads.
-pub async fn resolve(shape: &Shape, script: Option<Arc<Script>>) -> Result<grants::ResolvedGrants, Fault> {
-    let resolve = move |shape: &Shape| grants::resolve(shape, script.as_ref().map(|script| &script.file));
+pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
     let elsewhere = |path: &Path| !path.starts_with(&shape.folder);
     let waits = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {
@@ -234,11 +233,11 @@ pub async fn resolve(shape: &Shape, script: Option<Arc<Script>>) -> Result<grant
         Opening::Staged { .. } => true,
     };
     if !shape.grants.iter().any(waits) {
-        return resolve(shape);
+        return grants::resolve(shape, script);
     }
     let place = LOOKING.enter(&format!("{} {}", shape.tool, shape.folder.display())).await;
     let shape = shape.clone();
-    let resolved = tokio::task::spawn_blocking(move || (resolve(&shape), place).0).await;
+    let resolved = tokio::task::spawn_blocking(move || (grants::resolve(&shape, script), place).0).await;
     resolved
         .map_err(|e| Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string()))?
 }

@@ -15,9 +15,10 @@ use crate::base::messages::memory_file;
 use crate::base::semaphore::FairSemaphore;
 use crate::base::single_flight::{NoResult, SingleFlight};
 use crate::base::store::{self, Content, ContentStore, Limits, RecordKind as Record, Writer};
+use crate::executor::CallDeadline;
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
-use crate::policy::{self, ReadFile};
+use crate::policy::{self, ReadFile, Script};
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -37,7 +38,7 @@ const SLOW_COMPILERS: usize = 2;
 const QUICK: Duration = Duration::from_secs(2);
 /// Modules that are read at once for their digests, each for another tool.
 const READERS: usize = 4;
-/// Most modules that are compiled or wait for a compiler. As many may be read or wait for that.
+/// Most modules that are compiled or wait for a compiler.
 const UNDER_WAY: usize = 64;
 /// How long a module that exceeded a limit is not tried again.
 const REFUSAL_TTL: Duration = Duration::from_secs(3600);
@@ -126,7 +127,6 @@ pub struct Library {
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (ModuleRefusal, Instant)>>,
     compiling: SingleFlight<Result<Prepared, Fault>>,
-    reading: SingleFlight<Result<ReadFile, Fault>>,
     /// Each tool has one module compiled at a time.
     compilers: Arc<FairSemaphore>,
     slow_compilers: Arc<FairSemaphore>,
@@ -169,7 +169,6 @@ impl Library {
             opened: Mutex::default(),
             refused: Mutex::default(),
             compiling: SingleFlight::new(UNDER_WAY),
-            reading: SingleFlight::new(UNDER_WAY),
             compilers: FairSemaphore::new(COMPILERS, 1),
             slow_compilers: FairSemaphore::new(SLOW_COMPILERS, 1),
             readers: FairSemaphore::new(READERS, 1),
@@ -198,7 +197,7 @@ impl Library {
             let name = name.clone();
             async move { this.obtain(&launchers, &shape, found, &name).await }
         };
-        self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
+        self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed)))
     }
 
     async fn obtain(
@@ -303,7 +302,7 @@ impl Library {
     }
 
     /// The module of a call: its source, or the code of the digest that was read for it.
-    pub fn module(&self, script: Option<&policy::Script>, source: Option<&str>) -> Result<SourceModule, Fault> {
+    pub fn module(&self, script: Option<&Script>, source: Option<&str>) -> Result<SourceModule, Fault> {
         let text = source.map(|source| source.as_bytes().to_vec());
         let digest = text.as_deref().map(crate::base::sha256_hex);
         let digest = digest.or_else(|| script.map(|script| script.file.digest.clone()));
@@ -311,28 +310,30 @@ impl Library {
         Ok(SourceModule { key: self.key(&digest)?, digest, text })
     }
 
-    /// What the file of a module holds now, read only if its times changed. (Code is found by the digest, so what was
-    /// stored without a change of times does not run.)
-    pub async fn read(self: &Arc<Self>, shape: &policy::Shape) -> Result<policy::Script, Fault> {
-        let script = shape.script.clone().unwrap_or_default();
-        // Not opened: the stamp identifies the file that was read before, even if the path contains links.
-        let now = Stamp::at(&script).map_err(|e| unreadable(&script, &e))?;
-        let of = |file: ReadFile| policy::Script { file, bytes: Hidden(Vec::new()) };
-        if let Some(file) = lock(&self.files).get(&script).filter(|file| file.stamp == now) {
-            return Ok(of(file.clone()));
-        }
-        let (this, tool) = (Arc::clone(self), shape.tool.clone());
-        let name = format!("{now:?} {}", script.display());
-        let work = || async move {
-            let place = this.readers.enter(&tool).await;
-            let path = script.clone();
-            // The place is held until the file is read, also when no call waits any more.
-            let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
-            let file = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
-            put(&this.files, script, file.clone());
-            Ok(file)
+    /// Reads a module for its digest, unless its times say that it is the one that was read before. (Code is found by the
+    /// digest, so what was stored without a change of times does not run.)
+    pub async fn read(self: &Arc<Self>, shape: &policy::Shape, deadline: &CallDeadline) -> Result<Script, Fault> {
+        let (this, path) = (Arc::clone(self), shape.script.clone().unwrap_or_default());
+        let file = match self.known(&path)? {
+            Some(file) => file,
+            None => deadline.run_apart(&self.readers, &shape.tool, move || this.read_now(&path)).await??,
         };
-        self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read"))).map(of)
+        Ok(Script { file, bytes: Hidden(Vec::new()) })
+    }
+
+    fn known(&self, path: &Path) -> Result<Option<ReadFile>, Fault> {
+        // Not opened: the stamp identifies the file that was read before, even if the path contains links.
+        let now = Stamp::at(path).map_err(|e| unreadable(path, &e))?;
+        Ok(lock(&self.files).get(path).filter(|file| file.stamp == now).cloned())
+    }
+
+    fn read_now(&self, path: &Path) -> Result<ReadFile, Fault> {
+        if let Some(file) = self.known(path)? {
+            return Ok(file);
+        }
+        let file = read(path).map_err(|e| unreadable(path, &e))?;
+        put(&self.files, path.to_owned(), file.clone());
+        Ok(file)
     }
 
     fn key(&self, digest: &str) -> Result<String, Fault> {
@@ -348,14 +349,14 @@ fn refusal_key(key: &str, shape: &policy::Shape) -> String {
     crate::base::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
 }
 
-fn missing(missed: NoResult, what: &str) -> Fault {
+fn missing(missed: NoResult) -> Fault {
     match missed {
         NoResult::Full => {
-            let message = format!("too many modules wait to be {what} in this host; try again");
+            let message = "too many modules wait to be compiled in this host; try again";
             Fault::new(Kind::RateLimitError, message).retryable()
         }
         NoResult::Panicked => {
-            let message = format!("the tool could not be {what}");
+            let message = "the tool could not be compiled";
             Fault::new(Kind::InternalError, message).retryable()
         }
     }
@@ -382,7 +383,7 @@ fn read(path: &Path) -> io::Result<ReadFile> {
     if bytes != stamp.size || Stamp::from_file(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
-    Ok(ReadFile { digest: crate::base::hex(&digest), mode: 0, stamp })
+    Ok(ReadFile { path: path.to_owned(), digest: crate::base::hex(&digest), mode: 0, stamp })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {

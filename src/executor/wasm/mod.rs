@@ -112,7 +112,8 @@ impl Wasm {
 
     /// Compiles the tool's module ahead of calls, unless that was done before.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
-        let found = self.library.module(Some(&self.library.read(shape).await?), None)?;
+        let found =
+            self.library.module(Some(&self.library.read(shape, &CallDeadline::usual("", None)).await?), None)?;
         self.library.prepare(&self.launchers, shape, found).await.map(|_| ())
     }
 
@@ -142,7 +143,7 @@ impl Wasm {
         };
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
-        let resolving = process::resolve(shape, None);
+        let resolving = process::resolve(shape, true);
         let mut grants = clock.prepare("the tool's grants are still being looked at", resolving).await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
@@ -203,8 +204,7 @@ impl Executor for Wasm {
     }
 
     fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {
-        let clock = Clock::new(deadline.began, crate::base::millis(deadline.limit));
-        Box::pin(async move { clock.prepare("the tool's module is still being read", self.library.read(shape)).await })
+        Box::pin(self.library.read(shape, deadline))
     }
 
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {

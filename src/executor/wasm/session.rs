@@ -89,7 +89,7 @@ impl Child {
             principal: principal.to_owned(),
             memory: own.0,
             processes: own.1,
-            script: None,
+            own_source: false,
             outlives_calls: role == Role::Worker,
             keeps_fd3: true,
             role: Some(role.name()),

@@ -158,8 +158,10 @@ mod tests {
         std::fs::create_dir(&path).expect("made");
         let neighbour = root.path().join("neighbour");
         std::fs::write(&neighbour, vec![1; 8 << 20]).expect("written");
-        let facts = nix::sys::stat::stat(&path).expect("there");
-        let mount = crate::sandbox::grants::mount(&path, Access::Write, &facts);
+        let facts = std::fs::metadata(&path).expect("there");
+        let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
+        let mount =
+            Mount { path: path.clone(), access: Access::Write, folder: true, device, inode, uid, gid, no_exec: false };
         let mut limits = Limits::house();
         limits.set(Limit::WrittenBytes, 1 << 20);
         let mut written = WriteWatch::begin(&[mount], Totals::default()).expect("opened").expect("written live");

@@ -7,10 +7,10 @@
 use crate::base::files;
 use crate::base::mask::Hidden;
 use crate::base::messages::{self, receive, send};
-use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
+use crate::quantity::{KIB, Limit, MAX_SCRIPT_BYTES, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
-use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, StagedFolder, ToLauncher};
+use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Source, StagedFolder, ToLauncher};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{SESSIONS, Sampler};
 use crate::sandbox::scratch::Scratch;
@@ -135,23 +135,23 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     let base = view::begin(identity, owner)?;
     let init = crate::sandbox::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else { return Ok(()) };
-    let mut files = files.drain(..);
-    let mut next = || files.next().ok_or_else(|| io("descriptors of the set-up")(invalid()));
-    let text = messages::read_memory_file(next()?, protocol::MAX_SETUP).map_err(io("the set-up"))?;
+    if files.len() < 2 {
+        return Err(io("descriptors of the set-up")(invalid()));
+    }
+    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
     let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
     if setup.identity != identity {
         return Err(io("the set-up is for another identity")(invalid()));
     }
-    let executable = next()?;
-    let read = setup.copied().map(|_| next()).transpose()?;
+    let executable = files.remove(0);
     let missing = || Problem::from_wall("cgroup", "the group's files")(Errno::EBADF);
     let counters =
-        setup.cgroup.map(|version| cgroup::Counters::from(version, files.collect()).ok_or_else(missing)).transpose()?;
+        setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = crate::sandbox::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
     let executable = if own { view::own_program(executable)? } else { executable };
-    let view = view::raise(base, &setup, read)?;
+    let view = view::raise(base, &setup)?;
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
@@ -193,7 +193,7 @@ fn shown<T>(look: Result<T, Errno>) -> Result<Option<T>, Problem> {
 /// What the host sent for one call.
 struct CallSetup {
     stdio: [OwnedFd; 3],
-    source: Option<(String, Vec<u8>)>,
+    source: Option<(Source, Vec<u8>)>,
     /// All variables of the tool.
     environment: Hidden<Vec<String>>,
     third: Option<OwnedFd>,
@@ -258,14 +258,14 @@ impl Launcher<'_> {
         Ok((scratch, rules))
     }
 
-    fn given(&self, files: Vec<OwnedFd>, source: Option<String>, environment: bool) -> Result<CallSetup, Problem> {
+    fn given(&self, files: Vec<OwnedFd>, source: Option<Source>, environment: bool) -> Result<CallSetup, Problem> {
         let mut files = files.into_iter();
         let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
         let stdio = [next()?, next()?, next()?];
-        let most = self.setup.limits.get(Limit::InputBytes).max(MIB);
+        let most = self.setup.limits.get(Limit::InputBytes).max(MAX_SCRIPT_BYTES);
         let read = |file, most| messages::read_memory_file(file, most).map_err(io("the call's source or variables"));
         let source = match source {
-            Some(name) => Some((name, read(next()?, most)?)),
+            Some(source) => Some((source, read(next()?, most)?)),
             None => None,
         };
         let own = if environment {
@@ -297,11 +297,13 @@ impl Launcher<'_> {
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
             scratch.stage(stage, from, number)?;
         }
-        if let Some((name, text)) = &given.source {
-            scratch.source(name, text)?;
+        match &given.source {
+            Some((Source::New(name), text)) => scratch.source(name, text)?,
+            Some((Source::File(file), text)) => scratch.script(file, text)?,
+            None => {}
         }
-        for (file, folder, _) in &scratch.allowed[fresh..] {
-            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(ruleset_problem)?;
+        for (file, folder, right) in &scratch.allowed[fresh..] {
+            rules = rules.allow(file, *folder, *right).map_err(ruleset_problem)?;
         }
         let ruleset = rules.done().map_err(ruleset_problem)?;
         let written =

@@ -8,8 +8,9 @@ use crate::base::mask::Hidden;
 use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
 use crate::policy::{Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches};
-use crate::quantity::{MAX_SNAPSHOT_FILES, MIB};
+use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES};
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{
     Totals, check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
@@ -25,9 +26,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Largest script.
-const MAX_SCRIPT_BYTES: u64 = 64 * MIB;
-
 /// All grants of one call, resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResolvedGrants {
@@ -39,9 +37,9 @@ pub struct ResolvedGrants {
     pub before: Totals,
 }
 
-/// Resolves every grant of `shape` on this machine. `script`: the shape's script, shown as it was read whatever is
-/// granted. Missing folders are made last, when nothing can refuse the call any more.
-pub fn resolve(shape: &Shape, script: Option<&ReadFile>) -> Result<ResolvedGrants, Fault> {
+/// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
+/// is granted. Missing folders are made last, when nothing can refuse the call any more.
+pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
     let (resolved, missing) = resolve_existing(shape, script)?;
     if missing.is_empty() {
         return Ok(resolved);
@@ -119,15 +117,16 @@ impl GrantPlan {
 }
 
 /// Resolves the grants as the files are now. The second value: the folders that must be made first.
-fn resolve_existing(shape: &Shape, script: Option<&ReadFile>) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
+fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
     let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
     let GrantPlan { mut mounts, stages, masks, before, missing, .. } = looked;
     check_stage_count(stages.len())?;
-    if let (Some(path), Some(script)) = (&shape.script, script) {
-        let copied = Some(script.clone());
-        let facts = Mount { copied, ..mount(path, Access::Read, &look(path).map_err(|errno| explain(path, errno))?) };
-        mounts.insert(path.clone(), facts);
+    // A worker needs no module in its view: the host reads it.
+    let shown = script && shape.runtime.language != Language::Wasm;
+    if let Some(path) = shape.script.as_ref().filter(|_| shown) {
+        let stat = look(path).map_err(|errno| explain(path, errno))?;
+        insert(&mut mounts, mount(path, Access::Read, &stat));
     }
     if let Some(built) = &shape.built {
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
@@ -150,19 +149,19 @@ pub fn read_script(path: &Path) -> Result<Script, Fault> {
         Fault::new(Kind::DependencyError, message).person(printable(&format!("{}: {why}", path.display())))
     };
     let unreadable = |why: String| failed("the tool's script cannot be read", &why);
-    let file = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
-        Ok(file) => File::from(file),
+    let opened = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
         Err(Errno::ENOENT) => {
             let why = "does not exist; restore it, or remove the manifest";
             return Err(failed("the tool's script no longer exists", why));
         }
-        Err(errno) => return Err(explain(path, errno)),
+        opened => File::from(opened.map_err(|errno| explain(path, errno))?),
     };
-    let facts = file.metadata().map_err(|e| unreadable(e.to_string()))?;
-    let bytes = files::checked(Ok(file), MAX_SCRIPT_BYTES, |_| None).map_err(unreadable)?;
+    let facts = opened.metadata().map_err(|e| unreadable(e.to_string()))?;
+    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None).map_err(unreadable)?;
     let digest = crate::base::sha256_hex(&bytes);
     // What the host can read the tool can, whoever owns the copy.
-    let file = ReadFile { digest, mode: facts.mode() & 0o777 | 0o400, stamp: Stamp::from(&facts) };
+    let mode = facts.mode() & 0o777 | 0o400;
+    let file = ReadFile { path: path.to_owned(), digest, mode, stamp: Stamp::from(&facts) };
     Ok(Script { file, bytes: Hidden(bytes) })
 }
 
@@ -249,12 +248,12 @@ fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
         let above = m.path.ancestors().skip(1).find_map(|above| mounts.get(above).filter(|other| other.folder));
         let mut below = mounts.range(m.path.clone()..).take_while(|(path, _)| path.starts_with(&m.path));
         let is_equal = |other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec);
-        m.copied.is_none() && above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
+        above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
 
-pub(in crate::sandbox) fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
+fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
     Mount {
         path: path.to_owned(),
         access,
@@ -264,7 +263,6 @@ pub(in crate::sandbox) fn mount(path: &Path, access: Access, stat: &FileStat) ->
         uid: stat.st_uid,
         gid: stat.st_gid,
         no_exec: false,
-        copied: None,
     }
 }
 

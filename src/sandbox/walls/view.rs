@@ -5,10 +5,10 @@
 //! what the host resolved, and bound from the open descriptor.
 
 use crate::base::files;
+use crate::policy::Access;
 use crate::policy::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
 };
-use crate::policy::{Access, ReadFile};
 use crate::quantity::MIB;
 use crate::sandbox::idmap::Users;
 use crate::sandbox::landlock::Right;
@@ -19,12 +19,11 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
-use nix::sys::time::TimeSpec;
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, fchown, symlink};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 pub const RDONLY: u64 = 1;
@@ -140,8 +139,8 @@ pub fn begin(identity: Identity, owner: Option<(u32, u32)>) -> Result<Base, Prob
     Ok(Base { planned, users: Users::new(identity, owner) })
 }
 
-/// Builds the tree and makes it the root of this process. `read`: what was read of the file that is shown as a copy.
-pub fn raise(base: Base, setup: &Setup, read: Option<OwnedFd>) -> Result<View, Problem> {
+/// Builds the tree and makes it the root of this process.
+pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     let Base { mut planned, mut users } = base;
     let mut roots = setup.roots.clone();
     roots.sort();
@@ -153,7 +152,7 @@ pub fn raise(base: Base, setup: &Setup, read: Option<OwnedFd>) -> Result<View, P
         let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
     }
-    for wanted in setup.mounts.iter().filter(|mount| mount.copied.is_none()) {
+    for wanted in &setup.mounts {
         planned.push(plan_grant(wanted, &mut users)?);
     }
     let link = |(at, target): &(PathBuf, PathBuf)| Planned {
@@ -162,16 +161,11 @@ pub fn raise(base: Base, setup: &Setup, read: Option<OwnedFd>) -> Result<View, P
         right: Right::List,
     };
     planned.extend(setup.links.iter().map(link));
-    let copied = setup.copied().zip(read);
-    let bytes = MIB + copied.as_ref().map_or(0, |((_, file), _)| file.stamp.size.next_multiple_of(MIB));
-    let root = sys::tmpfs(&[("size", bytes.to_string()), ("mode", "0755".into())], NOSUID | NODEV)
-        .map_err(problem("the view's own tmpfs"))?;
-    sys::move_mount(root.as_fd(), &text(Path::new(ASSEMBLY_ROOT))).map_err(problem("attaching the view"))?;
-    if let Some(((wanted, file), read)) = copied {
-        planned.push(plan_copy(wanted, file, read, setup.identity).map_err(problem("the copy of the script"))?);
-    }
     // Parents before what lies below them.
     planned.sort_by(|a, b| a.at.cmp(&b.at));
+    let root = sys::tmpfs(&[("size", "1M".into()), ("mode", "0755".into())], NOSUID | NODEV)
+        .map_err(problem("the view's own tmpfs"))?;
+    sys::move_mount(root.as_fd(), &text(Path::new(ASSEMBLY_ROOT))).map_err(problem("attaching the view"))?;
     let view = assemble(setup, planned)?;
     sys::mount_setattr(root.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None)
         .map_err(problem("making the view read-only"))?;
@@ -239,25 +233,6 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     }
     let right = if wanted.access == Access::Read { Right::ReadRun } else { Right::Write };
     Ok(Planned { at: wanted.path.clone(), piece: Piece::Bound { mount: bound, folder: wanted.folder }, right })
-}
-
-/// A copy of what was read of a file, bound as the file itself would be. It lies in the attached view, beside the
-/// launcher's own mounts.
-fn plan_copy(wanted: &Mount, file: &ReadFile, read: OwnedFd, identity: Identity) -> std::io::Result<Planned> {
-    let place = Path::new(ASSEMBLY_ROOT).join(&KEPT_MOUNTS[1..]).join("script");
-    make_parents(&place).map_err(|problem| problem.error())?;
-    let mut copy = fs::File::create(&place)?;
-    std::io::copy(&mut fs::File::from(read), &mut copy)?;
-    let owner = identity.pooled.then_some(identity.id);
-    fchown(&copy, owner, owner)?;
-    copy.set_permissions(fs::Permissions::from_mode(file.mode))?;
-    let modified = TimeSpec::new(file.stamp.modified.0, file.stamp.modified.1);
-    nix::sys::stat::futimens(&copy, &modified, &modified)?;
-    let bound = sys::open_tree(files::handle(&place)?.as_fd(), c"", false)?;
-    let no_exec = if wanted.no_exec { NOEXEC } else { 0 };
-    sys::mount_setattr(bound.as_fd(), false, NOSUID | NODEV | RDONLY | no_exec, 0, None)?;
-    let piece = Piece::Bound { mount: bound, folder: false };
-    Ok(Planned { at: wanted.path.clone(), piece, right: Right::ReadRun })
 }
 
 /// Whether a path lies in a folder that each call gets fresh.
@@ -392,15 +367,18 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::grants;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_grant_that_was_replaced_is_no_missing_wall() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().canonicalize().expect("a path").join("file");
         fs::write(&path, "old").expect("made");
-        let wanted = grants::mount(&path, Access::Read, &nix::sys::stat::stat(&path).expect("there"));
-        let mut users = Users::new(Identity { id: wanted.uid, pooled: false }, None);
+        let facts = fs::metadata(&path).expect("there");
+        let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
+        let wanted =
+            Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid, no_exec: false };
+        let mut users = Users::new(Identity { id: uid, pooled: false }, None);
         let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.kind);
         fs::rename(&path, folder.path().join("old")).expect("moved");
         assert_eq!(about(), Some(ProblemKind::Changed), "gone");

@@ -13,6 +13,7 @@ use crate::packages::store::{self, BuildInfo, EnvironmentLease, Store};
 use crate::packages::tree::TreeError;
 use crate::packages::{self, Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, Package};
+use crate::policy::versions::are_same;
 use crate::policy::{self, Built, Program, Runtime, Shape};
 use crate::service::audit;
 use jiff::Timestamp;
@@ -338,10 +339,13 @@ impl Packages {
         let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
         let mut vendored = examined.vendored.clone();
         if ecosystem == Ecosystem::Python {
-            let known =
-                |said: &Vendored| vendored.iter().any(|it| (&it.name, &it.version) == (&said.name, &said.version));
-            let said: Vec<_> = installer.list().await?.into_iter().filter(|said| !known(said)).collect();
-            vendored.extend(said);
+            for said in installer.list().await? {
+                let same = |name: &str, version: &str| name == said.name && are_same(ecosystem, version, &said.version);
+                let in_lock = need.wanted.packages.iter().any(|it| same(&it.name, &it.version));
+                if !in_lock && !vendored.iter().any(|it| same(&it.name, &it.version)) {
+                    vendored.push(said);
+                }
+            }
         }
         if need.rules.min_age_days.is_some() && !vendored.is_empty() {
             published.extend(installer.ages(&vendored).await?);

@@ -9,7 +9,7 @@ use crate::manifest::{self, Manifest, ToolPaths};
 use crate::packages::installed::Vendored;
 use crate::packages::store::{ENTRY, Layout};
 use crate::packages::{Index, PackageRequirements};
-use crate::policy::packages::{Ecosystem, Package, PackageRules};
+use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::versions;
 use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, WritablePaths};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
@@ -94,19 +94,14 @@ impl<'a> Installer<'a> {
         self.run("install", ("shown", json!(shown))).await.map(drop)
     }
 
-    /// The distributions that the interpreter of the built environment finds and the lock does not name: also those in
-    /// archives.
+    /// The distributions that the interpreter of the built environment finds, also in archives.
     pub async fn list(&self) -> Result<Vec<Vendored>, Fault> {
         let found = serde_json::from_value::<Vec<Vendored>>(self.run("list", ("into", Value::Null)).await?);
         let found = found.map_err(|_| failed("list", "the environment did not say what it holds"))?;
-        let (kind, entry) = (Ecosystem::Python, self.work.join(ENTRY));
         let read = |found: Vendored| {
-            let name = versions::name(kind, &found.name)?;
-            let version = versions::version(kind, &found.version).unwrap_or(found.version);
-            let same = |it: &Package| it.name == name && versions::are_same(kind, &it.version, &version);
-            let path = Path::new(&found.path);
-            let path = text::path(path.strip_prefix(&entry).unwrap_or(path));
-            (!self.need.wanted.packages.iter().any(same)).then_some(Vendored { name, version, path })
+            let name = versions::name(Ecosystem::Python, &found.name)?;
+            let version = versions::version(Ecosystem::Python, &found.version).unwrap_or(found.version);
+            Some(Vendored { name, version, path: text::printable(&found.path) })
         };
         Ok(found.into_iter().filter_map(read).collect())
     }

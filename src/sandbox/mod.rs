@@ -19,7 +19,7 @@ mod wall_tests;
 mod walls;
 
 pub use account::written;
-use account::{held, processes, sampler};
+use account::{held, processes, sampler, walk};
 pub use child::launcher;
 use child::{idmap, init};
 pub use host::grants;

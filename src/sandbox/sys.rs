@@ -65,6 +65,32 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(adopt(fd as RawFd))
 }
 
+/// What kcmp(2) compares: descriptors, or the tables of descriptors of two processes.
+#[derive(Clone, Copy, Debug)]
+pub enum Compared {
+    Files = 0,
+    Tables = 2,
+}
+
+/// A process and a descriptor of it.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelObject {
+    pub pid: u32,
+    pub descriptor: u32,
+}
+
+/// kcmp(2): an order of kernel objects that says which are the same. Where it fails, none are.
+pub fn kcmp(kind: Compared, one: &KernelObject, other: &KernelObject) -> std::cmp::Ordering {
+    // SAFETY: numbers only.
+    match unsafe {
+        libc::syscall(libc::SYS_kcmp, one.pid, other.pid, kind as libc::c_int, one.descriptor, other.descriptor)
+    } {
+        0 => std::cmp::Ordering::Equal,
+        2 => std::cmp::Ordering::Greater,
+        _ => std::cmp::Ordering::Less,
+    }
+}
+
 /// How many bytes that were written here the other end has not taken yet: of a socket TIOCOUTQ, of a pipe FIONREAD.
 pub fn untaken_bytes(fd: BorrowedFd, request: libc::Ioctl) -> libc::c_int {
     let mut bytes: libc::c_int = 0;

@@ -5,10 +5,13 @@
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)).
 
 use crate::sandbox::network::CONNECTION;
-use crate::sandbox::processes::{files_of, has_memory, lines};
+use crate::sandbox::processes::{Met, files_of, gone, has_memory, lines_at};
+use crate::sandbox::sys::{Compared, errno};
 use nix::errno::Errno;
+use nix::fcntl::readlinkat;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Kernel memory of an open file, bytes: struct file, its inode and name.
@@ -79,10 +82,11 @@ impl DescriptorMemory {
         if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
             let began = Instant::now();
             self.locks = 0;
-            for pid in pids()? {
-                let folder = files_of(pid).0;
-                for name in names(pid, &format!("{folder}/fdinfo"))? {
-                    self.locks += LOCK * shown(&format!("{folder}/fdinfo/{name}"), "lock:");
+            let mut tables = Met::new(Compared::Tables);
+            for pid in pids()?.into_iter().filter(|pid| tables.is_new(*pid, 0)) {
+                let Some(folder) = open(pid, "fdinfo")? else { continue };
+                for name in names(&folder)? {
+                    self.locks += LOCK * shown(&folder, &name, "lock:");
                     if self.locks > room {
                         return Ok(self.locks);
                     }
@@ -97,19 +101,21 @@ impl DescriptorMemory {
     /// Bytes held by descriptors alone; counting stops beyond `room`.
     fn look(&self, pids: &[u32], files: u64, room: u64) -> Result<u64, Errno> {
         let (mut bytes, mut counted) = (0, BTreeSet::new());
+        let (mut tables, mut watchers) = (Met::new(Compared::Tables), Met::new(Compared::Files));
         // The longest record is that of a path, or of all locks of a file.
         let text = TEXT.max(files * NAME_IN_TEXT).max(self.locks);
-        for pid in pids {
-            let folder = files_of(*pid).0;
-            for name in names(*pid, &format!("{folder}/fd"))? {
-                let Ok(target) = fs::read_link(format!("{folder}/fd/{name}")) else { continue };
+        for pid in pids.iter().filter(|pid| tables.is_new(**pid, 0)) {
+            let (Some(folder), Some(facts)) = (open(*pid, "fd")?, open(*pid, "fdinfo")?) else { continue };
+            for name in names(&folder)? {
+                let Ok(target) = readlinkat(&folder, name.as_str()) else { continue };
                 let target = target.to_string_lossy().into_owned();
                 bytes += match target.split(':').next().unwrap_or_default() {
                     kind @ ("pipe" | "socket") => {
                         let size = if kind == "pipe" { PIPE } else { self.socket };
                         if counted.insert(target) { size } else { 0 }
                     }
-                    "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
+                    "anon_inode" if !watchers.is_new(*pid, name.parse().unwrap_or(0)) => 0,
+                    "anon_inode" => FILE + WATCH * shown(&facts, &name, "tfd:"),
                     _ if target.starts_with("/proc/") => text,
                     _ => FILE,
                 };
@@ -122,16 +128,24 @@ impl DescriptorMemory {
     }
 }
 
-/// The names in a /proc folder of this process; none while it is exiting, when the folder can no longer be read.
-fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
-    match fs::read_dir(folder) {
-        Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
-        Err(_) if !has_memory(pid)? => Ok(Vec::new()),
-        Err(e) => Err(crate::sandbox::sys::errno(&e)),
+/// A /proc folder of this process; none while it is exiting, when the folder can no longer be read.
+fn open(pid: u32, name: &str) -> Result<Option<File>, Errno> {
+    match File::open(format!("{}/{name}", files_of(pid).0)) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(_) if !has_memory(pid)? => Ok(None),
+        Err(e) => Err(errno(&e)),
+    }
+}
+
+fn names(folder: &File) -> Result<Vec<String>, Errno> {
+    match fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()),
+        Err(e) if gone(&e) => Ok(Vec::new()),
+        Err(e) => Err(errno(&e)),
     }
 }
 
 /// As `lines`; a descriptor that was closed since, or whose process is exiting, shows none.
-fn shown(path: &str, beginning: &str) -> u64 {
-    lines(path, beginning, u64::MAX).unwrap_or(0)
+fn shown(folder: &File, name: &str, beginning: &str) -> u64 {
+    lines_at(folder, name, |line| line.starts_with(beginning.as_bytes()), u64::MAX).unwrap_or(0)
 }

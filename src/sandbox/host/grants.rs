@@ -148,7 +148,6 @@ pub fn read_script(path: &Path) -> Result<Script, Fault> {
     let failed = |message: &str, why: &str| {
         Fault::new(Kind::DependencyError, message).person(printable(&format!("{}: {why}", path.display())))
     };
-    let unreadable = |why: String| failed("the tool's script cannot be read", &why);
     let opened = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
         Err(Errno::ENOENT) => {
             let why = "does not exist; restore it, or remove the manifest";
@@ -156,8 +155,12 @@ pub fn read_script(path: &Path) -> Result<Script, Fault> {
         }
         opened => File::from(opened.map_err(|errno| explain(path, errno))?),
     };
-    let facts = opened.metadata().map_err(|e| unreadable(e.to_string()))?;
-    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None).map_err(unreadable)?;
+    let facts = opened.metadata().map_err(|e| failed("the tool's script cannot be read", &e.to_string()))?;
+    let message = match facts.is_file() {
+        true => "the tool's script cannot be read",
+        false => "the tool's script is not a regular file any more",
+    };
+    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None).map_err(|why| failed(message, &why))?;
     let digest = crate::base::sha256_hex(&bytes);
     // What the host can read the tool can, whoever owns the copy.
     let mode = facts.mode() & 0o777 | 0o400;

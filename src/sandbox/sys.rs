@@ -377,13 +377,19 @@ pub fn init_code() -> &'static [u8] {
     }
 }
 
-// Waits for every child. When the tool ends (pid 2, the first process that pid 1 made), it writes the wait status to
-// descriptor 0 and kills the rest. It waits for the rest too, so that their CPU time is counted, and exits.
+// Writes a byte to descriptor 1, for which the tool's process waits, then waits for every child. When the tool ends
+// (pid 2, the first process that pid 1 made), it writes the wait status to descriptor 0 and kills the rest. It waits
+// for the rest too, so that their CPU time is counted, and exits.
 std::arch::global_asm!(
     ".pushsection .rodata.toolhost_init, \"a\"",
     ".globl toolhost_init_code",
     "toolhost_init_code:",
     "    sub rsp, 16",
+    "    mov eax, 1", // write(1, &status, 1)
+    "    mov edi, 1",
+    "    mov rsi, rsp",
+    "    mov edx, 1",
+    "    syscall",
     "2:  mov eax, 61", // wait4(-1, &status, 0, NULL)
     "    mov rdi, -1",
     "    mov rsi, rsp",

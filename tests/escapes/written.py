@@ -43,7 +43,7 @@ elif what == "sent":
     ends = [socket.socketpair() for _ in range(1 + n // 100)]
     for i in range(n):
         with open("big", "wb") as f:
-            os.unlink("big"); f.write(block); f.flush()
+            os.unlink("big"); f.write(block * 8); f.flush()
             ends[i // 100][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [f.fileno()]))])
     time.sleep(2)
 elif what == "wait":

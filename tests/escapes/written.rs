@@ -34,7 +34,7 @@ fn what_a_call_adds_is_limited() {
         ("nameless", 40, BYTES),
         ("second thread", 40, BYTES),
         ("mapped", 900, BYTES),
-        ("sent", 900, BYTES),
+        ("sent", 50, BYTES),
         ("again and again", 64, "ok 0"),
         ("append", 4, "ok 0"),
         ("append", 10, BYTES),

@@ -126,12 +126,17 @@ fn text(path: &str) -> Result<String, Errno> {
 }
 
 /// How many lines of a /proc file are wanted, at most `most`. If the process ended: of the lines read.
-pub fn lines(path: &str, is_wanted: impl Fn(&[u8]) -> bool, most: u64) -> Result<u64, Errno> {
+pub fn lines(path: &str, is_wanted: impl FnMut(&[u8]) -> bool, most: u64) -> Result<u64, Errno> {
     lines_at(AT_FDCWD, path, is_wanted, most)
 }
 
 /// As `lines`, of a file in an open folder.
-pub fn lines_at(folder: impl AsFd, name: &str, is_wanted: impl Fn(&[u8]) -> bool, most: u64) -> Result<u64, Errno> {
+pub fn lines_at(
+    folder: impl AsFd,
+    name: &str,
+    mut is_wanted: impl FnMut(&[u8]) -> bool,
+    most: u64,
+) -> Result<u64, Errno> {
     let mut count = 0;
     let file = openat(folder, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let read = file.map_err(std::io::Error::from).and_then(|file| {

@@ -49,6 +49,8 @@ pub struct Look {
     pub bytes: u64,
     pub cpu_ms: u64,
     pub sessions: u64,
+    /// Entries of epolls.
+    pub watches: u64,
 }
 
 /// The mappings of one process when they were last counted.
@@ -94,7 +96,7 @@ impl Sampler {
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
         let sessions: BTreeSet<u32> = self.seen.processes.values().map(|process| process.session).collect();
-        Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64 })
+        Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64, watches: self.descriptors.watches })
     }
 
     /// The peak of the call, also between looks. `largest`: the kernel's peak of its largest process, file pages

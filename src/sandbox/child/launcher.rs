@@ -121,6 +121,8 @@ struct Launcher<'a> {
     rules: Option<Recorded>,
     last_capability: u32,
     init: OwnedFd,
+    /// Most entries of epolls that a call may have.
+    watches: u64,
 }
 
 /// The launcher ends with its keeper, even while it is stopped.
@@ -160,12 +162,26 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
         nix::sys::prctl::set_thp_disable(true).map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
+    let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").map_err(io("max_user_watches"))?;
+    let watches = crate::sandbox::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
     let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
     let (live, networked) = (setup.writes_live(), setup.ports.is_some());
     let rules = setup.recorded.then(|| Recorded::new(sampled, live, networked));
     let filter = rules.as_ref().map_or_else(|| seccomp::program(sampled, live, networked), Recorded::program);
-    let mut launcher =
-        Launcher { control, setup, executable, counters, view, sources, abi, filter, rules, last_capability, init };
+    let mut launcher = Launcher {
+        control,
+        setup,
+        executable,
+        counters,
+        view,
+        sources,
+        abi,
+        filter,
+        rules,
+        last_capability,
+        init,
+        watches,
+    };
     launcher.calls(sockets)
 }
 
@@ -378,6 +394,7 @@ impl Launcher<'_> {
     fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
         let own = OwnCpu::begin();
         let mut sampler = Sampler::default();
+        sampler.descriptors.max_watches = self.watches;
         let Spawned { pid, pidfd, status, written, recorder } = spawned;
         let limits = &self.setup.limits;
         let killed = std::thread::scope(|threads| {
@@ -467,7 +484,10 @@ impl Launcher<'_> {
             Seen::TooMuch => (Some(Killed::Memory), 0),
             Seen::Part => (None, 0),
             Seen::All(look) if look.bytes > self.setup.limits.get(Limit::MemoryBytes) => (Some(Killed::Memory), 0),
-            Seen::All(look) if look.sessions > SESSIONS => (Some(Killed::Sessions), 0),
+            Seen::All(look) if look.sessions > SESSIONS => (Some(Killed::TooMany(Limit::Processes, SESSIONS)), 0),
+            Seen::All(look) if look.watches > self.watches => {
+                (Some(Killed::TooMany(Limit::OpenFiles, self.watches)), 0)
+            }
             Seen::All(look) => (None, look.cpu_ms),
         };
         let killed = killed.or_else(|| self.exceeded_cpu(counted.cpu_ms.max(cpu_ms) + beside_ms));
@@ -487,12 +507,12 @@ impl Launcher<'_> {
             Some(_) => {
                 let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
                 let locks = sampler.descriptors.locks(pids, cpu_ms, limit);
-                locks.map(|bytes| Look { bytes, cpu_ms, sessions: 0 })
+                locks.map(|bytes| Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches })
             }
             None => sampler.look(scratch, limit),
         };
         match look {
-            Err(Errno::EACCES | Errno::EPERM) => Ok(Look { bytes: u64::MAX, cpu_ms, sessions: 0 }),
+            Err(Errno::EACCES | Errno::EPERM) => Ok(Look { bytes: u64::MAX, cpu_ms, sessions: 0, watches: 0 }),
             look => look,
         }
     }

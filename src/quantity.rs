@@ -44,6 +44,7 @@ pub const MAX_FAULTS_TOLD: usize = 20;
 pub const MAX_SCAN_DEPTH: usize = 32;
 pub const MAX_SCAN_ENTRIES: usize = 500_000;
 /// Most files that a grant like `data/*.csv` may expand to; for more, `data/**` is to be asked for.
+pub const MAX_SCRIPT_BYTES: u64 = 64 * MIB;
 pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.
 pub const MAX_WRITABLE_ENTRIES: usize = 100_000;

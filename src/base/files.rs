@@ -10,6 +10,7 @@ use nix::fcntl::{
 };
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
+use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
@@ -78,14 +79,14 @@ pub fn checked(
 }
 
 /// Identifies a regular file and its state: a write or a rename changes its times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
     device: u64,
     inode: u64,
     pub size: u64,
     /// Seconds and nanoseconds.
     pub changed: (i64, i64),
-    modified: (i64, i64),
+    pub modified: (i64, i64),
 }
 
 impl Stamp {

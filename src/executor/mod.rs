@@ -20,11 +20,12 @@ pub use events::{Event, EventReceiver, Events, Level, Progress, events};
 pub use outcome::*;
 
 use crate::egress::Traffic;
-use crate::quantity::{Limit, OVERDUE};
+use crate::quantity::{LARGE_TEXT_BYTES, Limit, OVERDUE};
+use crate::sandbox::grants;
 use crate::{broker, fault, manifest, policy};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -41,8 +42,6 @@ pub struct Context {
     pub cancel: CancellationToken,
     /// The time of the call, which began when it was admitted to run.
     pub deadline: CallDeadline,
-    /// SHA-256 in hex of the script that really ran, where the executor knows it.
-    pub ran: Arc<OnceLock<String>>,
     /// The network traffic of the call, as it becomes known.
     pub traffic: Arc<Mutex<Traffic>>,
     /// The trace that the call is part of, for whatever it calls.
@@ -63,7 +62,6 @@ impl Context {
             user,
             cancel: CancellationToken::new(),
             deadline: CallDeadline::usual("", None),
-            ran: Arc::default(),
             traffic,
             trace: broker::Trace::default(),
             ledger: None,
@@ -141,6 +139,7 @@ impl Call {
     }
 }
 
+pub type Reading<'a> = BoxFuture<'a, Result<policy::Script, fault::Fault>>;
 pub type Running<'a> = BoxFuture<'a, Result<Outcome, fault::Fault>>;
 
 /// A gauge in the metrics of this host.
@@ -154,6 +153,13 @@ pub struct Gauge {
 /// One way to run tools. Dropping the future cancels, kills and reaps.
 pub trait Executor: Send + Sync {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
+
+    /// Reads the script of a shape for one call.
+    fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {
+        let path = shape.script.clone().unwrap_or_default();
+        let is_long = path.symlink_metadata().is_ok_and(|facts| facts.len() > LARGE_TEXT_BYTES as u64);
+        Box::pin(async move { deadline.run(is_long, move || grants::read_script(&path)).await? })
+    }
 
     /// Does work ahead of a call, if there is any, so that it does not count against the call's time limit.
     fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> BoxFuture<'a, ()> {

@@ -20,9 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-const ENTRY: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
+/// Where the tree of an entry is made, in the folder of its build.
+pub const ENTRY: &str = "entry";
+const RECORD: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
 const LOCK: RecordKind = RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
-static KINDS: [RecordKind; 2] = [ENTRY, LOCK];
+static KINDS: [RecordKind; 2] = [RECORD, LOCK];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
 /// The limits of one entry.
 const MAX_TREE: Limits = Limits { files: 100_000, bytes: 4 << 30 };
@@ -115,14 +117,14 @@ impl Store {
             return Ok(None);
         }
         // Mark the entry as used now.
-        self.content.open_record(key, &ENTRY);
+        self.content.open_record(key, &RECORD);
         let path = self.path().join(&entry.name);
         Ok(root.map(|root| EnvironmentLease { path, entry, _root: Arc::new(root) }))
     }
 
     /// The entry of a key, as its record has it. `None`: no record, or one that cannot be read.
     pub fn entry(&self, key: &str) -> Option<Arc<BuiltEnvironment>> {
-        let record = self.content.peek(key, &ENTRY)?;
+        let record = self.content.peek(key, &RECORD)?;
         let stamp = format!("{key} {}", crate::base::hex(&record.stated().ok()?));
         if let Some(entry) = lock(&self.known).get(&stamp) {
             return Some(entry.clone());
@@ -155,30 +157,28 @@ impl Store {
         ecosystem: Ecosystem,
         approved: &BTreeMap<String, Package>,
     ) -> Result<Examined, TreeError> {
-        let made = work.path.join("entry");
+        let made = work.path.join(ENTRY);
         let site = made.join(&layout.site);
         std::fs::create_dir_all(site.parent().unwrap_or(&made))?;
         std::fs::rename(work.path.join(&layout.from), &site)?;
         let root = files::without_links(&made, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         let built = tree::read_tree(root.as_fd(), MAX_TREE)?;
         let vendored = installed::compare(root.as_fd(), &built, &layout.site, ecosystem, approved)?;
-        Ok(Examined { work, layout, root, built, vendored })
-    }
-
-    /// Keeps an examined build as the entry of a key.
-    pub fn keep(&self, key: &str, about: BuildInfo, examined: Examined) -> Result<(), TreeError> {
-        let Examined { work, layout, root, built, .. } = examined;
-        let made = work.path.join("entry");
-        let mut own = Vec::new();
         if let Some((settings, program)) = &layout.environment {
             let bin = made.join("bin");
             std::fs::write(made.join("pyvenv.cfg"), settings)?;
             std::fs::create_dir(&bin)?;
             std::fs::set_permissions(&bin, Permissions::from_mode(0o755))?;
             symlink(program, bin.join("python"))?;
-            own.extend(["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
         }
-        self.content.keep_tree(&work, "entry")?;
+        Ok(Examined { work, layout, root, built, vendored })
+    }
+
+    /// Keeps an examined build as the entry of a key.
+    pub fn keep(&self, key: &str, about: BuildInfo, examined: Examined) -> Result<(), TreeError> {
+        let Examined { work, layout, root, built, .. } = examined;
+        let own = layout.environment.iter().flat_map(|_| ["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
+        self.content.keep_tree(&work, ENTRY)?;
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::startup_files(&built, &layout.site);
         let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
@@ -186,7 +186,7 @@ impl Store {
         let entry =
             BuiltEnvironment { key: key.to_owned(), name: work.tree.clone(), about, bytes, disk, starts, root, items };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
-        let kept = self.content.put(key, &ENTRY, &text);
+        let kept = self.content.put(key, &RECORD, &text);
         if kept.is_err() {
             let _ = self.content.remove_tree(&work.tree);
         }
@@ -195,7 +195,7 @@ impl Store {
 
     /// All entries that can be read, and when each was used last, oldest first.
     pub fn list(&self) -> io::Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>> {
-        let keys = self.content.keys(&ENTRY)?.into_iter();
+        let keys = self.content.keys(&RECORD)?.into_iter();
         let mut all: Vec<_> = keys.filter_map(|(key, used)| Some((self.entry(&key)?, used))).collect();
         all.sort_by_key(|(_, used)| *used);
         Ok(all)
@@ -210,7 +210,7 @@ impl Store {
     /// Removes an entry; false: it is in use.
     pub fn remove(&self, key: &str) -> io::Result<bool> {
         let entry = self.entry(key);
-        self.content.remove(key, &ENTRY, entry.as_ref().map(|entry| &*entry.name))
+        self.content.remove(key, &RECORD, entry.as_ref().map(|entry| &*entry.name))
     }
 
     /// Removes files of no entry and, beyond the limits, the entries that were not used for longest.

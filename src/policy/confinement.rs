@@ -3,6 +3,7 @@
 
 use super::area::Area;
 use super::versions::Ecosystem;
+use crate::base::files::Stamp;
 use crate::base::mask::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
@@ -358,12 +359,33 @@ pub struct Shape {
     pub written: Vec<Area>,
 }
 
+/// A file as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadFile {
+    pub path: PathBuf,
+    /// SHA-256 of its bytes, in hex.
+    pub digest: String,
+    pub mode: u32,
+    pub stamp: Stamp,
+}
+
+/// The script of one call, read once: these bytes are approved, recorded and run, whatever becomes of the file. (A
+/// store to a mapped page changes no times.)
+#[derive(Debug, PartialEq, Eq)]
+pub struct Script {
+    pub file: ReadFile,
+    /// Empty for a module: its executor runs the code of this digest.
+    pub bytes: Hidden<Vec<u8>>,
+}
+
 /// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept
 /// for another call, or in a digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCall {
     /// Milliseconds: what the call requests, else the manifest, else the default; at most the policy's ceiling.
     pub timeout_ms: u64,
+    /// What the file of the script held. `None` for what comes with its source.
+    pub script: Option<Arc<Script>>,
     /// Source text of run-code: placed in scratch as the script.
     pub source: Option<String>,
     /// Set instead of the shape's variables of the same names.

@@ -7,7 +7,7 @@ use super::inspect::Totals;
 use super::sys;
 use crate::base::mask::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
-use crate::policy::{Access, Limits, name_matches};
+use crate::policy::{Access, Limits, ReadFile, name_matches};
 use crate::quantity::{Limit, MAX_PORTS, MIB};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,16 @@ pub enum Executable {
     Ourselves,
 }
 
+/// What a call runs: its text comes beside `ToLauncher::Start`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// Placed in scratch under this name.
+    New(String),
+    /// Shown in the place of the file, which may have other bytes by now.
+    File(ReadFile),
+}
+
 /// Everything a launcher must know before its first call. Also the key under which an idle launcher is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -145,7 +155,7 @@ pub enum ToLauncher {
     /// there are any) and descriptor 3 (when kept).
     Start {
         timeout_ms: u64,
-        source: Option<String>,
+        source: Option<Source>,
         /// The call sets variables: a JSON object, which may be longer than a message.
         environment: bool,
         /// The size of the folders that the call may write live, before the call.

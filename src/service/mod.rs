@@ -109,7 +109,6 @@ pub struct Service {
     questions: approval::OpenQuestions,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
-    scripts: script::DigestCache,
     packages: Arc<packages::Packages>,
     rules: Mutex<CurrentRules>,
     /// Why newer rules are not in force.
@@ -138,7 +137,6 @@ impl Service {
             limiter: Arc::new(quota::Limiter::new(components.settings.max_running, components.settings.max_queued)),
             metrics: Arc::default(),
             traces: Arc::default(),
-            scripts: script::DigestCache::default(),
             extensions: RwLock::new(components.executors.extensions.clone()),
             stale: Mutex::default(),
             rules: Mutex::new(CurrentRules { rules: Arc::new(components.rules.clone()), unread: None }),

@@ -314,6 +314,7 @@ impl Service {
             return Ok(None);
         }
         let mut confinement = policy::confine(decision, target.timeout_ms, target.source.take())?;
+        confinement.per_call.script.clone_from(&target.script);
         if found.explain && !confinement.shape.observe {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
@@ -339,7 +340,7 @@ impl Service {
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.components.audit.keep(&confinement.shape, &digest)?;
-        record.confined(&confinement, digest, target.script.take());
+        record.confined(&confinement, digest);
         Ok(Some(confinement))
     }
 
@@ -411,7 +412,7 @@ impl Service {
         }
         answer.flush(record, stream).await?;
         record.enters(Stage::Answer);
-        record.ended(&ended, received.lost(), context.ran.get());
+        record.ended(&ended, received.lost());
         ended
     }
 

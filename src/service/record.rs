@@ -9,9 +9,9 @@ use super::quota::Slot;
 use super::redact::{self, RecordArguments};
 use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
-use super::script::Script;
 use super::traces::{CallSpan, TraceContext};
 use super::{audit, output, runlog};
+use crate::base::files::Stamp;
 use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::{self, cut as cut_to};
 use crate::base::{lock, millis};
@@ -99,8 +99,17 @@ impl AnswerMask {
 
 struct Confined {
     shape: Arc<policy::Shape>,
-    /// The script as it was when its digest was taken; `None`: the executor reported the digest of what it ran.
-    script: Option<Script>,
+    /// The script's file when it was read.
+    stamp: Option<Stamp>,
+}
+
+impl Confined {
+    /// Whether the tool may have seen another file in the place of its script: the kernel takes a mount away when its
+    /// mount point is renamed or removed. (The code of a module has no place.)
+    fn lost_script(&self) -> bool {
+        let path = self.shape.script.as_ref().filter(|_| self.shape.runtime.language != Language::Wasm);
+        path.is_some_and(|path| Stamp::at(path).ok() != self.stamp)
+    }
 }
 
 impl CallRecord {
@@ -246,7 +255,7 @@ impl CallRecord {
     }
 
     /// Records the final confinement of the call.
-    pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
+    pub fn confined(&mut self, confinement: &policy::Confinement, digest: String) {
         let shape = &confinement.shape;
         // No log may show the host's own variables. What the call brings is not a secret of this host.
         for (name, variable) in &shape.env {
@@ -254,10 +263,11 @@ impl CallRecord {
         }
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
-        self.report.digests.script = script.as_ref().map(|script| script.digest.clone());
+        let script = confinement.per_call.script.as_ref().map(|script| &script.file);
+        self.report.digests.script = script.map(|script| script.digest.clone());
         self.report.digests.confinement = Some(digest);
         self.line.limits = Some(limits);
-        self.confined = Some(Confined { shape: shape.clone(), script });
+        self.confined = Some(Confined { shape: shape.clone(), stamp: script.map(|script| script.stamp) });
     }
 
     /// The slot of the call, unless its answer is being delivered.
@@ -324,14 +334,10 @@ impl CallRecord {
         line
     }
 
-    /// Records that the executor is done. `lost`: log lines that were dropped. `digest`: of the script that ran, if the
-    /// executor knows it.
-    pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
+    /// Records that the executor is done. `lost`: log lines that were dropped.
+    pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64) {
         if lost > 0 {
             self.add_log(&format!("toolhost: {lost} more lines came too fast for this log"));
-        }
-        if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
-            (self.report.digests.script, confined.script) = (Some(digest.clone()), None);
         }
         // The executor refused, or the same call can be made again: nothing was started.
         let outside = self.confined.is_some() || self.decided.as_ref().is_some_and(|(_, service)| service.is_some());
@@ -345,9 +351,7 @@ impl CallRecord {
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
     pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
-        let script = self.confined.as_mut().and_then(|confined| confined.script.take());
-        if script.is_some_and(|script| !script.is_unchanged()) {
-            // The hashed text may not be what ran.
+        if self.confined.as_ref().is_some_and(Confined::lost_script) {
             self.report.digests.script = None;
             self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
         }

@@ -2,22 +2,15 @@
 //! its language, and its digest for reports and records. Arguments are checked here, whatever the tool's schema
 //! allows.
 
-use crate::base::files::{self, Stamp};
-use crate::base::{json, lock};
+use crate::base::json;
 use crate::executor::method::ScriptMethod;
+use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::{fault, policy, quantity};
-use fault::{Fault, Kind};
-use nix::fcntl::OFlag;
+use crate::quantity;
+use crate::sandbox::grants;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-
-/// Larger scripts have no digest in reports.
-const MAX_DIGEST_BYTES: u64 = 64 * 1024 * 1024;
-/// Most digests kept in memory.
-const MAX_CACHED: usize = 4096;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 #[derive(Default)]
 pub(super) struct ScriptArguments {
@@ -132,52 +125,7 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Script {
-    path: PathBuf,
-    stamp: Stamp,
-    pub digest: String,
-}
-
-impl Script {
-    /// Whether the path still leads to the same, unchanged file: renaming moves a file's ctime, too.
-    pub fn is_unchanged(&self) -> bool {
-        Stamp::at(&self.path).is_ok_and(|now| now == self.stamp)
-    }
-}
-
-/// Digests of scripts, by path and the state of the file.
-#[derive(Debug, Default)]
-pub(super) struct DigestCache(Mutex<HashMap<PathBuf, (Stamp, String)>>);
-
-impl DigestCache {
-    /// The digest of the script that a call runs. `None` also for modules: their executor reports what it ran.
-    pub fn find(&self, decision: &policy::Decision) -> Option<Script> {
-        let shape = decision.shape.as_ref().ok()?;
-        let script = shape.script.as_deref().filter(|_| shape.runtime.language != Language::Wasm)?;
-        let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
-        let seen = Stamp::at(script).ok()?;
-        if let Some((_, digest)) = lock(&self.0).get(script).filter(|(was, _)| *was == seen) {
-            return found(seen, digest.clone());
-        }
-        let (stamp, digest) = read(script)?;
-        let mut known = lock(&self.0);
-        if known.len() >= MAX_CACHED {
-            known.clear();
-        }
-        known.insert(script.to_owned(), (stamp, digest.clone()));
-        found(stamp, digest)
-    }
-}
-
 /// The digest of the file as it is now. `None` where it cannot be read, or is too large.
 pub fn digest_of_script(script: &Path) -> Option<String> {
-    read(script).map(|(_, digest)| digest)
-}
-
-fn read(script: &Path) -> Option<(Stamp, String)> {
-    let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
-    let stamp = Stamp::from_file(&file).ok()?;
-    let bytes = files::whole(file, MAX_DIGEST_BYTES).ok()??;
-    Some((stamp, crate::base::sha256_hex(&bytes)))
+    grants::read_script(script).ok().map(|script| script.file.digest)
 }

@@ -9,9 +9,8 @@ use super::callers::Rights;
 use super::decision_cache::{CachedDecision, DecisionCache};
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
-use super::script::{Script, ScriptArguments, language_of, language_of_source};
+use super::script::{ScriptArguments, language_of, language_of_source};
 use super::{Service, requirements};
-use crate::base::files::Stamp;
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::executor::{CallDeadline, Executor};
@@ -56,9 +55,8 @@ pub(super) struct Target {
     pub site: ToolPaths,
     pub input: Value,
     pub timeout_ms: Option<u64>,
-    /// For the record only: the decision depends on `stamp`, the file's times and inode.
-    pub script: Option<Script>,
-    stamp: Option<Stamp>,
+    /// The file that runs, as it was read for this decision.
+    pub script: Option<Arc<policy::Script>>,
     pub source: Option<String>,
     pub env: BTreeMap<String, String>,
     /// The answer is an envelope.
@@ -71,7 +69,8 @@ impl Target {
     pub fn digest(&self) -> String {
         let FoundTool { decisions: _, rights, tool, decided, timeout_ms, explain, deadline: _ } = &self.found;
         let tool = (tool.reference(), &tool.manifest.digest, &tool.site, &tool.source);
-        let runs = (&self.owners, &self.decided.decision, &self.site, &self.stamp, self.timeout_ms);
+        let script = self.script.as_ref().map(|script| &script.file.digest);
+        let runs = (&self.owners, &self.decided.decision, &self.site, script, self.timeout_ms);
         let whole = format!("{:?}", (rights, tool, &decided.decision, timeout_ms, explain, runs));
         base::sha256_hex(whole.as_bytes())
     }
@@ -164,12 +163,13 @@ impl Service {
             let target = self.script_target(script, found, input, record).await;
             return target.map_err(|fault| method::restore_names(&handler, fault));
         }
+        let executor = self.executor(handler)?;
+        let script = read_script(&*executor, &decided.decision, &found.deadline).await?;
         Ok(Target {
             tools: vec![tool.manifest.id.clone()],
-            executor: self.executor(handler)?,
+            executor,
             owners: Vec::new(),
-            script: self.scripts.find(&decided.decision),
-            stamp: stamp(&decided.decision),
+            script,
             decided,
             site: tool.site.clone(),
             input,
@@ -234,12 +234,13 @@ impl Service {
         decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))?;
         check_env(&given.env, &owners)?;
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
+        let executor = self.script_executor(language)?;
+        let script = read_script(&*executor, &decision, &deadline).await?;
         Ok(Target {
             tools: tools_of(&tool.manifest, &owners),
-            executor: self.script_executor(language)?,
+            executor,
             owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
-            script: self.scripts.find(&decision),
-            stamp: stamp(&decision),
+            script,
             decided: Arc::new(CachedDecision { decision, shape_digest }),
             site,
             input,
@@ -374,8 +375,18 @@ async fn with_packages(
     deadline.run(long, added).await
 }
 
-fn stamp(decision: &policy::Decision) -> Option<Stamp> {
-    Stamp::at(decision.shape.as_ref().ok()?.script.as_deref()?).ok()
+/// Reads the script that a decision runs. `None`: it runs none.
+async fn read_script(
+    executor: &dyn Executor,
+    decision: &policy::Decision,
+    deadline: &CallDeadline,
+) -> Result<Option<Arc<policy::Script>>, Fault> {
+    match &decision.shape {
+        Ok(shape) if shape.script.is_some() && !decision.in_process => {
+            executor.read(shape, deadline).await.map(|script| Some(Arc::new(script)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any

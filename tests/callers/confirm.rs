@@ -3,6 +3,7 @@
 use super::{entry, me, put};
 use crate::harness::fake::{request, world_of};
 use crate::prelude::*;
+use crate::requirements::mapped_scripts::Holder;
 use nix::pty::openpty;
 use std::fs::File;
 use toolhost::fault::Kind;
@@ -132,6 +133,25 @@ fn a_person_at_the_terminal_is_asked() {
         playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
         playground.settle();
     }
+}
+
+#[test]
+fn a_person_agrees_to_bytes_not_to_times() {
+    let playground = Playground::new(Who::ours(), "/dev/shm");
+    let script = playground.tool("pay", "python", "print('\"old\"')\n", json!({})).join("main.py");
+    playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
+    playground.settle();
+    let mut holder = Holder::of(&script);
+    let mut call = |stores: &[&str]| {
+        let mut command = playground.host();
+        command.args(["call", "esc:pay", "--json"]);
+        at_a_terminal(command, "", || stores.iter().for_each(|word| holder.store(word)), "y\n").1
+    };
+    assert_eq!(call(&[])["outputData"], json!("old"));
+    let refused = call(&["new"]);
+    assert!(refused["error"]["message"].as_str().is_some_and(|why| why.contains("changed")), "{refused}");
+    // The control: a store that is taken back is none.
+    assert_eq!(call(&["old", "new"])["outputData"], json!("new"));
 }
 
 /// Agrees to everything, and keeps what it was asked.

@@ -57,16 +57,23 @@ fn the_deny_list_holds_for_whatever_is_installed() {
             assert_ne!(ended.out["outputData"], "1.0", "{line}: {ended:?}");
         }
     }
-    // Copies inside another package.
-    shop.policy("default", "required", false, "");
-    shop.python("vends", &["vends==1.0"], ONE);
-    shop.expect("vends", "ok 1"); // The control.
-    let audit = shop.cli(&["audit", "esc:vends", "--all"]).text();
-    assert!(audit.contains("name plain, version 6.6") && audit.contains("vends/_vendor"), "{audit}");
-    shop.policy("default", "required", false, DENIES);
-    for _ in 0..2 {
-        shop.expect("vends", "DependencyError: plain 6.6 is denied: a hole");
-        shop.deps(&["clean"]);
+    // Copies inside another package, and in archives on the path of modules.
+    for (name, script, control, place) in [
+        ("vends", ONE, "ok 1", "vends/_vendor"),
+        ("eggs", PLAIN, "ok \"6.6\"", "plain-6.6.egg"),
+        ("zips", PLAIN, "ok \"6.6\"", "zips.zip"),
+        ("adds", PLAIN, "ok \"6.6\"", "adds.zip"),
+    ] {
+        shop.policy("default", "required", false, "");
+        shop.python(name, &[&format!("{name}==1.0")], script);
+        shop.expect(name, control);
+        let audit = shop.cli(&["audit", &format!("esc:{name}"), "--all"]).text();
+        assert!(audit.contains("name plain, version 6.6") && audit.contains(place), "{audit}");
+        shop.policy("default", "required", false, DENIES);
+        for _ in 0..2 {
+            shop.expect(name, "DependencyError: plain 6.6 is denied: a hole");
+            shop.deps(&["clean"]);
+        }
     }
 }
 
@@ -81,6 +88,7 @@ fn an_age_is_that_of_the_youngest_file_that_is_used() {
         ("copies", "ok 1"),
         ("late", "DependencyError: late 1.0 is 0 days old"),
         ("hides", "DependencyError: late 1.0 is 0 days old"),
+        ("packs", "DependencyError: late 1.0 is 0 days old"),
     ] {
         shop.python(name, &[&format!("{name}==1.0")], ONE);
         shop.expect(name, wanted);

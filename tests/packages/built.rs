@@ -29,7 +29,7 @@ fn two_tools_have_their_own_versions_and_an_edited_lock_builds_again() {
         shop.expect("two", "ok \"1.0\"");
         assert_eq!(shop.log().len(), asked, "another tool has the same already");
         let runs: Vec<_> = shop.playground.records().into_iter().filter(|r| r["tool"] == "toolhost:packages").collect();
-        assert_eq!(runs.len(), 4, "each run of an installer is recorded like a call");
+        assert_eq!(runs.len(), 6, "each run of an installer is recorded like a call");
         assert!(runs.iter().all(|run| run["outcome"] == "success" && run["digests"]["confinement"].is_string()));
         // What is recorded of a call says nothing of what its packages look for.
         let asks = "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint";

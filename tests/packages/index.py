@@ -73,6 +73,14 @@ def wheel(name, version, files, key="", links=(), tag="py3-none-any", zeros=0, r
     FILES[key + f"{name}-{version}-{tag}.whl"] = out.getvalue()
 
 
+def zipped(files):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return out.getvalue()
+
+
 def bomb(archive, path, mebibytes):
     """A file of zeros, of which one MiB is compressed once."""
     piece, packer = bytes(1 << 20), zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -220,6 +228,14 @@ def packages(port):
                            "poses-1.0.data/purelib/plain-1.0.dist-info/METADATA": taken})
     wheel("again", "1.0", {"again/__init__.py": "", "again-1.0.data/purelib/plain-1.0.0.dist-info/METADATA": taken.replace("1.0", "1.0.0")})
     wheel("vends", "1.0", {"vends/__init__.py": "", "vends/_vendor/plain-6.6.dist-info/METADATA": described})
+    # Archives on the path of modules, which only the interpreter opens.
+    code = {"plain/__init__.py": "version = '6.6'\n"}
+    wheel("eggs", "1.0", {"eggs.pth": "plain-6.6.egg\n", "plain-6.6.egg": zipped({**code, "EGG-INFO/PKG-INFO": described})})
+    wheel("zips", "1.0", {"zips.pth": "zips.zip\n", "zips.zip": zipped({**code, "plain-6.6.dist-info/METADATA": described})})
+    later = "import sys, os; sys.path.append(os.path.join(sitedir, 'adds.zip'))\n"
+    wheel("adds", "1.0", {"adds.pth": later, "adds.zip": zipped({**code, "plain-6.6.dist-info/METADATA": described})})
+    described = "Metadata-Version: 2.1\nName: late\nVersion: 1.0\n"
+    wheel("packs", "1.0", {"packs.pth": "packs.zip\n", "packs.zip": zipped({"late-1.0.dist-info/METADATA": described})})
     inner = json.dumps({"name": "flat", "version": "6.6.6"})
     tarball("carries", "1.0.0", {"index.js": "module.exports = require('flat');", "node_modules/flat/package.json": inner,
                                  "node_modules/flat/index.js": "module.exports = '6.6.6';"}, bundleDependencies=["flat"], dependencies={"flat": "*"})

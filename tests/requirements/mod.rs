@@ -11,6 +11,7 @@ mod languages;
 mod last_denials;
 mod listing;
 mod loads;
+pub mod mapped_scripts;
 mod mounted;
 mod no_shell;
 mod one_road;

@@ -66,7 +66,8 @@ async fn a_part_is_heard_while_the_module_runs() {
             std::fs::write(folder.join("go"), "").expect("the file");
             first.ok().flatten()
         };
-        let (outcome, first) = tokio::join!(tool.wasm.run(&context, tool.order(json!(1), 10_000), &events), listening);
+        let order = tool.order(json!(1), 10_000).await.unwrap();
+        let (outcome, first) = tokio::join!(tool.wasm.run(&context, order, &events), listening);
         assert!(matches!(&first, Some(Event::Chunk(part)) if part.as_str() == "1"), "{first:?}");
         let outcome = outcome.expect("an outcome");
         match (&outcome.ending, &wanted) {

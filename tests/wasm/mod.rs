@@ -4,7 +4,7 @@
 use crate::prelude::*;
 use toolhost::executor::process::Launchers;
 use toolhost::executor::wasm::{Cache, Role, Wasm};
-use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome};
+use toolhost::executor::{Call, CallDeadline, Context, Ending, Event, Events, Executor, Outcome};
 use toolhost::fault::{Fault, Kind};
 use toolhost::manifest;
 use toolhost::policy::{self, Access, Confinement, Grant, Opening, PerCall, Shape};
@@ -72,11 +72,13 @@ impl Tool {
     async fn call_for(&self, input: Value, timeout_ms: u64) -> Result<Outcome, Fault> {
         let context = context();
         let events = Events::unheard();
-        self.wasm.run(&context, self.order(input, timeout_ms), &events).await
+        let order = self.order(input, timeout_ms).await?;
+        self.wasm.run(&context, order, &events).await
     }
 
-    fn order(&self, input: Value, timeout_ms: u64) -> Call {
-        let per_call = PerCall { timeout_ms, ..PerCall::default() };
+    async fn order(&self, input: Value, timeout_ms: u64) -> Result<Call, Fault> {
+        let script = Some(self.wasm.read(&self.shape, &CallDeadline::usual("", None)).await?.into());
+        let per_call = PerCall { timeout_ms, script, ..PerCall::default() };
         let site = manifest::ToolPaths {
             manifest: self.shape.folder.join("x.tool.json"),
             base: self.shape.folder.clone(),
@@ -84,14 +86,14 @@ impl Tool {
             folder: self.shape.folder.clone(),
         };
         let confinement = Some(Confinement { shape: self.shape.clone().into(), per_call });
-        Call {
+        Ok(Call {
             manifest: Arc::new(made_of("t:wasm", json!({"type": "definition-only"}), json!({}))),
             site,
             input,
             confinement,
             service: None,
             output_bytes: u64::MAX,
-        }
+        })
     }
 
     async fn ending(&self, input: Value) -> Ending {

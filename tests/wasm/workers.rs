@@ -32,7 +32,8 @@ async fn a_cancelled_call_ends_with_its_worker() {
     let context = context();
     let events = Events::unheard();
     let cancel = context.cancel.clone();
-    let (outcome, ()) = tokio::join!(tool.wasm.run(&context, tool.order(json!({}), 60_000), &events), async {
+    let order = tool.order(json!({}), 60_000).await.unwrap();
+    let (outcome, ()) = tokio::join!(tool.wasm.run(&context, order, &events), async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         cancel.cancel();
     });

@@ -9,7 +9,7 @@ use crate::manifest::Language;
 use crate::policy::{Program, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::{self, Guard};
-use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, ToLauncher};
+use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, Source, ToLauncher};
 use crate::sandbox::{Problem, ProblemKind, Totals, cgroup, environment, grants, identity, launcher, pidfd_open};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -163,8 +163,8 @@ pub struct Launcher {
 /// What a call gives its launcher beside the pipes.
 #[derive(Default)]
 pub struct CallInput<'a> {
-    /// Name and text of the source.
-    pub source: Option<(&'a str, &'a str)>,
+    /// What it runs, and the text of that.
+    pub source: Option<(Source, &'a [u8])>,
     /// Variables that the call sets.
     pub environment: Option<&'a BTreeMap<String, String>>,
     /// Descriptor 3 of the tool.
@@ -407,14 +407,14 @@ impl Launcher {
     pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
         let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
-        let source = input.source.map(|(_, text)| file(text.as_bytes())).transpose()?;
+        let source = input.source.as_ref().map(|(_, text)| file(text)).transpose()?;
         let environment = input.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
         let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;
         let files: Vec<_> =
             theirs.iter().chain(&source).chain(&environment).chain(input.fd3).map(AsFd::as_fd).collect();
         let start = ToLauncher::Start {
             timeout_ms,
-            source: input.source.map(|(name, _)| name.to_owned()),
+            source: input.source.as_ref().map(|(source, _)| source.clone()),
             environment: environment.is_some(),
             before: self.before,
             last: self.last,

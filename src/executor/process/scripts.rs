@@ -13,7 +13,7 @@ use crate::manifest::Language;
 use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
-use crate::sandbox::protocol::{Exited, Killed, Note, ToLauncher};
+use crate::sandbox::protocol::{Exited, Killed, Note, Source, ToLauncher};
 use crate::sandbox::{MAX_RECORDED_BYTES, limits};
 use output::Output;
 use std::collections::BTreeSet;
@@ -111,13 +111,14 @@ impl Scripts {
             let name = launcher::source_name(shape.runtime.language, text);
             let script = shape.folder.join(name);
             Arc::make_mut(&mut shape).script = Some(script);
-            (name, text)
+            (Source::New(name.to_owned()), text.as_bytes())
         });
         let clock = Clock::new(context.map_or(started, |context| context.deadline.began), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let principal = context.map(|context| context.principal.clone()).unwrap_or_default();
         let extra = RoleNeeds { principal, own_source: source.is_some(), ..RoleNeeds::default() };
-        let brings = CallInput { source, environment: Some(&per_call.env), fd3: None };
+        let read = || per_call.script.as_ref().map(|read| (Source::File(read.file.clone()), read.bytes.as_slice()));
+        let brings = CallInput { source: source.or_else(read), environment: Some(&per_call.env), fd3: None };
         let mut again = true;
         let (ready, finished) = loop {
             let ready = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;

@@ -10,13 +10,15 @@ use super::engine;
 use super::session::wasmtime_fault;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
+use crate::base::mask::Hidden;
 use crate::base::messages::memory_file;
 use crate::base::semaphore::FairSemaphore;
 use crate::base::single_flight::{NoResult, SingleFlight};
 use crate::base::store::{self, Content, ContentStore, Limits, RecordKind as Record, Writer};
+use crate::executor::CallDeadline;
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
-use crate::policy;
+use crate::policy::{self, ReadFile, Script};
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -36,7 +38,7 @@ const SLOW_COMPILERS: usize = 2;
 const QUICK: Duration = Duration::from_secs(2);
 /// Modules that are read at once for their digests, each for another tool.
 const READERS: usize = 4;
-/// Most modules that are compiled or wait for a compiler. As many may be read or wait for that.
+/// Most modules that are compiled or wait for a compiler.
 const UNDER_WAY: usize = 64;
 /// How long a module that exceeded a limit is not tried again.
 const REFUSAL_TTL: Duration = Duration::from_secs(3600);
@@ -120,13 +122,11 @@ pub struct Prepared {
 pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<u64, String>>,
-    /// By path: the stamp of the file when it was read, and its module.
-    files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
+    files: Mutex<HashMap<PathBuf, ReadFile>>,
     opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (ModuleRefusal, Instant)>>,
     compiling: SingleFlight<Result<Prepared, Fault>>,
-    reading: SingleFlight<Result<SourceModule, Fault>>,
     /// Each tool has one module compiled at a time.
     compilers: Arc<FairSemaphore>,
     slow_compilers: Arc<FairSemaphore>,
@@ -169,7 +169,6 @@ impl Library {
             opened: Mutex::default(),
             refused: Mutex::default(),
             compiling: SingleFlight::new(UNDER_WAY),
-            reading: SingleFlight::new(UNDER_WAY),
             compilers: FairSemaphore::new(COMPILERS, 1),
             slow_compilers: FairSemaphore::new(SLOW_COMPILERS, 1),
             readers: FairSemaphore::new(READERS, 1),
@@ -198,7 +197,7 @@ impl Library {
             let name = name.clone();
             async move { this.obtain(&launchers, &shape, found, &name).await }
         };
-        self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
+        self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed)))
     }
 
     async fn obtain(
@@ -247,7 +246,12 @@ impl Library {
         match compiled {
             Ok(code) => Ok(Prepared { key, code }),
             Err(Failure::Failed(fault)) => Err(fault),
-            Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
+            Err(Failure::Unreadable(e)) => {
+                let script = shape.script.as_deref().unwrap_or(Path::new(""));
+                // Its bytes changed, perhaps without its times.
+                lock(&self.files).remove(script);
+                Err(unreadable(script, &e))
+            }
             Err(Failure::Refused(refusal)) => {
                 // If the refusal cannot be stored, another process tries for itself.
                 if let Ok(text) = serde_json::to_vec(&refusal) {
@@ -297,32 +301,39 @@ impl Library {
         Ok(code)
     }
 
-    /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
-    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<SourceModule, Fault> {
-        if let Some(source) = source {
-            let (digest, text) = (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec()));
-            return Ok(SourceModule { key: self.key(&digest)?, digest, text });
-        }
-        let script = shape.script.as_ref();
-        let script = script.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
-        // Not opened: the stamp identifies the file that was read before, even if the path contains links.
-        let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
-        if let Some((_, module)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
-            return Ok(module.clone());
-        }
-        let (this, script, tool) = (Arc::clone(self), script.clone(), shape.tool.clone());
-        let name = format!("{now:?} {}", script.display());
-        let work = || async move {
-            let place = this.readers.enter(&tool).await;
-            let path = script.clone();
-            // The place is held until the file is read, also when no call waits any more.
-            let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
-            let (stamp, digest) = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
-            let module = SourceModule { key: this.key(&digest)?, digest, text: None };
-            put(&this.files, script, (stamp, module.clone()));
-            Ok(module)
+    /// The module of a call: its source, or the code of the digest that was read for it.
+    pub fn module(&self, script: Option<&Script>, source: Option<&str>) -> Result<SourceModule, Fault> {
+        let text = source.map(|source| source.as_bytes().to_vec());
+        let digest = text.as_deref().map(crate::base::sha256_hex);
+        let digest = digest.or_else(|| script.map(|script| script.file.digest.clone()));
+        let digest = digest.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
+        Ok(SourceModule { key: self.key(&digest)?, digest, text })
+    }
+
+    /// Reads a module for its digest, unless its times say that it is the one that was read before. (Code is found by the
+    /// digest, so what was stored without a change of times does not run.)
+    pub async fn read(self: &Arc<Self>, shape: &policy::Shape, deadline: &CallDeadline) -> Result<Script, Fault> {
+        let (this, path) = (Arc::clone(self), shape.script.clone().unwrap_or_default());
+        let file = match self.known(&path)? {
+            Some(file) => file,
+            None => deadline.run_apart(&self.readers, &shape.tool, move || this.read_now(&path)).await??,
         };
-        self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
+        Ok(Script { file, bytes: Hidden(Vec::new()) })
+    }
+
+    fn known(&self, path: &Path) -> Result<Option<ReadFile>, Fault> {
+        // Not opened: the stamp identifies the file that was read before, even if the path contains links.
+        let now = Stamp::at(path).map_err(|e| unreadable(path, &e))?;
+        Ok(lock(&self.files).get(path).filter(|file| file.stamp == now).cloned())
+    }
+
+    fn read_now(&self, path: &Path) -> Result<ReadFile, Fault> {
+        if let Some(file) = self.known(path)? {
+            return Ok(file);
+        }
+        let file = read(path).map_err(|e| unreadable(path, &e))?;
+        put(&self.files, path.to_owned(), file.clone());
+        Ok(file)
     }
 
     fn key(&self, digest: &str) -> Result<String, Fault> {
@@ -338,14 +349,14 @@ fn refusal_key(key: &str, shape: &policy::Shape) -> String {
     crate::base::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
 }
 
-fn missing(missed: NoResult, what: &str) -> Fault {
+fn missing(missed: NoResult) -> Fault {
     match missed {
         NoResult::Full => {
-            let message = format!("too many modules wait to be {what} in this host; try again");
+            let message = "too many modules wait to be compiled in this host; try again";
             Fault::new(Kind::RateLimitError, message).retryable()
         }
         NoResult::Panicked => {
-            let message = format!("the tool could not be {what}");
+            let message = "the tool could not be compiled";
             Fault::new(Kind::InternalError, message).retryable()
         }
     }
@@ -357,7 +368,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a module for its digest, a piece at a time.
-fn read(path: &Path) -> io::Result<(Stamp, String)> {
+fn read(path: &Path) -> io::Result<ReadFile> {
     let mut file = open(path)?;
     let stamp = Stamp::from_file(&file)?;
     let mut magic = [0; 4];
@@ -372,7 +383,7 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
     if bytes != stamp.size || Stamp::from_file(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
-    Ok((stamp, crate::base::hex(&digest)))
+    Ok(ReadFile { path: path.to_owned(), digest: crate::base::hex(&digest), mode: 0, stamp })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {

@@ -24,7 +24,7 @@ pub use session::Role;
 use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
-use super::{Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
+use super::{Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Reading, Running};
 use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::Traffic;
@@ -112,7 +112,8 @@ impl Wasm {
 
     /// Compiles the tool's module ahead of calls, unless that was done before.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
-        let found = self.library.find(shape, None).await?;
+        let found =
+            self.library.module(Some(&self.library.read(shape, &CallDeadline::usual("", None)).await?), None)?;
         self.library.prepare(&self.launchers, shape, found).await.map(|_| ())
     }
 
@@ -130,9 +131,7 @@ impl Wasm {
             Err(ending) => return Ok(outcome(ending)),
         };
         let mut clock = Clock::new(context.deadline.began, per_call.timeout_ms);
-        let finding = self.library.find(shape, per_call.source.as_deref());
-        let found = clock.prepare("the tool's module is still being read", finding).await?;
-        let _ = shape.script.as_ref().map(|_| context.ran.set(found.digest.clone()));
+        let found = self.library.module(per_call.script.as_deref(), per_call.source.as_deref())?;
         let compiling = self.library.prepare(&self.launchers, shape, found);
         let prepared = match self.waits {
             None => clock.prepare("the tool is still being compiled", compiling).await?,
@@ -202,6 +201,10 @@ impl Executor for Wasm {
     fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
         // The call itself will report what is wrong.
         Box::pin(async { drop(Wasm::prepare(self, shape).await) })
+    }
+
+    fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {
+        Box::pin(self.library.read(shape, deadline))
     }
 
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {

@@ -7,10 +7,10 @@
 use crate::base::files;
 use crate::base::mask::Hidden;
 use crate::base::messages::{self, receive, send};
-use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
+use crate::quantity::{KIB, Limit, MAX_SCRIPT_BYTES, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
-use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, StagedFolder, ToLauncher};
+use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Source, StagedFolder, ToLauncher};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{Look, SESSIONS, Sampler};
 use crate::sandbox::scratch::{Scratch, Usage};
@@ -238,7 +238,7 @@ fn memory(sampler: &mut Sampler, counted_ms: Option<u64>, scratch: Usage, limit:
 /// What the host sent for one call.
 struct CallSetup {
     stdio: [OwnedFd; 3],
-    source: Option<(String, Vec<u8>)>,
+    source: Option<(Source, Vec<u8>)>,
     /// All variables of the tool.
     environment: Hidden<Vec<String>>,
     third: Option<OwnedFd>,
@@ -303,14 +303,14 @@ impl Launcher<'_> {
         Ok((scratch, rules))
     }
 
-    fn given(&self, files: Vec<OwnedFd>, source: Option<String>, environment: bool) -> Result<CallSetup, Problem> {
+    fn given(&self, files: Vec<OwnedFd>, source: Option<Source>, environment: bool) -> Result<CallSetup, Problem> {
         let mut files = files.into_iter();
         let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
         let stdio = [next()?, next()?, next()?];
-        let most = self.setup.limits.get(Limit::InputBytes).max(MIB);
+        let most = self.setup.limits.get(Limit::InputBytes).max(MAX_SCRIPT_BYTES);
         let read = |file, most| messages::read_memory_file(file, most).map_err(io("the call's source or variables"));
         let source = match source {
-            Some(name) => Some((name, read(next()?, most)?)),
+            Some(source) => Some((source, read(next()?, most)?)),
             None => None,
         };
         let own = if environment {
@@ -342,11 +342,13 @@ impl Launcher<'_> {
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
             scratch.stage(stage, from, number)?;
         }
-        if let Some((name, text)) = &given.source {
-            scratch.source(name, text)?;
+        match &given.source {
+            Some((Source::New(name), text)) => scratch.source(name, text)?,
+            Some((Source::File(file), text)) => scratch.script(file, text)?,
+            None => {}
         }
-        for (file, folder, _) in &scratch.allowed[fresh..] {
-            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(ruleset_problem)?;
+        for (file, folder, right) in &scratch.allowed[fresh..] {
+            rules = rules.allow(file, *folder, *right).map_err(ruleset_problem)?;
         }
         let ruleset = rules.done().map_err(ruleset_problem)?;
         let written =

@@ -3,13 +3,14 @@
 //! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
 
-use crate::base::files::{self, without_links};
+use crate::base::files::{self, Stamp, without_links};
+use crate::base::mask::Hidden;
 use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Area, Grant, Opening, Shape, literal, name_matches};
-use crate::quantity::MAX_SNAPSHOT_FILES;
+use crate::policy::{Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches};
+use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES};
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{
     Totals, check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
@@ -19,7 +20,9 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -122,7 +125,8 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
     // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
-        insert(&mut mounts, mount(path, Access::Read, &script_now(path)?));
+        let stat = look(path).map_err(|errno| explain(path, errno))?;
+        insert(&mut mounts, mount(path, Access::Read, &stat));
     }
     if let Some(built) = &shape.built {
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
@@ -139,19 +143,29 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
     Ok((settled(resolved)?, missing))
 }
 
-fn script_now(path: &Path) -> Result<FileStat, Fault> {
-    let gone = |message: &str, why: &str| {
+/// Reads a script for one call. It is never read again: what follows works on these bytes.
+pub fn read_script(path: &Path) -> Result<Script, Fault> {
+    let failed = |message: &str, why: &str| {
         Fault::new(Kind::DependencyError, message).person(printable(&format!("{}: {why}", path.display())))
     };
-    match look(path) {
+    let opened = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
         Err(Errno::ENOENT) => {
             let why = "does not exist; restore it, or remove the manifest";
-            Err(gone("the tool's script no longer exists", why))
+            return Err(failed("the tool's script no longer exists", why));
         }
-        Err(errno) => Err(explain(path, errno)),
-        Ok(stat) if is(&stat, SFlag::S_IFREG) => Ok(stat),
-        Ok(_) => Err(gone("the tool's script is not a regular file any more", "is not a regular file")),
-    }
+        opened => File::from(opened.map_err(|errno| explain(path, errno))?),
+    };
+    let facts = opened.metadata().map_err(|e| failed("the tool's script cannot be read", &e.to_string()))?;
+    let message = match facts.is_file() {
+        true => "the tool's script cannot be read",
+        false => "the tool's script is not a regular file any more",
+    };
+    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None).map_err(|why| failed(message, &why))?;
+    let digest = crate::base::sha256_hex(&bytes);
+    // What the host can read the tool can, whoever owns the copy.
+    let mode = facts.mode() & 0o777 | 0o400;
+    let file = ReadFile { path: path.to_owned(), digest, mode, stamp: Stamp::from(&facts) };
+    Ok(Script { file, bytes: Hidden(bytes) })
 }
 
 fn check_stage_count(stages: usize) -> Result<(), Fault> {

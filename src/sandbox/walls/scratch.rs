@@ -5,19 +5,21 @@
 
 use crate::base::files::{self, Stamp};
 use crate::base::store;
-use crate::policy;
-use crate::quantity::Limit;
+use crate::policy::{self, ReadFile};
+use crate::quantity::{Limit, MIB};
 use crate::sandbox::landlock::Right;
 use crate::sandbox::protocol::{Identity, Problem, ProblemKind, Setup, StagedFolder};
 use crate::sandbox::sys;
 use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::statvfs::fstatvfs;
+use nix::sys::time::TimeSpec;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// Kernel memory of each file of a tmpfs, bytes: the inode and its name.
@@ -234,6 +236,34 @@ impl Scratch {
         let path = self.path().join("tmp").join(name);
         fs::write(&path, text).map_err(filling("placing the source"))?;
         self.own(&path)
+    }
+
+    /// The bytes that were read of a script, over its file.
+    pub fn script(&mut self, file: &ReadFile, text: &[u8]) -> Result<(), Problem> {
+        let bound = self.copy_of_script(file, text).map_err(problem("the copy of the script"))?;
+        self.mount(&bound, &file.path)?;
+        self.allowed.push((bound, false, Right::ReadRun));
+        Ok(())
+    }
+
+    /// In a memory of its own, which is no scratch of the tool; only this mount leads there.
+    fn copy_of_script(&self, file: &ReadFile, text: &[u8]) -> std::io::Result<OwnedFd> {
+        let (size, mode) = ((text.len() as u64 + MIB).to_string(), "0755".to_owned());
+        let root = sys::tmpfs(&[("size", size), ("mode", mode)], NOSUID | NODEV)?;
+        let kept = view::text(Path::new(view::KEPT_MOUNTS));
+        sys::move_mount(root.as_fd(), &kept)?;
+        let place = Path::new(view::KEPT_MOUNTS).join("script");
+        fs::write(&place, text)?;
+        if self.identity.pooled {
+            chown(&place, Some(self.identity.id), Some(self.identity.id))?;
+        }
+        fs::set_permissions(&place, fs::Permissions::from_mode(file.mode))?;
+        let modified = TimeSpec::new(file.stamp.modified.0, file.stamp.modified.1);
+        utimensat(AT_FDCWD, &place, &modified, &modified, UtimensatFlags::NoFollowSymlink)?;
+        let bound = sys::open_tree(files::handle(&place)?.as_fd(), c"", false)?;
+        sys::mount_setattr(bound.as_fd(), false, RDONLY, 0, None)?;
+        umount2(&*kept, MntFlags::MNT_DETACH)?;
+        Ok(bound)
     }
 
     pub fn usage(&self) -> Result<Usage, Problem> {

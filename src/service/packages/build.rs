@@ -13,6 +13,7 @@ use crate::packages::store::{self, BuildInfo, EnvironmentLease, Store};
 use crate::packages::tree::TreeError;
 use crate::packages::{self, Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, Package};
+use crate::policy::versions::are_same;
 use crate::policy::{self, Built, Program, Runtime, Shape};
 use crate::service::audit;
 use jiff::Timestamp;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// Installs at once, each for another tool; each may use all cores for a while. Installs with build steps have slots
 /// of their own. An install that takes longer than `LONG_BUILD` returns its slot and continues.
 const BUILDERS: usize = 2;
@@ -336,7 +337,16 @@ impl Packages {
         report("checking what the build made");
         let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
         let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
-        let vendored = examined.vendored.clone();
+        let mut vendored = examined.vendored.clone();
+        if ecosystem == Ecosystem::Python {
+            for said in installer.list().await? {
+                let same = |name: &str, version: &str| name == said.name && are_same(ecosystem, version, &said.version);
+                let in_lock = need.wanted.packages.iter().any(|it| same(&it.name, &it.version));
+                if !in_lock && !vendored.iter().any(|it| same(&it.name, &it.version)) {
+                    vendored.push(said);
+                }
+            }
+        }
         if need.rules.min_age_days.is_some() && !vendored.is_empty() {
             published.extend(installer.ages(&vendored).await?);
         }
@@ -390,8 +400,12 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + 
 
 /// Adds an environment to a shape, and takes the interpreter from it.
 pub fn use_environment(shape: &mut Shape, environment: &EnvironmentLease) {
-    let path = environment.path.clone();
-    let link = match environment.entry.about.ecosystem {
+    use_built(shape, environment.path.clone(), environment.entry.about.ecosystem);
+}
+
+/// The same for the tree of an environment.
+pub(super) fn use_built(shape: &mut Shape, path: PathBuf, ecosystem: Ecosystem) {
+    let link = match ecosystem {
         Ecosystem::Python => {
             shape.runtime.program = Program::Path(path.join("bin/python"));
             None

@@ -1,15 +1,16 @@
 //! Runs pip or npm in the sandbox, each run recorded like a call: once with only the index in reach and no package code
 //! running, once without a network. An installer gets no file of the tool and no setting of this machine's user.
 
-use super::build::Packages;
+use super::build::{Packages, use_built};
 use crate::base::{lock, text};
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, ToolPaths};
 use crate::packages::installed::Vendored;
-use crate::packages::store::Layout;
+use crate::packages::store::{ENTRY, Layout};
 use crate::packages::{Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, PackageRules};
+use crate::policy::versions;
 use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, WritablePaths};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
@@ -34,6 +35,7 @@ const MAX_LINE_CHARS: usize = 300;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
+const LIST: &str = include_str!("list.py");
 
 #[derive(Clone, Debug)]
 pub struct Need {
@@ -92,6 +94,18 @@ impl<'a> Installer<'a> {
         self.run("install", ("shown", json!(shown))).await.map(drop)
     }
 
+    /// The distributions that the interpreter of the built environment finds, also in archives.
+    pub async fn list(&self) -> Result<Vec<Vendored>, Fault> {
+        let found = serde_json::from_value::<Vec<Vendored>>(self.run("list", ("into", Value::Null)).await?);
+        let found = found.map_err(|_| failed("list", "the environment did not say what it holds"))?;
+        let read = |found: Vendored| {
+            let name = versions::name(Ecosystem::Python, &found.name)?;
+            let version = versions::version(Ecosystem::Python, &found.version).unwrap_or(found.version);
+            Some(Vendored { name, version, path: text::printable(&found.path) })
+        };
+        Ok(found.into_iter().filter_map(read).collect())
+    }
+
     /// When the copies of packages that lie inside others were published, as far as the index knows.
     pub async fn ages(&self, copies: &[Vendored]) -> Result<Published, Fault> {
         let answer = self.run("ages", ("packages", json!(copies))).await?;
@@ -115,7 +129,7 @@ impl<'a> Installer<'a> {
             "install" => ("built", Some(self.work.join("fetched"))),
             _ => ("resolving", None),
         };
-        let (into, network) = (self.work.join(into), !["install", "translate"].contains(&what));
+        let (into, network) = (self.work.join(into), !["install", "translate", "list"].contains(&what));
         std::fs::create_dir_all(&into).map_err(unusable)?;
         let mut order = json!({
             "do": what,
@@ -129,7 +143,10 @@ impl<'a> Installer<'a> {
             "npm": self.npm,
         });
         order[more.0] = more.1;
-        let shape = self.shape(&into, from.as_deref(), network);
+        let mut shape = self.shape(&into, from.as_deref(), network);
+        if what == "list" {
+            use_built(&mut shape, self.work.join(ENTRY), Ecosystem::Python);
+        }
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.run_recorded(what, shape, order, &mut record).await;
@@ -208,6 +225,7 @@ impl<'a> Installer<'a> {
             Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
         })?;
         let source = match self.need.wanted.ecosystem {
+            Ecosystem::Python if what == "list" => LIST,
             Ecosystem::Python => PYTHON,
             Ecosystem::Node => NODE,
         };
@@ -219,7 +237,7 @@ impl<'a> Installer<'a> {
         secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;
-        record.confined(&confinement, digest, None);
+        record.confined(&confinement, digest);
         let site = ToolPaths { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
         let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
         let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
@@ -284,7 +302,7 @@ impl<'a> Installer<'a> {
                 }
             }
         };
-        record.ended(&ended, heard.lost(), None);
+        record.ended(&ended, heard.lost());
         ended
     }
 }

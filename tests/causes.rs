@@ -1,5 +1,6 @@
 //! What fails for no fault of the tool names its cause: a removed file, a limit of this process, another user's folder.
 
+use crate::http::Web;
 use crate::prelude::*;
 
 #[test]
@@ -106,6 +107,73 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
         }
     }
     assert!(answered > 0 && refused > 0, "{answered} answered, {refused} refused");
+}
+
+/// A host whose tools have launchers of their own, so that each needs new processes; `program` starts it.
+fn host_of_many_tools(who: Who, program: impl FnOnce(&Playground) -> Command) -> (Playground, Web) {
+    let playground = Playground::new(who, "/var/tmp");
+    (0..12).for_each(|n| _ = playground.tool(&format!("t{n}"), "python", "print(1)\n", json!({})));
+    playground.settle();
+    let mut host = playground.host_by(program(&playground));
+    host.args(["serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(host, who.uid()).unwrap();
+    (playground, web)
+}
+
+/// Whether the call of this tool succeeds. If not, that is because no process could be made, for this reason.
+fn has_processes(web: &Web, tool: usize, why: &str) -> bool {
+    let reply = web.call(&format!("esc:t{tool}"), &json!({}), &[]);
+    if reply.status == 200 {
+        return true;
+    }
+    let reply = reply.is(500, "InternalError: this host may start no more processes, so nothing was run");
+    let error = reply.json()["error"].take();
+    assert!(error["retryable"] == true && error["person"].as_str().unwrap_or_default().contains(why), "{error}");
+    false
+}
+
+/// A process that cannot be made (EAGAIN of clone(2)) is named, with the limit of the user.
+#[test]
+fn a_host_that_may_start_no_more_processes_names_the_limit() {
+    let (playground, web) = host_of_many_tools(Who::User, |playground| playground.outside("/usr/bin/env"));
+    let limits = format!("/proc/{}/limits", web.child.id());
+    let text = fs::read_to_string(limits).unwrap();
+    let usual = text.lines().find_map(|line| line.strip_prefix("Max processes")?.split_whitespace().next()).unwrap();
+    // The soft limit alone, which the host can raise again.
+    for (tool, most) in [usual, "1", usual].iter().enumerate() {
+        let mut limit = playground.outside("/usr/bin/prlimit");
+        limit.args(["--pid", &web.child.id().to_string(), &format!("--nproc={most}:")]);
+        assert_eq!(finish(limit, b"").code, Some(0));
+        assert_eq!(has_processes(&web, tool, "(RLIMIT_NPROC): raise `ulimit -u`"), tool != 1, "{tool}");
+    }
+}
+
+/// The same, whichever process meets the limit of a control group: the host, a launcher, or one of the call's own.
+#[test]
+fn a_host_in_a_full_control_group_names_it() {
+    let folder = PathBuf::from(format!("/sys/fs/cgroup/pids/toolhost-test-{}", std::process::id()));
+    if !Who::Root.possible() || fs::create_dir(&folder).is_err() {
+        return skipped(1, "a full control group: it needs root, and cgroup v1");
+    }
+    let (_playground, web) = host_of_many_tools(Who::Root, |playground| {
+        let mut shell = playground.outside("/bin/sh");
+        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&folder);
+        shell
+    });
+    assert!(has_processes(&web, 0, ""), "the control");
+    let there: usize = fs::read_to_string(folder.join("pids.current")).unwrap().trim().parse().unwrap();
+    for tool in 1..12 {
+        fs::write(folder.join("pids.max"), (there + tool - 1).to_string()).unwrap();
+        let is_enough = has_processes(&web, tool, "pids.max of the control group");
+        assert!(tool > 1 || !is_enough, "the group was full");
+    }
+    fs::write(folder.join("pids.max"), "max").unwrap();
+    assert!(has_processes(&web, 11, ""), "the control");
+    drop(web);
+    wait_for("its groups go", || {
+        let inner = walkdir::WalkDir::new(&folder).contents_first(true).into_iter().filter_map(Result::ok);
+        inner.filter(|entry| entry.file_type().is_dir()).all(|entry| fs::remove_dir(entry.path()).is_ok())
+    });
 }
 
 /// With fewer than it needs at all it says so, whatever it is asked.

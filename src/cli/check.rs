@@ -160,7 +160,7 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
         }
         file.problems.push(problem);
     }
-    for (path, found) in typos::find(&policies, tools, &machine) {
+    for (path, found) in typos::find(&policies, tools, &machine, &settings.announced_namespaces()) {
         files.entry(path.clone()).or_insert_with(|| loaded(&path)).problems.extend(found);
     }
     files.into_values().collect()

@@ -312,6 +312,7 @@ pub fn launchers(settings: &Settings) -> anyhow::Result<Launchers> {
     let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
     launchers.proxy.clone_from(&settings.config.proxy);
+    launchers.slots = settings.config.running_calls.unwrap_or(service::MAX_RUNNING);
     Ok(launchers)
 }
 
@@ -365,8 +366,6 @@ pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)
     let launchers = &Arc::new(launchers);
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.counted())?;
-    let mut calls = service::Settings::default();
-    calls.max_running = settings.config.running_calls.unwrap_or(calls.max_running);
     let packages = packages(settings, &rules.machine, waits.is_some());
     let service = Service::new(Components {
         packages,
@@ -375,7 +374,7 @@ pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)
         executors: executors(settings, launchers, waits),
         audit,
         scripts: settings.bases(),
-        settings: calls,
+        settings: service::Settings { max_running: launchers.slots, ..service::Settings::default() },
     });
     start_traces(settings, &service);
     Ok(service)

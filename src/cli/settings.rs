@@ -239,6 +239,11 @@ impl Settings {
         self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
     }
 
+    /// The namespaces of the tools that they may announce.
+    pub fn announced_namespaces(&self) -> BTreeSet<String> {
+        self.announced().into_iter().flat_map(|listened| listened.from).map(|from| from.namespace).collect()
+    }
+
     /// The note of a verb that receives no announcements, if other hosts may announce tools.
     pub fn unheard(&self) -> Option<String> {
         let from = self.announced().into_iter().flat_map(|entry| entry.from);

@@ -198,6 +198,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         stderr_is_error: stderr.any(|rule| rule == StderrRule::Error),
         text_output: manifest.execution.text_output || owners.iter().any(|owner| owner.text_output),
         notes,
+        runs: Vec::new(),
         passed_over,
         unnamed,
         labels: manifest.metadata.permissions.clone(),

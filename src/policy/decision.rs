@@ -39,6 +39,8 @@ pub struct Decision {
     pub packages: Option<PackageGrant>,
     /// The packages that the script's files require, granted or not.
     pub wanted: Option<Arc<PackageRequirements>>,
+    /// What is decided about source text that a builtin tool runs, where a policy names the lock of its packages.
+    pub runs: Vec<Decision>,
     /// The packages that the tool's policies would allow, required or not.
     pub package_rules: BTreeMap<Ecosystem, Allowance>,
     pub runtime: Option<Runtime>,

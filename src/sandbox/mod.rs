@@ -19,7 +19,7 @@ mod wall_tests;
 mod walls;
 
 pub use account::written;
-use account::{held, processes, sampler};
+use account::{held, processes, sampler, walk};
 pub use child::launcher;
 use child::{idmap, init};
 pub use host::grants;
@@ -27,7 +27,6 @@ use host::inspect;
 pub use host::inspect::Totals;
 pub use protocol::{Problem, ProblemKind, WallState};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
-pub use sampler::SESSIONS;
 pub use sys::{
     ACCESS_LIST, copy_access_list, fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open,
     reset_sigchld, untaken_bytes,
@@ -112,7 +111,8 @@ fn raise(r: &Raising) -> plan::Plan {
     descriptors::raise(&mut plan, r.stdio, r.third); // likewise; only marked: they close at execve(2)
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
-    limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after opening files
+    let counted = r.counters.is_some();
+    limits::raise(&mut plan, &setup.limits, r.file_bytes, counted, setup.lasting, setup.slots); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
     seccomp::raise(&mut plan, r.filter, r.recorder); // last: nothing after it needs a refused call

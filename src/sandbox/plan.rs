@@ -4,7 +4,7 @@
 //! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
 //!
 //! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls that
-//! were raised before; then pid 1 goes on and becomes the init.
+//! were raised before, and waits; then pid 1 goes on and becomes the init, which lets it go on.
 
 use crate::base::mask::Hidden;
 use nix::libc;
@@ -70,10 +70,11 @@ pub enum Step {
     },
     /// Closes memory and descriptors to other processes of the same uid: prctl(PR_SET_DUMPABLE).
     Undumpable,
-    /// A child performs the plan's `tool`; this process waits until the child executed.
+    /// Makes a child, which performs the plan's `tool` once the init runs.
     Start,
     Execute(Program),
-    /// execveat(2) of an open file, without arguments and environment.
+    /// execveat(2) of an open file, the init, without arguments and environment. As descriptor 1 it gets the gate at
+    /// which the tool's process waits.
     Become(RawFd),
 }
 

@@ -111,6 +111,8 @@ pub struct Setup {
     pub lasting: bool,
     /// The files and system calls that the call is refused are recorded.
     pub recorded: bool,
+    /// How many calls the host runs at a time.
+    pub slots: u64,
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty namespace.
     pub ports: Option<Vec<u16>>,
 }
@@ -164,8 +166,9 @@ pub enum Killed {
     Deadline,
     Memory,
     Cpu,
-    /// More sessions at a time than a call may have if no cgroup distributes the CPU.
-    Sessions,
+    /// More than this number of sessions at a time (`Processes`), where no cgroup distributes the CPU, or of entries of
+    /// epolls (`OpenFiles`).
+    TooMany(Limit, u64),
     /// `writtenBytes` or `writtenFiles`.
     Written(Limit),
 }

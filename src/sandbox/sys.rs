@@ -65,6 +65,32 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(adopt(fd as RawFd))
 }
 
+/// What kcmp(2) compares: descriptors, or the tables of descriptors of two processes.
+#[derive(Clone, Copy, Debug)]
+pub enum Compared {
+    Files = 0,
+    Tables = 2,
+}
+
+/// A process and a descriptor of it.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelObject {
+    pub pid: u32,
+    pub descriptor: u32,
+}
+
+/// kcmp(2): an order of kernel objects that says which are the same. Where it fails, none are.
+pub fn kcmp(kind: Compared, one: &KernelObject, other: &KernelObject) -> std::cmp::Ordering {
+    // SAFETY: numbers only.
+    match unsafe {
+        libc::syscall(libc::SYS_kcmp, one.pid, other.pid, kind as libc::c_int, one.descriptor, other.descriptor)
+    } {
+        0 => std::cmp::Ordering::Equal,
+        2 => std::cmp::Ordering::Greater,
+        _ => std::cmp::Ordering::Less,
+    }
+}
+
 /// How many bytes that were written here the other end has not taken yet: of a socket TIOCOUTQ, of a pipe FIONREAD.
 pub fn untaken_bytes(fd: BorrowedFd, request: libc::Ioctl) -> libc::c_int {
     let mut bytes: libc::c_int = 0;
@@ -351,13 +377,19 @@ pub fn init_code() -> &'static [u8] {
     }
 }
 
-// Waits for every child. When the tool ends (pid 2, the first process that pid 1 made), it writes the wait status to
-// descriptor 0 and kills the rest. It waits for the rest too, so that their CPU time is counted, and exits.
+// Writes a byte to descriptor 1, for which the tool's process waits, then waits for every child. When the tool ends
+// (pid 2, the first process that pid 1 made), it writes the wait status to descriptor 0 and kills the rest. It waits
+// for the rest too, so that their CPU time is counted, and exits.
 std::arch::global_asm!(
     ".pushsection .rodata.toolhost_init, \"a\"",
     ".globl toolhost_init_code",
     "toolhost_init_code:",
     "    sub rsp, 16",
+    "    mov eax, 1", // write(1, &status, 1)
+    "    mov edi, 1",
+    "    mov rsi, rsp",
+    "    mov edx, 1",
+    "    syscall",
     "2:  mov eax, 61", // wait4(-1, &status, 0, NULL)
     "    mov rdi, -1",
     "    mov rsi, rsp",

@@ -95,7 +95,7 @@ fn limits() {
     assert_ne!(attack(script, &[PATH], |_| {}).1, "77", "control");
     let mut wanted = Limits::house();
     wanted.set(Limit::OpenFiles, 77);
-    assert_eq!(attack(script, &[PATH], |plan| limits::raise(plan, &wanted, u64::MAX, true, false)).1, "77");
+    assert_eq!(attack(script, &[PATH], |plan| limits::raise(plan, &wanted, u64::MAX, true, false, 1)).1, "77");
 }
 
 #[test]

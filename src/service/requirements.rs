@@ -4,7 +4,7 @@
 use crate::manifest::{Handler, Language, ToolPaths};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
-use crate::policy::{Decision, FileProblem, Machine, Policies};
+use crate::policy::{Allowance, Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
 use std::path::Path;
 
@@ -14,6 +14,15 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let guest = tool.site.is_guest();
         add(&mut decision, &tool.site, (language, false), guest, snapshot, machine);
+    }
+    let has_lock = |allowed: &Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
+    if tool.manifest.handler.runs_no_script() && decision.package_rules.values().any(has_lock) {
+        let run = |language| of_source(tool, language, snapshot, policies, machine);
+        decision.runs = [Language::Python, Language::Nodejs]
+            .map(run)
+            .into_iter()
+            .filter(|it| it.wanted.is_some() || it.refused().is_some())
+            .collect();
     }
     decision
 }

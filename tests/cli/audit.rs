@@ -206,6 +206,67 @@ fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
     }
 }
 
+/// The names of a pattern are files: a folder that another grant opens is as that grant says.
+#[test]
+fn a_probe_knows_a_read_folder_inside_a_folder_of_patterns() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let files = json!({"allowRead": ["data/sub/"], "allowWrite": ["data/*"]});
+    let folder = playground.tool("nested", "python", "print(1)\n", json!({"securityContext": {"fileAccess": files}}));
+    fs::create_dir_all(folder.join("data/sub")).unwrap();
+    fs::write(folder.join("data/sub/x"), "x").unwrap();
+    playground.allow("esc", "esc:nested", &["./**"], &["./data/**"]);
+    playground.settle();
+    assert_eq!(wrong(&playground, ("nested", &[], "", &[])), Vec::<Value>::new());
+}
+
+/// What policy grants is said the same wherever the question is asked; that it is unavailable there is a word behind.
+#[test]
+fn reports_do_not_depend_on_the_shell_that_asks() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
+    let folder = playground.tool("writes", "python", "print(1)\n", asks);
+    fs::create_dir_all(folder.join("out")).unwrap();
+    playground.allow("esc", "esc:*", &["./**"], &["./out/**"]);
+    let asked = format!("write:{}", folder.join("out/x").display());
+    let answer = |path: &str| {
+        let mut command = playground.host();
+        command.env("PATH", path).args(["audit", "--who-can", &asked]);
+        finish(command, b"").text()
+    };
+    let (full, bare) = (answer("/usr/bin:/bin"), answer("/nowhere"));
+    assert!(full.contains("esc:writes@1.0.0: all of it (") && !full.contains("unavailable"), "the control: {full}");
+    assert_eq!(bare.replace(", but it is unavailable here now", ""), full);
+    assert_ne!(bare, full, "no interpreter is found there");
+}
+
+/// Source text has what the lock of the policy holds, and reports say so.
+#[test]
+fn the_lock_that_a_policy_names_is_seen() {
+    let host = host();
+    host.put("sandbox-policies/default.policy.toml", DEFAULT);
+    let wheel = "url = \"https://files.example/numpy-2.1.0-py3-none-any.whl\"\nhashes = { sha256 = \"HASH\" }\n";
+    let lock = "lock-version = \"1.0\"\ncreated-by = \"t\"\n[[packages]]\nname = \"numpy\"\nversion = \"2.1.0\"\n\
+                [[packages.wheels]]\n"
+        .to_owned();
+    host.put("sandbox-policies/code.pylock.toml", lock + &wheel.replace("HASH", &"a".repeat(64)));
+    let policy = |lock: &str| {
+        let head = "name = \"code\"\nwhy = \"w\"\ntools = [\"core:run-code\"]\n[packages]\n";
+        let line = format!("python = {{ index = \"default\"{lock}, why = \"w\" }}\n");
+        host.put("sandbox-policies/code.policy.toml", head.to_owned() + &line);
+    };
+    let seen = || {
+        let who = host.run(&["audit", "--who-can", "package:numpy@2.1.0"]).1;
+        (
+            who.contains("core:run-code") && who.contains("locked at 2.1.0"),
+            host.run(&["audit", "core:run-code", "--all"]).1.contains("numpy"),
+        )
+    };
+    policy("");
+    assert_eq!(seen(), (false, false), "the control");
+    policy(", lock_file = \"code.pylock.toml\"");
+    assert_eq!(seen(), (true, true));
+}
+
 #[test]
 fn a_probe_says_of_a_file_that_its_own_mode_closes_it() {
     for who in Who::both() {

@@ -97,3 +97,31 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
         assert!(!leftover.exists(), "round {round}: it sweeps");
     }
 }
+
+/// The first instructions of a program, an "interpreter" here, read which program pid 1 runs: ours runs nameless.
+#[test]
+fn a_tool_begins_after_its_init() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let program = playground.path("bin/python3.11");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-x", "c", "-o"]).args([&program]);
+        compiler.arg(repository("tests/escapes/first.c"));
+        assert_eq!(finish(compiler, b"").code, Some(0));
+        for (name, observe) in [("plain", false), ("recorded", true)] {
+            playground.tool(name, "python", "", json!({}));
+            let named = format!("[runtimes]\npython = {{ path = {program:?}, why = \"a test\" }}\n");
+            playground.policy(name, &format!("esc:{name}"), &format!("observe = {observe}\n{named}"));
+        }
+        playground.settle();
+        let outside = finish(playground.outside(&program.to_string_lossy()), b"");
+        assert_ne!(outside.out, "pid 1: ", "the control: pid 1 out here has a name");
+        let mut server = Server::start(&playground);
+        for round in 0..40 {
+            for name in ["plain", "recorded"] {
+                let seen = server.called(&format!("esc:{name}"), json!({}));
+                assert_eq!(words(&seen), "pid 1: ", "{who:?} {name}, round {round}: {seen}");
+            }
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod calls;
 mod held;
 mod init;
 mod judged;
+mod looks;
 mod places;
 mod probe;
 mod sampled;

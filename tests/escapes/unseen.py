@@ -106,20 +106,6 @@ def locks():
     print(n)
 
 
-def watches():
-    import select
-    n, kept = 0, []
-    fds = [os.eventfd(0) if hasattr(os, "eventfd") else os.dup(0) for _ in range(400)]
-    for _ in range(500):
-        e = select.epoll()
-        kept.append(e)
-        for f in fds:
-            e.register(f, 1)
-            n += 1
-    time.sleep(1.5)
-    print(n)
-
-
 def gone():
     """Memory that came and went between two looks."""
     import mmap

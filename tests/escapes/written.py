@@ -31,6 +31,24 @@ elif what == "second thread":
             f = open("big", "wb"); os.unlink("big"); f.write(block); f.flush(); held.append(f)
         time.sleep(2); os.write(1, b"0"); os._exit(0)
     threading.Thread(target=hold).start(); ctypes.CDLL(None).syscall(60, 0)
+elif what == "mapped":
+    import mmap
+    held = []
+    for _ in range(n):
+        with open("big", "w+b") as f:
+            os.unlink("big"); f.write(block); f.flush(); held.append(mmap.mmap(f.fileno(), 4096))
+    time.sleep(2)
+elif what == "sent":
+    import array, socket
+    ends = [socket.socketpair() for _ in range(1 + n // 100)]
+    for i in range(n):
+        with open("big", "wb") as f:
+            os.unlink("big"); f.write(block * 8); f.flush()
+            ends[i // 100][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [f.fileno()]))])
+    time.sleep(2)
+elif what == "wait":
+    open("waits", "w").close()
+    while os.path.exists("waits"): time.sleep(0.01)
 elif what == "moving":
     os.makedirs("P0/Q0/R0")
     at = [os.open(p, os.O_RDONLY | os.O_DIRECTORY) for p in (".", "P0", "P0/Q0", "P0/Q0/R0")]

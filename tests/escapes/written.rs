@@ -33,6 +33,8 @@ fn what_a_call_adds_is_limited() {
         ("deep", 3, "ok 0"),
         ("nameless", 40, BYTES),
         ("second thread", 40, BYTES),
+        ("mapped", 900, BYTES),
+        ("sent", 50, BYTES),
         ("again and again", 64, "ok 0"),
         ("append", 4, "ok 0"),
         ("append", 10, BYTES),
@@ -79,6 +81,8 @@ fn what_a_call_adds_is_limited() {
         assert!(below(&moves) < 1024 * MIB, "{who:?}: {} MiB", below(&moves) / MIB);
         // The controls: that much is allowed, or nothing limits it.
         call("wide", "moving", 200, "ok 0");
+        call("wide", "mapped", 16, "ok 0");
+        call("wide", "sent", 16, "ok 0");
         assert!(below(&wide) >= 200 * MIB);
         let free = playground.path("free");
         fs::create_dir_all(free.join("out")).unwrap();
@@ -87,6 +91,30 @@ fn what_a_call_adds_is_limited() {
         assert_eq!(finish(bare, br#"{"what": "bytes", "n": 12}"#).out, 0);
         assert!(below(&free) >= 12 * MIB);
     }
+}
+
+/// Space that a neighbour takes is not the call's, however the call is counted.
+#[test]
+fn what_others_write_ends_no_call() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let few = json!({"writtenBytes": 8 * MIB});
+    let folder = playground.tool("waits", "python", SCRIPT, asks("out/**", &few));
+    let out = folder.join("out");
+    fs::create_dir(&out).unwrap();
+    playground.allow("waits", "esc:waits", &["./**"], &["./out/**"]);
+    playground.settle();
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| playground.call("esc:waits", r#"{"what": "wait", "n": 0}"#));
+        wait_for("it waits", || out.join("waits").exists());
+        for _ in 0..4 {
+            let neighbour = playground.path("neighbour");
+            fs::write(&neighbour, vec![1; 64 * MIB as usize]).unwrap();
+            fs::File::open(&neighbour).and_then(|file| file.sync_all()).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        fs::remove_file(out.join("waits")).unwrap();
+        assert_eq!(fits("ok 0", &call.join().unwrap()), Ok(()));
+    });
 }
 
 /// Of a group that the tool's user namespace does not have, a folder that the tool closes is closed to its launcher,

@@ -3,6 +3,7 @@
 use super::PATIENCE;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -209,6 +210,15 @@ pub fn processes_of(marker: &str) -> Vec<(u32, String)> {
         }
     }
     found
+}
+
+/// The control groups that toolhost made for these processes, in every hierarchy.
+pub fn groups_of(pids: &[u32]) -> BTreeSet<PathBuf> {
+    let listed = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let text: String = pids.iter().map(listed).collect();
+    let ours = text.lines().filter(|line| line.contains("/toolhost/")).filter_map(|line| line.split_once(':'));
+    let folder = |(_, line): (&str, &str)| PathBuf::from(format!("/sys/fs/cgroup/{}", line.replacen(':', "", 1)));
+    ours.map(folder).collect()
 }
 
 pub fn parent_of(pid: u32) -> Option<u32> {

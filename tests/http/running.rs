@@ -140,6 +140,33 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     assert!(rest(stream).contains("CancelledError"));
 }
 
+/// The files that each call needs before it looks at its tool: the log, where the begun calls stand, and the ledger.
+#[test]
+fn the_server_is_not_ready_while_every_call_would_be_refused() {
+    let (playground, web) = served(adder);
+    let answers = || {
+        let [call, ready] = [web.call("esc:add", &json!({"a": 1, "b": 2}), &[]), web.get("/readyz", &[])];
+        ([call.status, ready.status], call.json()["error"]["message"].clone(), ready.json()["status"].clone())
+    };
+    for (name, refused) in [("audit.jsonl", "audit log"), ("written.jsonl", "where tools wrote before")] {
+        let (file, aside) = (playground.path("state").join(name), playground.path("state/aside"));
+        for is_folder in [false, true] {
+            assert_eq!(answers().0, [200, 200], "{name}: the control");
+            fs::OpenOptions::new().create(true).append(true).open(&file).unwrap();
+            fs::rename(&file, &aside).unwrap();
+            // Another file that everybody can write, and none.
+            if is_folder { fs::create_dir(&file) } else { fs::write(&file, "") }.unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(if is_folder { 0o700 } else { 0o666 })).unwrap();
+            let (statuses, why, status) = answers();
+            assert_eq!((statuses, &why), ([500, 503], &status), "{name}");
+            assert!(why.as_str().unwrap().contains(refused), "{name}: {why}");
+            if is_folder { fs::remove_dir(&file) } else { fs::remove_file(&file) }.unwrap();
+            fs::rename(&aside, &file).unwrap();
+        }
+    }
+    assert_eq!(answers().0, [200, 200], "the control: once they are as before");
+}
+
 /// Every sample of a text in the exposition format, with its labels in the name. What a reader would refuse is a panic.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let (mut found, mut told, mut kinds) = (BTreeMap::new(), Vec::new(), Vec::new());

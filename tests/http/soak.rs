@@ -156,7 +156,7 @@ fn after_many_calls_of_all_kinds_nothing_is_left() {
     assert!(after < memory + 64 * 1024, "{memory} KiB became {after} KiB");
     web.signal(Signal::SIGTERM);
     web.ended(PATIENCE);
-    before.assert_unchanged(&playground, id);
+    before.assert_unchanged(&playground);
     // One record for each request.
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     for record in playground.records() {

@@ -241,6 +241,23 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     }
 }
 
+/// A policy may name tools that are here only while another host announces them.
+#[test]
+fn a_policy_for_announced_tools_is_checked_by_their_namespace() {
+    let own = Playground::new(Who::ours(), "/var/tmp");
+    private(&own, "b.key", KEY);
+    let from = "{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }";
+    let config = format!("[[tool_services]]\nurl = \"amqp://localhost\"\nannounced = {{ from = [{from}] }}\n");
+    private(&own, "config.toml", &config);
+    for (tool, code) in [("far.math:sum", 0), ("far.math:*", 0), ("fur.math:sum", 2), ("far:*", 2)] {
+        own.policy("announced", tool, "");
+        let mut command = host(&own);
+        command.args(["check", "--strict"]);
+        let ended = finish(command, b"");
+        assert_eq!(ended.code, Some(code), "{tool}: {} {}", ended.text(), ended.stderr);
+    }
+}
+
 #[test]
 fn what_is_wrong_with_an_entry_is_said_with_its_fix() {
     let own = Playground::new(Who::ours(), "/var/tmp");

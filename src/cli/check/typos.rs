@@ -15,13 +15,16 @@ use std::sync::Arc;
 struct ToolIndex<'t> {
     by_id: BTreeMap<&'t str, Vec<&'t Arc<registry::Tool>>>,
     namespaces: BTreeSet<&'t str>,
+    /// The namespaces that the config gives to announcers.
+    announced: &'t BTreeSet<String>,
     /// The folders of the tools with a script, by the policy file that governs them.
     governed: BTreeMap<PathBuf, Vec<&'t PathBuf>>,
 }
 
 impl<'t> ToolIndex<'t> {
-    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>]) -> ToolIndex<'t> {
-        let mut found = ToolIndex { by_id: BTreeMap::new(), namespaces: BTreeSet::new(), governed: BTreeMap::new() };
+    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>], announced: &'t BTreeSet<String>) -> ToolIndex<'t> {
+        let (by_id, namespaces, governed) = Default::default();
+        let mut found = ToolIndex { by_id, namespaces, announced, governed };
         for tool in tools {
             let id = tool.manifest.id.as_str();
             found.by_id.entry(id).or_default().push(tool);
@@ -34,9 +37,16 @@ impl<'t> ToolIndex<'t> {
         found
     }
 
+    /// Services of announcers have ids that begin with their namespace and a dot.
+    fn may_be_announced(&self, id: &str) -> bool {
+        id.split_once('.').is_some_and(|(namespace, _)| self.announced.contains(namespace))
+    }
+
     /// A warning if this selector names no loaded tool.
     fn stray(&self, selector: &Selector, pointer: String, at: At) -> Option<Problem> {
         let is_known = match selector {
+            // What is announced is here only while a host serves.
+            Selector::Exact(id) | Selector::Namespace(id) if self.may_be_announced(id) => true,
             Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
             Selector::Namespace(namespace) => self.namespaces.contains(namespace.as_str()),
             Selector::Any => true,
@@ -50,10 +60,15 @@ impl<'t> ToolIndex<'t> {
     }
 }
 
-/// The warnings about each file of these policies.
-pub fn find(policies: &Policies, tools: &[Arc<registry::Tool>], machine: &Machine) -> Vec<(PathBuf, Vec<Problem>)> {
+/// The warnings about each file of these policies. `announced`: namespaces whose tools other hosts may announce.
+pub fn find(
+    policies: &Policies,
+    tools: &[Arc<registry::Tool>],
+    machine: &Machine,
+    announced: &BTreeSet<String>,
+) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
-    let tools = ToolIndex::index(policies, tools);
+    let tools = ToolIndex::index(policies, tools, announced);
     let callers = policies.callers().map(|callers| (callers.file.clone(), unknown_in_callers(callers, &tools)));
     files.map(|policy| (policy.file.clone(), unknown(policy, &tools, machine))).chain(callers).collect()
 }

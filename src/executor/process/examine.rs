@@ -283,7 +283,8 @@ fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
         Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
         // A staged folder is a copy, in which any name can be made.
         Opening::Staged { folder, .. } if folder == path => Some(length(path)),
-        files => Area::from_opening(files).holds(path).then(|| length(path)),
+        // The names of a pattern are files: a folder with such a name is another grant's, or nobody's.
+        files => (Area::from_opening(files).holds(path) && !path.is_dir()).then(|| length(path)),
     };
     let covering = shape.grants.iter().filter_map(|grant| Some((near(&grant)?, grant.access, grant)));
     covering.max_by_key(|(depth, access, _)| (*depth, *access)).map(|(.., grant)| grant)

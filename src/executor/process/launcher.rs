@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -68,6 +68,7 @@ pub fn set_up(
     resolved: grants::ResolvedGrants,
     extra: &RoleNeeds,
     cgroup: Option<cgroup::Version>,
+    slots: u64,
 ) -> Setup {
     let language = shape.runtime.language;
     let guard = runtimes::guard(shape);
@@ -109,6 +110,7 @@ pub fn set_up(
         keeps_third: extra.keeps_fd3,
         lasting: extra.outlives_calls,
         recorded: shape.observe && extra.role.is_none(),
+        slots,
         ports: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
     }
 }
@@ -502,10 +504,15 @@ fn ends(keeper: &Child) -> bool {
     }
 }
 
-/// Waits until everything that was dropped is reaped, at most this long: for a host that is about to exit.
+/// Waits until everything that was dropped is reaped and its groups are removed, at most this long: for a host that is
+/// about to exit.
 pub fn settle(longest: Duration) {
+    let until = Instant::now() + longest;
     let (waiting, fewer) = &WAITING;
-    let _ = fewer.wait_timeout_while(lock(waiting), longest, |waiting| *waiting > 0);
+    drop(fewer.wait_timeout_while(lock(waiting), longest, |waiting| *waiting > 0));
+    while !cgroup::remove_left() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub fn nonblocking(fd: &OwnedFd) -> io::Result<()> {

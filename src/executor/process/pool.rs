@@ -35,6 +35,8 @@ pub struct Launchers {
     one_call: bool,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
+    /// How many calls this host runs at a time.
+    pub slots: usize,
 }
 
 impl Launchers {
@@ -47,6 +49,7 @@ impl Launchers {
             ahead: Mutex::default(),
             one_call: false,
             proxy: None,
+            slots: 1,
         }
     }
 
@@ -92,8 +95,9 @@ impl Launchers {
             let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why";
             return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
         }
+        cgroup::remove_left();
         let before = resolved.before;
-        let setup = set_up(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
+        let setup = self.set_up(shape, resolved, extra);
         let mut wanted = (setup, relay::served(shape)?);
         while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
             // A launcher that was killed meanwhile is skipped.
@@ -115,6 +119,10 @@ impl Launchers {
         };
         launcher.before = before;
         Ok(Ready { launcher, relay })
+    }
+
+    fn set_up(&self, shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) -> Setup {
+        set_up(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version), self.slots as u64)
     }
 
     /// A new launcher for this set-up. `has_sockets`: the tool or relay in it holds sockets of a networked call.
@@ -151,8 +159,7 @@ impl Launchers {
     async fn start_relay(&self, shape: &Shape, tool: &RoleNeeds) -> Result<(Launcher, OwnedFd), LauncherError> {
         let (bare, relay) = relay::confinement(shape);
         let extra = RoleNeeds { principal: tool.principal.clone(), ..relay };
-        let version = self.groups.as_ref().map(cgroup::Cgroups::version);
-        let setup = set_up(&bare, grants::ResolvedGrants::default(), &extra, version);
+        let setup = self.set_up(&bare, grants::ResolvedGrants::default(), &extra);
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput { fd3: Some(&theirs), ..CallInput::default() };

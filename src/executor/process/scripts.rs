@@ -14,7 +14,7 @@ use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
 use crate::sandbox::protocol::{Exited, Killed, Note, ToLauncher};
-use crate::sandbox::{MAX_RECORDED_BYTES, SESSIONS, limits};
+use crate::sandbox::{MAX_RECORDED_BYTES, limits};
 use output::Output;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -134,7 +134,7 @@ impl Scripts {
         let Finished { mut captured, exited, mut staged, relay_is_fit } = finished;
         let kept = exited.recorder_lost.and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
         let mut logs = std::mem::take(&mut captured.logs);
-        logs.extend((exited.killed == Some(Killed::Sessions)).then(too_many_sessions));
+        logs.extend(exited.killed.and_then(too_many));
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let printed = captured.output;
         let (last_lines, is_list, total) = (output::last_lines(&printed.rest), printed.is_list(), printed.total);
@@ -199,8 +199,14 @@ pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit
     (cpu_ms + relay_ms, traffic.over.or(passed.then_some(Limit::CpuMs)))
 }
 
-fn too_many_sessions() -> String {
-    format!("toolhost: more than {SESSIONS} sessions at a time (setsid), the most that a call may have here")
+/// What a call had too many of, where the limit that is reported has another name.
+fn too_many(killed: Killed) -> Option<String> {
+    let Killed::TooMany(limit, most) = killed else { return None };
+    let what = match limit {
+        Limit::Processes => "sessions at a time (setsid)",
+        _ => "entries in epolls (its share of fs.epoll.max_user_watches)",
+    };
+    Some(format!("toolhost: more than {most} {what}, the most that a call may have here"))
 }
 
 /// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.
@@ -231,7 +237,7 @@ fn failure(
         Some(Killed::Deadline) => return Some(Ending::TimedOut { limit_ms }),
         Some(Killed::Memory) => return over(Limit::MemoryBytes),
         Some(Killed::Cpu) => return over(Limit::CpuMs),
-        Some(Killed::Sessions) => return Some(Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS }),
+        Some(Killed::TooMany(limit, allowed)) => return Some(Ending::OverLimit { limit, allowed }),
         Some(Killed::Written(limit)) => return over(limit),
         Some(Killed::Requested) => return Some(Ending::Cancelled),
         None => {}
@@ -358,7 +364,7 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = launcher::set_up(&shape(), grants::ResolvedGrants::default(), &RoleNeeds::default(), None);
+        let setup = launcher::set_up(&shape(), grants::ResolvedGrants::default(), &RoleNeeds::default(), None, 1);
         (Ready { launcher: Launcher::new(Process::for_test(control), setup), relay: None }, theirs)
     }
 

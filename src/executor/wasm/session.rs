@@ -115,7 +115,7 @@ impl Child {
         match exited.killed? {
             Killed::Memory => Some(Limit::MemoryBytes),
             Killed::Cpu => Some(Limit::CpuMs),
-            Killed::Deadline | Killed::Requested | Killed::Sessions | Killed::Written(_) => None,
+            Killed::Deadline | Killed::Requested | Killed::TooMany(..) | Killed::Written(_) => None,
         }
     }
 

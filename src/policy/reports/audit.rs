@@ -6,7 +6,7 @@ use crate::policy::base_view;
 use crate::policy::confinement::{Grant, Runtime, SecretGrant};
 use crate::policy::decision::Decision;
 use crate::policy::grantable::Grantable;
-use crate::policy::packages::{Allowance, Ecosystem};
+use crate::policy::packages::{Allowance, Ecosystem, PackageRequirements};
 use crate::policy::secrets::{Secret, used};
 use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
@@ -130,18 +130,25 @@ fn grant_json(grant: &Grant) -> Value {
         .unwrap_or_else(|_| json!({ "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked }))
 }
 
-fn packages(decision: &Decision) -> Value {
-    let wanted = decision.wanted.as_deref();
+/// The versions of each package that these hold.
+fn held<'a>(wanted: impl Iterator<Item = &'a PackageRequirements>) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut holds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for package in wanted.iter().flat_map(|wanted| &wanted.packages) {
+    for package in wanted.flat_map(|wanted| &wanted.packages) {
         holds.entry(&package.name).or_default().push(&package.version);
     }
+    holds
+}
+
+fn packages(decision: &Decision) -> Value {
+    let wanted = decision.wanted.as_deref();
     let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| {
         let allowed = allowance.as_ref().ok()?;
         let mut rules = json!(allowed.rules);
         // The member is absent if no policy names a lock.
         if let Some(lock) = &allowed.lock_file {
             rules["lockFile"] = json!(lock);
+            let run = decision.runs.iter().filter_map(|run| run.wanted.as_deref());
+            rules["holds"] = json!(held(run.filter(|wanted| wanted.ecosystem == *ecosystem)));
         }
         Some((ecosystem.name().to_owned(), rules))
     };
@@ -151,7 +158,7 @@ fn packages(decision: &Decision) -> Value {
         "locked": wanted.is_some_and(|wanted| wanted.locked),
         "sources": wanted.map(|wanted| &wanted.sources),
         "requires": wanted.map(|wanted| &wanted.requires),
-        "holds": holds,
+        "holds": held(wanted.into_iter()),
         "allowed": decision.package_rules.iter().filter_map(allowed).collect::<Map<_, _>>(),
     })
 }

@@ -141,8 +141,9 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
             grant.map(|grant| answer(how(grant.user), grant.text(), &grant.rule, &grant.why)).collect()
         }
         Question::Package(name, version) => {
-            let grant = decision.packages.iter().zip(has(decision, name, version.as_deref()));
-            grant.map(|(grant, how)| answer(&how, grant.text(), &grant.rule, &grant.rules.why)).collect()
+            let all = std::iter::once(decision).chain(&decision.runs);
+            let grants = all.filter_map(|it| it.packages.as_ref().zip(has(it, name, version.as_deref())));
+            grants.map(|(grant, how)| answer(&how, grant.text(), &grant.rule, &grant.rules.why)).collect()
         }
     }
 }

@@ -1,14 +1,17 @@
 //! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file locks
-//! are counted here, which the kernel charges to no group.
+//! are counted here, which the kernel charges to no group, and entries of epolls, which it counts for each user.
 //!
 //! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however many processes
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)).
 
 use crate::sandbox::network::CONNECTION;
-use crate::sandbox::processes::{files_of, has_memory, lines};
+use crate::sandbox::processes::{Met, files_of, gone, has_memory, lines_at};
+use crate::sandbox::sys::{Compared, errno};
 use nix::errno::Errno;
+use nix::fcntl::readlinkat;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Kernel memory of an open file, bytes: struct file, its inode and name.
@@ -21,10 +24,9 @@ const TEXT: u64 = 1024 * 1024;
 const NAME_IN_TEXT: u64 = 2 * 4 * 256;
 /// A pipe of sixteen pages; `seccomp` refuses larger ones.
 const PIPE: u64 = FILE + 64 * 1024;
-/// An entry of an epoll, and a lock.
-const WATCH: u64 = 256;
+/// A lock, and an entry of an epoll.
 const LOCK: u64 = 256;
-/// Locks are counted again after this much CPU time, in which a call can make some megabytes of them.
+/// They are counted again after this much CPU time, in which a call can make some megabytes of them.
 const CPU_MS: u64 = 200;
 /// The pause between two looks: `PART` times as long as a look takes, at most `MAX_PAUSE`.
 const PART: u32 = 10;
@@ -37,7 +39,11 @@ pub struct DescriptorMemory {
     /// How many descriptors there were at the last look, and their bytes.
     count: u64,
     descriptors: u64,
+    /// Bytes of locks and of entries of epolls, and how many of these entries there were.
     locks: u64,
+    pub watches: u64,
+    /// Counting stops beyond this number of entries.
+    pub max_watches: u64,
     /// CPU used when locks were counted last, ms.
     cpu_ms: u64,
     due: Instant,
@@ -50,7 +56,17 @@ impl Default for DescriptorMemory {
         // The same formula fits a UDP socket; of a TCP connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
-        DescriptorMemory { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
+        DescriptorMemory {
+            socket,
+            count: 0,
+            descriptors: 0,
+            locks: 0,
+            watches: 0,
+            max_watches: u64::MAX,
+            cpu_ms: 0,
+            due: now,
+            locks_due: now,
+        }
     }
 }
 
@@ -69,7 +85,7 @@ impl DescriptorMemory {
         Ok(sum.saturating_add(self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?))
     }
 
-    /// Bytes held by locks alone; counting stops beyond `room`.
+    /// Bytes held by locks and entries of epolls alone; counting stops beyond `room`.
     pub fn locks(
         &mut self,
         pids: impl FnOnce() -> Result<Vec<u32>, Errno>,
@@ -78,12 +94,23 @@ impl DescriptorMemory {
     ) -> Result<u64, Errno> {
         if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
             let began = Instant::now();
-            self.locks = 0;
-            for pid in pids()? {
-                let folder = files_of(pid).0;
-                for name in names(pid, &format!("{folder}/fdinfo"))? {
-                    self.locks += LOCK * shown(&format!("{folder}/fdinfo/{name}"), "lock:");
-                    if self.locks > room {
+            (self.locks, self.watches) = (0, 0);
+            let (mut tables, mut watchers) = (Met::new(Compared::Tables), Met::new(Compared::Files));
+            for pid in pids()?.into_iter().filter(|pid| tables.is_new(*pid, 0)) {
+                let Some(folder) = open(pid, "fdinfo")? else { continue };
+                for name in names(&folder)? {
+                    let mut watches = 0;
+                    let is_lock = |line: &[u8]| {
+                        watches += u64::from(line.starts_with(b"tfd:"));
+                        line.starts_with(b"lock:")
+                    };
+                    // A descriptor that was closed since, or whose process is exiting, shows none.
+                    self.locks += LOCK * lines_at(&folder, &name, is_lock, u64::MAX).unwrap_or(0);
+                    if watches > 0 && watchers.is_new(pid, name.parse().unwrap_or(0)) {
+                        self.watches += watches;
+                        self.locks += LOCK * watches;
+                    }
+                    if self.locks > room || self.watches > self.max_watches {
                         return Ok(self.locks);
                     }
                 }
@@ -97,19 +124,19 @@ impl DescriptorMemory {
     /// Bytes held by descriptors alone; counting stops beyond `room`.
     fn look(&self, pids: &[u32], files: u64, room: u64) -> Result<u64, Errno> {
         let (mut bytes, mut counted) = (0, BTreeSet::new());
+        let mut tables = Met::new(Compared::Tables);
         // The longest record is that of a path, or of all locks of a file.
         let text = TEXT.max(files * NAME_IN_TEXT).max(self.locks);
-        for pid in pids {
-            let folder = files_of(*pid).0;
-            for name in names(*pid, &format!("{folder}/fd"))? {
-                let Ok(target) = fs::read_link(format!("{folder}/fd/{name}")) else { continue };
+        for pid in pids.iter().filter(|pid| tables.is_new(**pid, 0)) {
+            let Some(folder) = open(*pid, "fd")? else { continue };
+            for name in names(&folder)? {
+                let Ok(target) = readlinkat(&folder, name.as_str()) else { continue };
                 let target = target.to_string_lossy().into_owned();
                 bytes += match target.split(':').next().unwrap_or_default() {
                     kind @ ("pipe" | "socket") => {
                         let size = if kind == "pipe" { PIPE } else { self.socket };
                         if counted.insert(target) { size } else { 0 }
                     }
-                    "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
                     _ if target.starts_with("/proc/") => text,
                     _ => FILE,
                 };
@@ -122,16 +149,19 @@ impl DescriptorMemory {
     }
 }
 
-/// The names in a /proc folder of this process; none while it is exiting, when the folder can no longer be read.
-fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
-    match fs::read_dir(folder) {
-        Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
-        Err(_) if !has_memory(pid)? => Ok(Vec::new()),
-        Err(e) => Err(crate::sandbox::sys::errno(&e)),
+/// A /proc folder of this process; none while it is exiting, when the folder can no longer be read.
+fn open(pid: u32, name: &str) -> Result<Option<File>, Errno> {
+    match File::open(format!("{}/{name}", files_of(pid).0)) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(_) if !has_memory(pid)? => Ok(None),
+        Err(e) => Err(errno(&e)),
     }
 }
 
-/// As `lines`; a descriptor that was closed since, or whose process is exiting, shows none.
-fn shown(path: &str, beginning: &str) -> u64 {
-    lines(path, beginning, u64::MAX).unwrap_or(0)
+fn names(folder: &File) -> Result<Vec<String>, Errno> {
+    match fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()),
+        Err(e) if gone(&e) => Ok(Vec::new()),
+        Err(e) => Err(errno(&e)),
+    }
 }

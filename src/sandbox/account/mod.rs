@@ -3,4 +3,5 @@
 pub mod held;
 pub mod processes;
 pub mod sampler;
+pub mod walk;
 pub mod written;

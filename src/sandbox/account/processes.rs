@@ -3,12 +3,18 @@
 //! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, except the
 //! recorder of a recorded call.
 
-use crate::sandbox::sys::errno;
+use crate::sandbox::sys::{Compared, KernelObject, errno, kcmp};
 use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+
+/// Page faults that system calls under way in stopped processes may still take, 16 MiB. (fork(2) itself takes none.)
+const LATE_FAULTS: u64 = 4096;
 
 /// Pid and start time, which tell a process from a later one with the same pid.
 pub type ProcessKey = (u32, u64);
@@ -24,6 +30,13 @@ pub struct Process {
     pub faults: u64,
     pub own_ms: u64,
     pub waited_ms: u64,
+}
+
+impl Process {
+    /// Whether it is a zombie. One whose first thread ended looks the same, but has others.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
+    }
 }
 
 /// Memory of one process, bytes.
@@ -79,6 +92,18 @@ impl ProcessSnapshot {
         self.processes.values().map(|process| process.faults).sum()
     }
 
+    /// Whether what was read of stopped processes between this moment and `later` holds for one moment: none was made,
+    /// none ended, and system calls under way faulted in little.
+    pub fn is_still(&self, later: &ProcessSnapshot) -> bool {
+        let living = |seen: &ProcessSnapshot| -> Vec<ProcessKey> {
+            seen.processes.iter().filter(|(_, process)| !process.has_ended()).map(|(key, _)| *key).collect()
+        };
+        self.newest.is_some()
+            && self.newest == later.newest
+            && living(self) == living(later)
+            && later.faults().saturating_sub(self.faults()) <= LATE_FAULTS
+    }
+
     /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in
     /// /proc.
     pub fn of_the_tool(&self) -> Vec<u32> {
@@ -87,7 +112,7 @@ impl ProcessSnapshot {
 }
 
 /// Errors of reading /proc of an ended process: not a failure.
-fn gone(error: &std::io::Error) -> bool {
+pub fn gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
 }
 
@@ -100,12 +125,24 @@ fn text(path: &str) -> Result<String, Errno> {
     }
 }
 
-/// How many lines of a /proc file begin with `beginning`, at most `most`. If the process ended: of the lines read.
-pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
+/// How many lines of a /proc file are wanted, at most `most`. If the process ended: of the lines read.
+pub fn lines(path: &str, is_wanted: impl FnMut(&[u8]) -> bool, most: u64) -> Result<u64, Errno> {
+    lines_at(AT_FDCWD, path, is_wanted, most)
+}
+
+/// As `lines`, of a file in an open folder.
+pub fn lines_at(
+    folder: impl AsFd,
+    name: &str,
+    mut is_wanted: impl FnMut(&[u8]) -> bool,
+    most: u64,
+) -> Result<u64, Errno> {
     let mut count = 0;
-    let read = std::fs::File::open(path).and_then(|file| {
+    let file = openat(folder, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    let read = file.map_err(std::io::Error::from).and_then(|file| {
+        let file = std::fs::File::from(file);
         for line in BufReader::with_capacity(16 << 10, file).split(b'\n') {
-            count += u64::from(line?.starts_with(beginning.as_bytes()));
+            count += u64::from(is_wanted(&line?));
             if count >= most {
                 break;
             }
@@ -120,7 +157,17 @@ pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
 
 /// A process as it is now; `None` where it has ended.
 pub fn process(pid: u32) -> Result<Option<(ProcessKey, Process)>, Errno> {
-    let text = text(&format!("/proc/{pid}/stat"))?;
+    Ok(stat(&format!("/proc/{pid}"))?.map(|(start, process)| ((pid, start), process)))
+}
+
+/// CPU time of a thread of ours, ms.
+pub fn thread_ms(thread: Pid) -> u64 {
+    stat(&format!("/proc/self/task/{thread}")).ok().flatten().map_or(0, |(_, thread)| thread.own_ms)
+}
+
+/// The start and state of a process or thread, from its /proc folder.
+fn stat(folder: &str) -> Result<Option<(u64, Process)>, Errno> {
+    let text = text(&format!("{folder}/stat"))?;
     // The name may hold anything, so count from its closing parenthesis.
     let Some((_, rest)) = text.rsplit_once(')') else { return Ok(None) };
     let fields: Vec<u64> = rest.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
@@ -136,38 +183,40 @@ pub fn process(pid: u32) -> Result<Option<(ProcessKey, Process)>, Errno> {
         own_ms: ms(14) + ms(15),
         waited_ms: ms(16) + ms(17),
     };
-    Ok(Some(((pid, at(22)), process)))
+    Ok(Some((at(22), process)))
 }
 
 /// Memory that this process has mapped; pages that several share appear in the figures of each. (Memory that no process
-/// would show cannot be made: `seccomp` and `view` refuse it.)
-pub fn resident(pid: u32) -> Result<Memory, Errno> {
+/// would show cannot be made: `seccomp` and `view` refuse it.) `None` for one that has ended or is ending.
+pub fn resident(pid: u32) -> Result<Option<Memory>, Errno> {
     let text = status(pid)?;
-    Ok(Memory {
+    Ok(shows_memory(&text).then(|| Memory {
         pages: kib(&text, &["RssAnon:", "RssShmem:", "VmSwap:"]) * 1024,
         own: kib(&text, &["HugetlbPages:", "VmPTE:"]) * 1024,
         files: kib(&text, &["RssFile:"]) * 1024,
         addresses: kib(&text, &["VmSize:"]) * 1024,
-    })
+    }))
 }
 
-/// This process's share of the pages that it has mapped. The kernel walks all of them: some 10 ms for each GiB.
-pub fn proportional(pid: u32) -> Result<u64, Errno> {
+/// This process's share of the pages that it has mapped. The kernel walks all of them: some 10 ms for each GiB. `None`
+/// for one that has ended or is ending.
+pub fn proportional(pid: u32) -> Result<Option<u64>, Errno> {
     let text = text(&format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     // Unreadable, or the first thread has ended: all that is mapped counts, shared or not.
     if !text.lines().any(|line| line.starts_with("Pss_Anon:")) {
-        return Ok(resident(pid)?.pages);
+        return Ok(resident(pid)?.map(|memory| memory.pages));
     }
-    Ok(kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024)
+    Ok(Some(kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024))
 }
 
 /// How many mappings a process has; counting stops at `most`. Only threads show them once the first one has ended.
 pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
-    let own = lines(&format!("/proc/{pid}/maps"), "", most)?;
+    let count = |folder: String| lines(&format!("{folder}/maps"), |_| true, most);
+    let own = count(format!("/proc/{pid}"))?;
     if own > 0 {
         return Ok(own);
     }
-    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(lines(&format!("{thread}/maps"), "", most)?)))
+    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(count(thread)?)))
 }
 
 /// False for a process that has ended or is exiting.
@@ -204,6 +253,27 @@ pub fn files_of(pid: u32) -> (String, u64) {
     let own = format!("/proc/{pid}");
     let mut folders = std::iter::once(own.clone()).chain(threads(pid)).map(|folder| (count(&folder), folder));
     folders.find(|(count, _)| *count > 0).map_or((own, 0), |(count, folder)| (folder, count))
+}
+
+/// Kernel objects that were met: each is read once, however many processes share it.
+pub struct Met {
+    kind: Compared,
+    /// In the order of kcmp(2).
+    objects: Vec<KernelObject>,
+}
+
+impl Met {
+    pub fn new(kind: Compared) -> Met {
+        Met { kind, objects: Vec::new() }
+    }
+
+    /// Whether this object was not met before; of tables the descriptor says nothing.
+    pub fn is_new(&mut self, pid: u32, descriptor: u32) -> bool {
+        let object = KernelObject { pid, descriptor };
+        let Err(at) = self.objects.binary_search_by(|known| kcmp(self.kind, known, &object)) else { return false };
+        self.objects.insert(at, object);
+        true
+    }
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = String> {

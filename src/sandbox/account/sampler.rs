@@ -6,11 +6,10 @@
 //! turns shared pages into its own.
 
 use crate::sandbox::held::DescriptorMemory;
-use crate::sandbox::processes::{self, Memory, ProcessKey, ProcessSnapshot, signal_all};
+use crate::sandbox::processes::{self, Memory, ProcessKey, ProcessSnapshot};
 use crate::sandbox::scratch::Usage;
+use crate::sandbox::walk::Stopped;
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -23,14 +22,8 @@ const LINK: u64 = 64;
 const THREAD: u64 = 32 << 10;
 /// Most sessions of a call at a time. Where no group shares out the CPU, each session has its own share (sched(7)).
 pub const SESSIONS: u64 = 64;
-/// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for each GiB.
-const SETTLING: Duration = Duration::from_secs(1);
-/// Page faults that system calls under way may still take, 16 MiB. (fork(2) itself takes none.)
-const LATE_FAULTS: u64 = 4096;
 /// Longest time that one look counts mappings; the next look counts the rest.
 const COUNTING: Duration = Duration::from_millis(10);
-/// How often a count looks whether the call stays stopped.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The samples of one call.
 #[derive(Debug, Default)]
@@ -40,6 +33,7 @@ pub struct Sampler {
     waited_ms: u64,
     looks: u64,
     mappings: BTreeMap<ProcessKey, Mappings>,
+    shown: BTreeMap<ProcessKey, Shown>,
     /// The last exact count: bytes of all pages, and page faults until then. Kept while the counted processes live.
     counted: Option<(u64, u64)>,
     pub descriptors: DescriptorMemory,
@@ -55,6 +49,8 @@ pub struct Look {
     pub bytes: u64,
     pub cpu_ms: u64,
     pub sessions: u64,
+    /// Entries of epolls.
+    pub watches: u64,
 }
 
 /// The mappings of one process when they were last counted.
@@ -65,13 +61,22 @@ struct Mappings {
     look: u64,
 }
 
+/// What a process has as far as it was seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    memory: Memory,
+    /// Page faults until then.
+    faults: u64,
+}
+
 impl Sampler {
-    /// Takes one sample. `must_end`: the call must end now, so exact counting can stop.
-    pub fn look(&mut self, scratch: Usage, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
+    /// Takes one sample.
+    pub fn look(&mut self, scratch: Usage, limit: u64) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
+        self.remember_shown()?;
         let (mut sum, mut addresses) = (Memory { own: scratch.bytes, ..Memory::default() }, 0);
-        for ((pid, _), process) in &self.seen.processes {
-            let memory = processes::resident(*pid)?;
+        for (key, Shown { memory, .. }) in &self.shown {
+            let process = &self.seen.processes[key];
             sum.pages += memory.pages;
             sum.own += memory.own + process.threads * THREAD;
             addresses += memory.addresses / PAGE;
@@ -86,12 +91,12 @@ impl Sampler {
             sum.own += self.mapped(limit)?;
         }
         if sum.pages + sum.own > limit && sum.own <= limit {
-            sum.pages = self.counted_once(sum.pages, limit - sum.own, must_end)?;
+            sum.pages = self.counted_once(limit - sum.own)?;
         }
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
         let sessions: BTreeSet<u32> = self.seen.processes.values().map(|process| process.session).collect();
-        Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64 })
+        Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64, watches: self.descriptors.watches })
     }
 
     /// The peak of the call, also between looks. `largest`: the kernel's peak of its largest process, file pages
@@ -120,35 +125,42 @@ impl Sampler {
         own + self.gone_ms.max(self.waited_ms)
     }
 
-    /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`.
-    /// Where the call does not stay stopped, the quick sum decides.
-    fn counted_once(&mut self, quick: u64, room: u64, mut must_end: impl FnMut() -> bool) -> Result<u64, Errno> {
+    /// A process that is ending shows no memory and has it until it is a zombie: as it showed last, and what the page
+    /// faults since then can have added.
+    fn remember_shown(&mut self) -> Result<(), Errno> {
+        let mut now = BTreeMap::new();
+        for (key, process) in self.seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
+            let mut last = self.shown.get(key).copied().unwrap_or_default();
+            last.memory.pages += process.faults.saturating_sub(last.faults).saturating_mul(PAGE);
+            let memory = processes::resident(key.0)?.unwrap_or(last.memory);
+            now.insert(*key, Shown { memory, faults: process.faults });
+        }
+        self.shown = now;
+        Ok(())
+    }
+
+    /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`. The
+    /// sum holds for one moment, in which all were seen stopped: whoever ends meanwhile leaves its share to others. The
+    /// launcher ends the call where there is no such moment (`walk`).
+    fn counted_once(&mut self, room: u64) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
             let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);
             if pages.saturating_add(written) <= room {
                 return Ok(pages);
             }
         }
-        let frozen = Frozen::begin(&mut must_end)?;
-        let (mut pages, mut looked) = (0, Instant::now());
-        for (pid, _) in frozen.seen.processes.keys() {
-            pages += processes::proportional(*pid)?;
-            if pages > room || must_end() {
+        let stopped = Stopped::begin()?;
+        loop {
+            let seen = stopped.settled()?;
+            if let Some(pages) = shares(&seen, room)?
+                && seen.is_still(&ProcessSnapshot::now()?)
+            {
+                self.see(seen);
+                self.counted = Some((pages, self.seen.faults()));
                 return Ok(pages);
             }
-            if looked.elapsed() >= SAMPLE_INTERVAL {
-                if !frozen.is_valid()? {
-                    return Ok(quick);
-                }
-                looked = Instant::now();
-            }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        if !frozen.is_valid()? {
-            return Ok(quick);
-        }
-        self.see(frozen.seen.clone());
-        self.counted = Some((pages, self.seen.faults()));
-        Ok(pages)
     }
 
     /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest uncounted first. One
@@ -186,53 +198,16 @@ impl Sampler {
     }
 }
 
-/// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `is_valid` detects.
-pub struct Frozen {
-    stopped_before: BTreeSet<ProcessKey>,
-    seen: ProcessSnapshot,
-}
-
-impl Frozen {
-    pub fn begin(must_end: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
-        // Taken before our own signal: a process that the tool stops in between is continued at the end.
-        let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
-        let stopped_before = stopped.map(|(key, _)| key).collect();
-        // One kill(2) stops all processes at once, also those that fork(2) is just making.
-        let _ = signal_all(Signal::SIGSTOP);
-        let until = Instant::now() + SETTLING;
-        let mut frozen = Frozen { stopped_before, seen: ProcessSnapshot::default() };
-        frozen.seen = ProcessSnapshot::now()?;
-        let first = frozen.seen.faults();
-        while frozen.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
-            && frozen.seen.faults().saturating_sub(first) <= LATE_FAULTS
-            && Instant::now() < until
-            && !must_end()
-        {
-            std::thread::sleep(Duration::from_millis(1));
-            frozen.seen = ProcessSnapshot::now()?;
-        }
-        Ok(frozen)
-    }
-
-    /// Whether the count is valid. A process made meanwhile would have lowered the shares of the others.
-    fn is_valid(&self) -> Result<bool, Errno> {
-        let now = ProcessSnapshot::now()?;
-        let late = now.faults().saturating_sub(self.seen.faults());
-        Ok(now.newest.is_some() && now.newest == self.seen.newest && late <= LATE_FAULTS)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        if self.stopped_before.is_empty() {
-            let _ = signal_all(Signal::SIGCONT);
-            return;
-        }
-        // Processes that the tool had stopped itself stay stopped.
-        let now = ProcessSnapshot::now().unwrap_or_default();
-        let stopped = now.processes.keys().filter(|key| !self.stopped_before.contains(key)).map(|key| key.0);
-        for pid in stopped.chain(now.recorder) {
-            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+/// The sum of the shares of all processes; counting stops beyond `room`. `None` while one is ending, which shows no
+/// share and has one until it is a zombie.
+fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
+    let mut pages = 0;
+    for ((pid, _), _) in seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
+        let Some(share) = processes::proportional(*pid)? else { return Ok(None) };
+        pages += share;
+        if pages > room {
+            break;
         }
     }
+    Ok(Some(pages))
 }

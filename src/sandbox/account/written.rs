@@ -7,15 +7,19 @@ use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
 use crate::sandbox::inspect::{self, Totals};
-use crate::sandbox::processes::files_of;
+use crate::sandbox::processes::{self, ProcessSnapshot, files_of};
 use crate::sandbox::protocol::Mount;
-use crate::sandbox::sampler::Frozen;
 use crate::sandbox::sys::errno;
+use crate::sandbox::walk::Stopped;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::fstatvfs;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Free bytes and files of a file system; `files` is 0 where it does not count them.
@@ -30,13 +34,26 @@ pub struct WriteWatch {
     trees: Vec<(Mount, OwnedFd)>,
     before: Totals,
     at_first: Vec<Free>,
+    /// Free space and what the call had added at the last count.
     last: Vec<Free>,
+    added: u64,
     /// No count before this: counting takes at most a quarter of the time, or half while the call is stopped for it.
     next: Instant,
     /// A count missed an entry, or much free space vanished, so the call is stopped during counts.
     moves: bool,
+    /// How many counts of the stopped call in a row did not explain the free space that is gone.
+    unexplained: u32,
     /// /proc shows only the processes of the call.
     alone: bool,
+}
+
+/// What a count found.
+#[derive(Default)]
+struct Count {
+    over: Option<Limit>,
+    /// An entry vanished during the count.
+    missed: bool,
+    added: u64,
 }
 
 impl WriteWatch {
@@ -58,8 +75,17 @@ impl WriteWatch {
             return Ok(None);
         }
         let at_first = free(&trees)?;
-        let last = at_first.clone();
-        Ok(Some(WriteWatch { trees, before, at_first, last, next: Instant::now(), moves: false, alone: true }))
+        Ok(Some(WriteWatch {
+            trees,
+            before,
+            last: at_first.clone(),
+            at_first,
+            added: 0,
+            next: Instant::now(),
+            moves: false,
+            unexplained: 0,
+            alone: true,
+        }))
     }
 
     /// Makes a watch for the host, which watches the calls of a worker and cannot count files without a name.
@@ -67,77 +93,132 @@ impl WriteWatch {
         WriteWatch { alone: false, ..self }
     }
 
+    /// How many entries may be there before a limit is passed.
+    pub fn max_entries(&self, limits: &Limits) -> u64 {
+        self.before.files.saturating_add(limits.get(Limit::WrittenFiles))
+    }
+
     /// The limit that is exceeded now, if any.
     pub fn look(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
-        let now = free(&self.trees)?;
-        if now == self.last || Instant::now() < self.next {
+        let (now, most) = (free(&self.trees)?, limits.get(Limit::WrittenBytes));
+        // More can only have been added since the last count if as much free space is gone.
+        let is_urgent = fell(&self.last, &now) > most.saturating_sub(self.added);
+        let is_same = now == self.last && self.unexplained == 0;
+        if is_same || !is_urgent && Instant::now() < self.next {
             return Ok(None);
         }
         let began = Instant::now();
-        let most = limits.get(Limit::WrittenBytes);
-        let fell = now.iter().zip(&self.at_first).any(|(now, first)| first.bytes.saturating_sub(now.bytes) > most);
-        self.last = now;
-        let (mut over, missed) = if self.moves { (None, true) } else { self.count(limits, true)? };
-        // Entries that are renamed during a count are missed, and may be what fills the disk.
-        self.moves = self.alone && (missed || fell);
-        if self.moves && over.is_none() {
-            let _still = Frozen::begin(&mut || false)?;
-            over = self.count(limits, true)?.0;
+        let mut count = Count { missed: true, ..Count::default() };
+        if !self.moves {
+            count = self.count(limits, true)?;
         }
+        // Entries that are renamed during a count are missed, and may be what fills the disk.
+        self.moves = self.alone && (count.missed || fell(&self.at_first, &now) > most);
+        if self.moves && count.over.is_none() {
+            let stopped = Stopped::begin()?;
+            stopped.settled()?;
+            count = self.count(limits, true)?;
+            // Neighbours take free space, too: it is the call's where it holds files that cannot be counted.
+            let is_gone = fell(&self.at_first, &free(&self.trees)?).saturating_sub(count.added) > most;
+            self.unexplained = if is_gone && self.holds_unseen()? { self.unexplained + 1 } else { 0 };
+            if self.unexplained > 1 {
+                count.over = count.over.or(Some(Limit::WrittenBytes));
+            }
+        }
+        (self.last, self.added) = (now, count.added);
         let share = if self.moves { 1 } else { 3 };
         self.next = Instant::now() + (began.elapsed() * share).max(Duration::from_millis(SAMPLE_MS / 2));
-        Ok(over)
+        Ok(count.over)
     }
 
     /// As `look`, after the end of the call. Always counts: space that neighbours free can hide what the call added.
     pub fn look_at_end(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
-        Ok(self.count(limits, false)?.0)
+        Ok(self.count(limits, false)?.over)
     }
 
-    /// The limit that is passed, if any, and whether an entry vanished during the count.
-    fn count(&mut self, limits: &Limits, running: bool) -> Result<(Option<Limit>, bool), Errno> {
-        let (mut now, mut missed) = (Totals::default(), false);
+    fn count(&self, limits: &Limits, running: bool) -> Result<Count, Errno> {
+        let (mut now, mut count) = (Totals::default(), Count::default());
         for (mount, folder) in &self.trees {
             for entry in inspect::below(folder, &mount.path) {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
-                    Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => missed = true,
+                    Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => {
+                        count.missed = true;
+                    }
                     // The entry is too deep for a path, or in a folder that the tool closed and whose group is not
                     // mapped in this user namespace: it cannot be counted.
                     Err(e) if [Some(Errno::ENAMETOOLONG), Some(Errno::EACCES)].contains(&e.io_error().map(errno)) => {
-                        return Ok((Some(Limit::WrittenFiles), missed));
+                        count.over = Some(Limit::WrittenFiles);
                     }
                     Err(e) => return Err(e.into_io_error().map_or(Errno::EIO, |e| errno(&e))),
+                }
+                if now.files > self.max_entries(limits) {
+                    count.over = Some(Limit::WrittenFiles);
+                }
+                if count.over.is_some() {
+                    return Ok(count);
                 }
             }
         }
         if running && self.alone {
-            now.bytes += self.unnamed_bytes();
+            now.bytes += self.unnamed_bytes()?;
         }
-        let added = (now.bytes.saturating_sub(self.before.bytes), now.files.saturating_sub(self.before.files));
-        let most = (limits.get(Limit::WrittenBytes), limits.get(Limit::WrittenFiles));
-        let over = match () {
-            () if added.0 > most.0 => Some(Limit::WrittenBytes),
-            () if added.1 > most.1 => Some(Limit::WrittenFiles),
-            () => None,
-        };
-        Ok((over, missed))
+        count.added = now.bytes.saturating_sub(self.before.bytes);
+        if count.added > limits.get(Limit::WrittenBytes) {
+            count.over = Some(Limit::WrittenBytes);
+        }
+        Ok(count)
     }
 
-    /// Bytes of open files without a name, as far as descriptors of the call show them.
-    fn unnamed_bytes(&self) -> u64 {
-        let list = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
-        let numbers = list("/proc").filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let mut held = std::collections::BTreeMap::new();
-        for file in numbers.filter(|pid| *pid != 1).flat_map(|pid| list(&format!("{}/fd", files_of(pid).0))) {
-            let Ok(meta) = std::fs::metadata(file.path()) else { continue };
-            let ours = self.trees.iter().any(|(mount, _)| mount.device == meta.dev());
-            if ours && meta.nlink() == 0 && meta.is_file() {
-                held.insert((meta.dev(), meta.ino()), meta.blocks() * 512);
+    /// Bytes of files without a name, as far as descriptors and mappings of the call show them.
+    fn unnamed_bytes(&self) -> Result<u64, Errno> {
+        let mut held = BTreeMap::new();
+        for pid in ProcessSnapshot::now()?.of_the_tool() {
+            let folder = files_of(pid).0;
+            for file in std::fs::read_dir(format!("{folder}/fd")).into_iter().flatten().flatten() {
+                let Ok(meta) = std::fs::metadata(file.path()) else { continue };
+                let ours = self.trees.iter().any(|(mount, _)| mount.device == meta.dev());
+                if ours && meta.nlink() == 0 && meta.is_file() {
+                    held.insert((meta.dev(), meta.ino()), meta.blocks() * 512);
+                }
             }
         }
-        held.values().sum()
+        Ok(held.into_values().sum())
     }
+
+    /// Whether the call holds files of which no descriptor shows how large they are: removed ones that are mapped or
+    /// run, or descriptors that were sent and not received (unix(7), proc_pid_fdinfo(5)).
+    fn holds_unseen(&self) -> Result<bool, Errno> {
+        let removed = |line: &[u8]| self.names_removed(line);
+        let sent = |line: &[u8]| line.starts_with(b"scm_fds:") && line.trim_ascii_end() != b"scm_fds: 0";
+        for pid in ProcessSnapshot::now()?.of_the_tool() {
+            let folder = files_of(pid).0;
+            let run = std::fs::read_link(format!("{folder}/exe"));
+            if run.is_ok_and(|path| removed(path.as_os_str().as_bytes()))
+                || processes::lines(&format!("{folder}/maps"), removed, 1)? > 0
+            {
+                return Ok(true);
+            }
+            for entry in std::fs::read_dir(format!("{folder}/fdinfo")).into_iter().flatten().flatten() {
+                if processes::lines(&entry.path().display().to_string(), sent, 1)? > 0 {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a line ends as /proc shows a removed file of these trees.
+    fn names_removed(&self, line: &[u8]) -> bool {
+        let path = line.iter().position(|byte| *byte == b'/').map(|at| Path::new(OsStr::from_bytes(&line[at..])));
+        line.ends_with(b" (deleted)")
+            && path.is_some_and(|path| self.trees.iter().any(|(mount, _)| path.starts_with(&mount.path)))
+    }
+}
+
+/// Bytes by which free space fell, of the file system where it fell most.
+fn fell(before: &[Free], now: &[Free]) -> u64 {
+    before.iter().zip(now).map(|(before, now)| before.bytes.saturating_sub(now.bytes)).max().unwrap_or(0)
 }
 
 fn free(trees: &[(Mount, OwnedFd)]) -> Result<Vec<Free>, Errno> {

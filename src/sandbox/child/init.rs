@@ -61,7 +61,8 @@ pub fn hide(plan: &mut Plan) {
     plan.add("namespaces", Step::Undumpable);
 }
 
-/// Starts the tool and makes pid 1 the init. Walls raised before this step hold both.
+/// Makes the tool's process, which waits, and makes pid 1 the init, which lets it execute the tool. Walls raised before
+/// this step hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
     plan.add("namespaces", Step::Start);
     plan.add("namespaces", Step::Duplicate { from: status, to: 0 });

@@ -12,10 +12,11 @@ use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
 use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, StagedFolder, ToLauncher};
 use crate::sandbox::recorder::Recorder;
-use crate::sandbox::sampler::{SESSIONS, Sampler};
-use crate::sandbox::scratch::Scratch;
+use crate::sandbox::sampler::{Look, SESSIONS, Sampler};
+use crate::sandbox::scratch::{Scratch, Usage};
 use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::{self, View};
+use crate::sandbox::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{
     Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp, spawn, sys,
@@ -35,6 +36,8 @@ use std::time::{Duration, Instant};
 pub const NAME: &str = "toolhost-launcher";
 /// Most that a file system may allocate for a file at once, bytes (assumed).
 const BLOCK: u64 = 64 * KIB;
+/// Entries of a folder that are counted between two looks, on slow disks.
+const ENTRIES_PER_LOOK: u64 = 500;
 
 /// Entered by `main.rs`, with the control socket as stdin.
 pub fn main() -> ExitCode {
@@ -118,6 +121,9 @@ struct Launcher<'a> {
     rules: Option<Recorded>,
     last_capability: u32,
     init: OwnedFd,
+    /// Most entries of epolls that a call may have.
+    watches: u64,
+    walkers: Walkers,
 }
 
 /// The launcher ends with its keeper, even while it is stopped.
@@ -157,12 +163,27 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
         nix::sys::prctl::set_thp_disable(true).map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
+    let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").map_err(io("max_user_watches"))?;
+    let watches = crate::sandbox::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
     let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
     let (live, networked) = (setup.writes_live(), setup.ports.is_some());
     let rules = setup.recorded.then(|| Recorded::new(sampled, live, networked));
     let filter = rules.as_ref().map_or_else(|| seccomp::program(sampled, live, networked), Recorded::program);
-    let mut launcher =
-        Launcher { control, setup, executable, counters, view, sources, abi, filter, rules, last_capability, init };
+    let mut launcher = Launcher {
+        control,
+        setup,
+        executable,
+        counters,
+        view,
+        sources,
+        abi,
+        filter,
+        rules,
+        last_capability,
+        init,
+        watches,
+        walkers: Walkers { memory: walker()?, written: walker()? },
+    };
     launcher.calls(sockets)
 }
 
@@ -177,16 +198,40 @@ fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     Ok(folder)
 }
 
+fn walker() -> Result<Walker, Problem> {
+    Walker::start().map_err(Problem::from_wall("limits", "a thread of the launcher"))
+}
+
 fn counting(errno: Errno) -> Problem {
     Problem::from_wall("limits", "counting what the call wrote")(errno)
 }
 
-/// What /proc shows of a call. `None`: a process of a program that may be run but not read shows nothing of itself
-/// (proc(5)), so it counts as the most.
-fn shown<T>(look: Result<T, Errno>) -> Result<Option<T>, Problem> {
+/// The threads that walk over what calls made.
+struct Walkers {
+    memory: Walker,
+    written: Walker,
+}
+
+/// The walks over what one call made.
+struct Walks<'walker> {
+    memory: Walk<'walker, Sampler, Look>,
+    written: Option<Walk<'walker, WriteWatch, Option<Limit>>>,
+}
+
+/// What /proc shows of the call. `counted_ms`: its CPU time, where a group counts that and its memory. A process of a
+/// program that may be run but not read shows nothing of itself (proc(5)), so it counts as the most.
+fn memory(sampler: &mut Sampler, counted_ms: Option<u64>, scratch: Usage, limit: u64) -> Result<Look, Errno> {
+    let look = match counted_ms {
+        Some(cpu_ms) => {
+            let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
+            let locks = sampler.descriptors.locks(pids, cpu_ms, limit);
+            locks.map(|bytes| Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches })
+        }
+        None => sampler.look(scratch, limit),
+    };
     match look {
-        Err(Errno::EACCES | Errno::EPERM) => Ok(None),
-        look => look.map(Some).map_err(Problem::from_wall("cgroup", "reading /proc of the call")),
+        Err(Errno::EACCES | Errno::EPERM) => Ok(Look { bytes: u64::MAX, ..Look::default() }),
+        look => look,
     }
 }
 
@@ -367,8 +412,41 @@ impl Launcher<'_> {
 
     /// Waits until the call ends, by itself or by a limit.
     fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
+        let own = OwnCpu::begin();
         let Spawned { pid, pidfd, status, written, recorder } = spawned;
+        let limits = &self.setup.limits;
         let mut sampler = Sampler::default();
+        sampler.descriptors.max_watches = self.watches;
+        let mut walks = Walks {
+            memory: Walk::new(&self.walkers.memory, sampler, MAX_LOOKS),
+            written: written.take().map(|written| {
+                // What lay there before is not the call's, and may take long to count.
+                let more = written.max_entries(limits) / ENTRIES_PER_LOOK;
+                Walk::new(&self.walkers.written, written, MAX_LOOKS + more)
+            }),
+        };
+        let killed = self.wait(*pid, pidfd, deadline, || {
+            let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
+            self.over(&mut walks, scratch, beside)
+        })?;
+        let mut exited = self.reap(*pid, status, killed, &walks.memory.state(), scratch)?;
+        exited.cpu_ms += own.excess_ms();
+        // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
+        exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
+        if let (None, Some(written)) = (exited.killed, walks.written) {
+            exited.killed = written.state().look_at_end(limits).map_err(counting)?.map(Killed::Written);
+        }
+        Ok(exited)
+    }
+
+    /// Waits until the tool ends. Kills it at its deadline, where the host asks for that, or where `over` says so.
+    fn wait(
+        &self,
+        pid: i32,
+        pidfd: &OwnedFd,
+        deadline: Option<Instant>,
+        mut over: impl FnMut() -> Result<Option<Killed>, Problem>,
+    ) -> Result<Option<Killed>, Problem> {
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
@@ -384,7 +462,7 @@ impl Launcher<'_> {
             }
             let said = wait[1].revents().is_some_and(|r| !r.is_empty());
             if wait[0].revents().is_some_and(|r| !r.is_empty()) {
-                break;
+                return Ok(killed);
             }
             if said {
                 match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
@@ -398,68 +476,53 @@ impl Launcher<'_> {
                 killed = killed.or(Some(Killed::Deadline));
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
-                let beside = recorder.as_ref().map_or(0, Recorder::cpu_ms);
-                let (over, cpu_ms) = self.over(&mut sampler, scratch, deadline)?;
-                killed = over.or_else(|| self.exceeded_cpu(cpu_ms + beside));
-                if let (None, Some(written)) = (killed, &mut *written) {
-                    killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
-                }
+                killed = over()?;
                 last_look = Instant::now();
             }
             if killed.is_some() {
                 // Kills all processes at once: pid 1 alone would first have to be scheduled to die, and the others
                 // would go on meanwhile.
                 if signal_all(Signal::SIGKILL).is_err() {
-                    let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
             }
         }
-        let mut exited = self.reap(*pid, status, killed, &sampler, scratch)?;
-        if let (None, Some(written)) = (exited.killed, written) {
-            exited.killed = written.look_at_end(&self.setup.limits).map_err(counting)?.map(Killed::Written);
-        }
-        Ok(exited)
     }
 
-    /// The limit that the call as a whole exceeds, if any, and the call's CPU time so far.
-    fn over(
-        &self,
-        sampler: &mut Sampler,
-        scratch: &Scratch,
-        deadline: Option<Instant>,
-    ) -> Result<(Option<Killed>, u64), Problem> {
-        let limits = &self.setup.limits;
-        let allowed = limits.get(Limit::MemoryBytes);
-        let (memory, cpu, sessions) = match &self.counters {
-            Some(counters) => {
-                let seen = counters.read_usage()?;
-                let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
-                let locks = shown(sampler.descriptors.locks(pids, seen.cpu_ms, allowed))?;
-                (seen.oom_kills > 0 || locks.is_none_or(|locks| locks > allowed), seen.cpu_ms, 0)
+    /// The limit that the call as a whole exceeds, if any: first by what the kernel counts, then by what the walks have
+    /// seen. `beside_ms`: CPU time that others used for the call.
+    fn over(&self, walks: &mut Walks, scratch: &Scratch, beside_ms: u64) -> Result<Option<Killed>, Problem> {
+        let counted = self.counters.as_ref().map(cgroup::Counters::read_usage).transpose()?.unwrap_or_default();
+        if counted.oom_kills > 0 {
+            return Ok(Some(Killed::Memory));
+        }
+        let (limit, scratch) = (self.setup.limits.get(Limit::MemoryBytes), scratch.usage()?);
+        let cpu_ms = self.counters.is_some().then_some(counted.cpu_ms);
+        let look = move |sampler: &mut Sampler| memory(sampler, cpu_ms, scratch, limit);
+        let seen = walks.memory.look(look).map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
+        let (killed, cpu_ms) = match seen {
+            Seen::TooMuch => (Some(Killed::Memory), 0),
+            Seen::Part => (None, 0),
+            Seen::All(look) if look.bytes > limit => (Some(Killed::Memory), 0),
+            Seen::All(look) if look.sessions > SESSIONS => (Some(Killed::TooMany(Limit::Processes, SESSIONS)), 0),
+            Seen::All(look) if look.watches > self.watches => {
+                (Some(Killed::TooMany(Limit::OpenFiles, self.watches)), 0)
             }
-            None => {
-                let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.has_message();
-                let look = shown(sampler.look(scratch.usage()?, allowed, must_end))?;
-                look.map_or((true, 0, 0), |look| (look.bytes > allowed, look.cpu_ms, look.sessions))
-            }
+            Seen::All(look) => (None, look.cpu_ms),
         };
-        let killed = match () {
-            () if memory => Some(Killed::Memory),
-            () if sessions > SESSIONS => Some(Killed::Sessions),
-            () => None,
-        };
-        Ok((killed, cpu))
+        let killed = killed.or_else(|| self.exceeded_cpu(counted.cpu_ms.max(cpu_ms) + beside_ms));
+        let (None, Some(written)) = (killed, &mut walks.written) else { return Ok(killed) };
+        let limits = self.setup.limits.clone();
+        Ok(match written.look(move |written| written.look(&limits)).map_err(counting)? {
+            Seen::TooMuch => Some(Killed::Written(Limit::WrittenFiles)),
+            Seen::Part => None,
+            Seen::All(over) => over.map(Killed::Written),
+        })
     }
 
     /// `Killed::Cpu` if this CPU time, recorder included, exceeds the limit.
     fn exceeded_cpu(&self, cpu_ms: u64) -> Option<Killed> {
         (!self.setup.lasting && cpu_ms > self.setup.limits.get(Limit::CpuMs)).then_some(Killed::Cpu)
-    }
-
-    /// Whether a message of the host waits, or the host is gone.
-    fn has_message(&self) -> bool {
-        let mut wait = [PollFd::new(self.control, PollFlags::POLLIN)];
-        poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     fn reap(
@@ -494,8 +557,6 @@ impl Launcher<'_> {
             // The limit was exceeded between two samples, or before one that was late.
             exited.killed = exited.killed.or(Some(Killed::Memory));
         }
-        // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
-        exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         Ok(exited)
     }
 }

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -29,14 +29,16 @@ pub struct Cgroups {
     /// v1: the folders of memory, pids, cpuacct (counts CPU) and, if it is another hierarchy, cpu (distributes CPU).
     /// v2: one folder for all.
     folders: Vec<PathBuf>,
-    principals: Mutex<HashMap<String, Weak<PrincipalGroup>>>,
+    /// The group above all calls of each principal, in the folder that distributes CPU. The kernel gives each new group
+    /// the same weight. So principals have equal shares of the CPU, and the calls of each divide its share.
+    principals: Mutex<HashMap<String, Weak<Folder>>>,
 }
 
-/// The group above all calls of one principal, in the folder that distributes CPU. The kernel gives each new group the
-/// same weight. So principals have equal shares of the CPU, and the calls of each divide its share.
+/// The folder of a group, which is removed when this is dropped.
 #[derive(Debug)]
-struct PrincipalGroup {
-    folder: PathBuf,
+struct Folder {
+    path: PathBuf,
+    /// Keeps it from sweeps; the kernel releases it when the host dies.
     _lock: File,
 }
 
@@ -106,65 +108,58 @@ impl Cgroups {
         Ok(group)
     }
 
-    fn of_principal(&self, principal: &str) -> std::io::Result<Arc<PrincipalGroup>> {
+    fn of_principal(&self, principal: &str) -> std::io::Result<Arc<Folder>> {
         let mut principals = lock(&self.principals);
         if let Some(group) = principals.get(principal).and_then(Weak::upgrade) {
             return Ok(group);
         }
         let parent = self.folders.last().ok_or(std::io::ErrorKind::NotFound)?;
-        let (folder, lock) = make_folder(parent)?;
-        let group = Arc::new(PrincipalGroup { folder, _lock: lock });
+        let group = Arc::new(make_folder(parent)?);
         if self.version == Version::V2 {
             // Without a controller that a call needs, opening that controller's files fails.
-            enable_controllers(&group.folder);
-            let _ = std::fs::write(group.folder.join("cgroup.subtree_control"), "+cpu");
+            enable_controllers(&group.path);
+            let _ = std::fs::write(group.path.join("cgroup.subtree_control"), "+cpu");
         }
         principals.retain(|_, group| group.strong_count() > 0);
         principals.insert(principal.to_owned(), Arc::downgrade(&group));
         Ok(group)
     }
 
-    fn unlimited(&self, principal: Arc<PrincipalGroup>) -> std::io::Result<Group> {
-        let (version, above) = (self.version, principal.folder.clone());
-        let mut group =
-            Group { version, folders: Vec::new(), files: Vec::new(), locks: Vec::new(), _principal: principal };
+    fn unlimited(&self, principal: Arc<Folder>) -> std::io::Result<Group> {
         let (_, others) = self.folders.split_last().ok_or(std::io::ErrorKind::NotFound)?;
-        for parent in others.iter().chain([&above]) {
-            let (folder, lock) = make_folder(parent)?;
-            group.folders.push(folder);
-            group.locks.push(lock);
-        }
-        let open = |options: &mut OpenOptions, folder: &Path, name| options.open(folder.join(name)).map(OwnedFd::from);
-        let reads = |folder, name| open(OpenOptions::new().read(true), folder, name);
-        let writes = |folder, name| open(OpenOptions::new().write(true), folder, name);
-        let both = |folder, name| open(OpenOptions::new().read(true).write(true), folder, name);
-        match group.folders.as_slice() {
+        let folders = others.iter().chain([&principal.path]).map(|parent| make_folder(parent));
+        let folders: Vec<_> = folders.collect::<std::io::Result<_>>()?;
+        let reads = |folder: &Folder, name| File::open(folder.path.join(name));
+        let writes = |folder: &Folder, name| File::options().write(true).open(folder.path.join(name));
+        let both = |folder: &Folder, name| File::options().read(true).write(true).open(folder.path.join(name));
+        let files = match folders.as_slice() {
             [memory, pids, cpu, share @ ..] => {
-                group.files = vec![
+                let mut files = vec![
                     both(memory, "memory.max_usage_in_bytes")?,
                     reads(memory, "memory.oom_control")?,
                     reads(cpu, "cpuacct.usage")?,
                     reads(pids, "pids.events")?,
                 ];
                 for folder in [memory, pids, cpu].into_iter().chain(share) {
-                    group.files.push(writes(folder, "tasks")?);
+                    files.push(writes(folder, "tasks")?);
                 }
+                files
             }
             folders => {
                 let all = folders.first().ok_or(std::io::ErrorKind::NotFound)?;
                 // Writing resets the peak (Linux 6.12); before, it is the peak of all the launcher's calls. Before 5.19
                 // the file does not exist: /dev/null is read instead, and no peak is reported.
                 let peak = both(all, "memory.peak").or_else(|_| reads(all, "memory.peak"));
-                group.files = vec![
-                    peak.or_else(|_| reads(Path::new("/dev"), "null"))?,
+                vec![
+                    peak.or_else(|_| File::open("/dev/null"))?,
                     reads(all, "memory.events")?,
                     reads(all, "cpu.stat")?,
                     reads(all, "pids.events")?,
                     writes(all, "cgroup.procs")?,
-                ];
+                ]
             }
-        }
-        Ok(group)
+        };
+        Ok(Group { version: self.version, folders, files, _principal: principal })
     }
 }
 
@@ -224,14 +219,18 @@ fn own_group_v2() -> Option<(PathBuf, PathBuf)> {
     Some((mount, own))
 }
 
-/// The group around this process in which no process may be added, in words.
+/// The most processes that are started for one call before its tool runs. Those of a refused call have ended when the
+/// reason is sought, so a group without room for so many is the reason.
+const CALL_PROCESSES: u64 = 12;
+
+/// The group around this process that has no room for the processes of a call, in words.
 pub fn full_group() -> Option<String> {
     let own = own_group_v1("pids").or_else(|| Some(own_group_v2()?.1))?;
     own.ancestors().find_map(|group| {
         let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
         let (now, most) = (number("pids.current")?, number("pids.max")?);
         let words = format!("pids.max of the control group {} is {most}, and {now} are there", group.display());
-        (now >= most).then_some(words)
+        (now + CALL_PROCESSES > most).then_some(words)
     })
 }
 
@@ -249,16 +248,15 @@ fn own_groups() -> BTreeMap<String, String> {
     out
 }
 
-/// Removes a group, with retries: killed processes leave it a moment after they were reaped.
-fn remove(folder: &Path, tries: u32) {
-    for _ in 0..tries {
-        match std::fs::remove_dir(folder) {
-            Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            _ => return,
-        }
-    }
+/// Groups of this host that are not removed yet.
+static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Tries once to remove every group that is left over. The kernel keeps a group (EBUSY) in which a process is still
+/// ending, so whoever begins a call or drops a group tries again. False: some are left.
+pub fn remove_left() -> bool {
+    let mut left = lock(&LEFT);
+    left.retain(|folder| std::fs::remove_dir(folder).is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY)));
+    left.is_empty()
 }
 
 /// Removes the groups below this one whose host is gone: their lock is free (flock(2)). A group that still has
@@ -270,22 +268,22 @@ fn sweep(parent: &Path) -> bool {
     let Ok(_lock) = locked else { return false };
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) && sweep(&entry.path()) {
-            remove(&entry.path(), 4);
+            let _ = std::fs::remove_dir(entry.path());
         }
     }
     true
 }
 
 /// Makes a group, with the lock that keeps it from sweeps.
-fn make_folder(parent: &Path) -> std::io::Result<(PathBuf, File)> {
+fn make_folder(parent: &Path) -> std::io::Result<Folder> {
     // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
-    let folder = parent.join(uuid::Uuid::now_v7().to_string());
+    let path = parent.join(uuid::Uuid::now_v7().to_string());
     let _made_and_locked = lock_out_sweeps(parent)?;
-    std::fs::create_dir(&folder)?;
-    let lock = File::open(&folder)?;
+    std::fs::create_dir(&path)?;
+    let lock = File::open(&path)?;
     // Only a foreign process can hold the lock of a new folder, and then no host sweeps the folder either.
     let _ = lock.try_lock_shared();
-    Ok((folder, lock))
+    Ok(Folder { path, _lock: lock })
 }
 
 /// Blocks sweeps until a new group is locked. A sweep is short, so a lock that is held longer is foreign, and ignored.
@@ -304,12 +302,10 @@ fn lock_out_sweeps(parent: &Path) -> std::io::Result<File> {
 #[derive(Debug)]
 pub struct Group {
     version: Version,
-    folders: Vec<PathBuf>,
-    files: Vec<OwnedFd>,
-    /// Held as long as the group; the kernel releases them when the host dies.
-    locks: Vec<File>,
+    folders: Vec<Folder>,
+    files: Vec<File>,
     /// Removed after this group, unless other calls of the principal have groups.
-    _principal: Arc<PrincipalGroup>,
+    _principal: Arc<Folder>,
 }
 
 impl Group {
@@ -317,7 +313,7 @@ impl Group {
     fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
         // The kernel counts the init as well, which is not one of the tool's processes.
         let processes = processes.saturating_add(1).to_string();
-        let write = |folder: &Path, file: &str, value: &str| std::fs::write(folder.join(file), value);
+        let write = |folder: &Folder, file: &str, value: &str| std::fs::write(folder.path.join(file), value);
         let bytes = memory.to_string();
         match self.folders.as_slice() {
             [memory, pids, ..] => {
@@ -325,7 +321,7 @@ impl Group {
                 // Absent where swap is not accounted.
                 let _ = write(memory, "memory.memsw.limit_in_bytes", &bytes);
                 // Swap is then neither counted nor limited, so none may be used.
-                if !memory.join("memory.memsw.limit_in_bytes").exists() {
+                if !memory.path.join("memory.memsw.limit_in_bytes").exists() {
                     write(memory, "memory.swappiness", "0")?;
                 }
                 write(pids, "pids.max", &processes)
@@ -343,7 +339,7 @@ impl Group {
     /// Makes the kernel charge the buffers of TCP connections. v2 charges them as memory. v1 charges them only if they
     /// have a limit of their own. At that limit sending waits, except for one page of each socket.
     pub fn charge_sockets(&self, memory: u64) -> std::io::Result<()> {
-        let limit = self.folders[0].join("memory.kmem.tcp.limit_in_bytes");
+        let limit = self.folders[0].path.join("memory.kmem.tcp.limit_in_bytes");
         match self.version {
             Version::V1 => std::fs::write(limit, (memory / 4).to_string()),
             Version::V2 => Ok(()),
@@ -361,17 +357,10 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Folder {
     fn drop(&mut self) {
-        for folder in &self.folders {
-            remove(folder, 200);
-        }
-    }
-}
-
-impl Drop for PrincipalGroup {
-    fn drop(&mut self) {
-        remove(&self.folder, 200);
+        lock(&LEFT).push(std::mem::take(&mut self.path));
+        remove_left();
     }
 }
 
@@ -446,20 +435,20 @@ impl Counters {
     }
 }
 
-fn cpu_ms(version: Version, file: &OwnedFd) -> Result<u64, Errno> {
+fn cpu_ms(version: Version, file: impl AsFd) -> Result<u64, Errno> {
     match version {
         Version::V1 => Ok(field(file, "")? / 1_000_000),
         Version::V2 => Ok(field(file, "usage_usec")? / 1000),
     }
 }
 
-fn field(file: &OwnedFd, name: &str) -> Result<u64, Errno> {
+fn field(file: impl AsFd, name: &str) -> Result<u64, Errno> {
     let text = read(file)?;
     let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
     value.ok_or(Errno::ENODATA)
 }
 
-fn read(file: &OwnedFd) -> Result<String, Errno> {
+fn read(file: impl AsFd) -> Result<String, Errno> {
     let mut buffer = [0u8; 1024];
     let length = pread(file, &mut buffer, 0)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())

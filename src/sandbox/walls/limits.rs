@@ -10,7 +10,6 @@ use crate::sandbox::plan::{Plan, Step};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
-use std::os::unix::fs::MetadataExt;
 
 /// Raises the host's and its launchers' limits on open files and file size to the hard ones. The kernel counts all
 /// descriptors that a uid has in flight through unix sockets against the open-file limit of the next sender, and an
@@ -58,21 +57,13 @@ pub fn too_few_files(what: &str, errno: Errno) -> Fault {
 pub fn no_process(what: &str) -> Fault {
     let why = super::cgroup::full_group().unwrap_or_else(|| {
         let most = getrlimit(Resource::RLIMIT_NPROC).map_or(0, |(soft, _)| soft);
-        match threads_of_user() >= most {
-            true => format!("its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`"),
-            false => "the machine has no more (kernel.threads-max, kernel.pid_max)".to_owned(),
-        }
+        format!(
+            "its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`; or the machine has no \
+             more (kernel.threads-max, kernel.pid_max)"
+        )
     });
     let message = "this host may start no more processes, so nothing was run";
     Fault::new(Kind::InternalError, message).person(format!("{}: {why}", printable(what))).retryable()
-}
-
-/// How many threads the user of this process has.
-fn threads_of_user() -> u64 {
-    let own = nix::unistd::getuid().as_raw();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let owned = processes.filter(|process| process.metadata().is_ok_and(|facts| facts.uid() == own));
-    owned.map(|process| std::fs::read_dir(process.path().join("task")).map_or(0, |all| all.count() as u64)).sum()
 }
 
 /// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0 does not (core(5)).
@@ -94,22 +85,30 @@ pub fn rank(plan: &mut Plan) {
     plan.add("limits", Step::Nicer(NICE_INCREMENT));
 }
 
-pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool) {
+/// The part that a call may have of what the kernel counts for all programs of its user. All calls of a host, which
+/// runs `slots` at a time, have at most half of it.
+pub fn share(of: u64, slots: u64) -> u64 {
+    of / (2 * slots.max(1))
+}
+
+pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool, slots: u64) {
+    let hard = |resource| getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard);
     let mut set = |resource: Resource, value: u64| {
         // Only root may set more than this process's own hard limit; the smaller value is set.
-        let most = getrlimit(resource).map_or(value, |(_, hard)| hard);
+        let most = hard(resource);
         plan.add("limits", Step::Limit { resource: resource as u32, value: value.min(most) });
     };
     // With 0 a handler behind a pipe still gets the dump, with 1 it does not (core(5)).
     set(Resource::RLIMIT_CORE, 1);
-    set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
+    // Descriptors on their way through sockets count for the user: of these too, half of what it may have stay free.
+    set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles).min(hard(Resource::RLIMIT_NOFILE) / 2));
     set(Resource::RLIMIT_FSIZE, file_bytes);
     // Per call, because the kernel counts each user namespace on its own. Where a group counts too,
     // it must refuse first, because only the group reports a refusal. One more for the init.
     set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes).saturating_mul(if counted { 2 } else { 1 }) + 1);
     set(Resource::RLIMIT_MEMLOCK, MIB);
     set(Resource::RLIMIT_MSGQUEUE, 0);
-    set(Resource::RLIMIT_SIGPENDING, 1024);
+    set(Resource::RLIMIT_SIGPENDING, share(hard(Resource::RLIMIT_SIGPENDING), slots).min(1024));
     set(Resource::RLIMIT_RTPRIO, 0);
     set(Resource::RLIMIT_NICE, 0);
     set(Resource::RLIMIT_STACK, 64 * MIB);

@@ -23,13 +23,8 @@ impl Service {
     pub fn need(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        if tool.manifest.handler.runs_no_script() {
-            let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
-            let of = |language| requirements::of_source(&tool, language, &decisions.snapshot, policies, machine);
-            let mut needs = [Language::Python, Language::Nodejs].map(of).into_iter().map(|it| Need::from_decision(&it));
-            return needs.find(|need| !matches!(need, Ok(None))).unwrap_or(Ok(None));
-        }
-        Need::from_decision(&decisions.decided(&tool).decision)
+        let decided = decisions.decided(&tool);
+        Need::from_decision(decided.decision.runs.first().unwrap_or(&decided.decision))
     }
 
     /// The packages that a person names for the code of a builtin tool, and the lock file that its policy names.

@@ -1,0 +1,54 @@
+//! What is long to look at: limits hold meanwhile, and the launcher's CPU time is the call's.
+
+use super::{called_by, ends};
+use crate::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const SCRIPT: &str = include_str!("looks.py");
+/// Runs a command, and then prints the CPU time of all that it started, in seconds.
+const TIMED: &str = "import resource, subprocess, sys\ncode = subprocess.call(sys.argv[1:])\n\
+                     used = resource.getrusage(resource.RUSAGE_CHILDREN)\n\
+                     print('used', int(used.ru_utime + used.ru_stime), file=sys.stderr)\nsys.exit(code)\n";
+
+#[test]
+fn limits_hold_while_a_look_is_long() {
+    let limits = |memory: u64, written: u64, cpu_ms: u64| {
+        let files = json!({"allowRead": ["./**"], "allowWrite": ["out/**"]});
+        let limits = json!({"memoryBytes": memory * MIB, "writtenBytes": written * MIB, "cpuMs": cpu_ms});
+        json!({"securityContext": {"fileAccess": files}, "limits": limits})
+    };
+    const OVER: &str = "ResourceLimitError";
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let tool = |name: &str, memory: u64, written: u64, cpu_ms: u64| {
+            let asks = limits(memory, written, cpu_ms);
+            let out = playground.tool(name, "python", SCRIPT, asks).join("out");
+            fs::create_dir(&out).unwrap();
+            out
+        };
+        tool("held", 1024, 16, 1500);
+        let writes = tool("writes", 1024, 16, 20_000).join("big");
+        let touches = tool("touches", 64, 16, 20_000).join("touched");
+        // The control: what is long to look at is allowed where the limits are wide.
+        tool("wide", 1024, 16, 60_000);
+        playground.allow("looks", "esc:*", &["./**"], &["./out/**"]);
+        playground.settle();
+        let input = |make: &str, n: u64, then: &str| json!({"make": make, "n": n, "s": 6, "then": then}).to_string();
+        for (make, n) in [("epolls", 500), ("maps", 40)] {
+            let mut timed = playground.outside(PYTHON);
+            timed.args(["-c", TIMED]);
+            let ended = called_by(&playground, timed, "esc:held", &input(make, n, "wait"));
+            let used: u64 = ended.stderr.rsplit_once("used ").unwrap().1.trim().parse().unwrap();
+            assert!(used <= 6, "{who:?} {make}: {used} s of CPU time");
+            let ended = playground.call("esc:writes", &input(make, n, "write"));
+            let written = fs::metadata(&writes).map_or(0, |file| file.len() / MIB);
+            assert_eq!(ends(OVER, &ended), Ok(()), "{who:?} {make}");
+            assert!(written <= 64, "{who:?} {make}: {written} MiB");
+            let ended = playground.call("esc:touches", &input(make, n / 20, "touch"));
+            let touched = fs::read_to_string(&touches).map_or(0, |text| text.parse().unwrap());
+            assert_eq!(ends(OVER, &ended), Ok(()), "{who:?} {make}");
+            assert!(touched * 16 <= 160, "{who:?} {make}: {} MiB", touched * 16);
+        }
+        playground.expect("esc:wide", &input("epolls", 20, "wait"), "ok 1");
+    }
+}

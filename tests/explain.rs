@@ -292,7 +292,7 @@ fn what_is_proposed_is_judged_first() {
 }
 
 #[test]
-fn no_secret_stands_in_what_is_told() {
+fn no_secret_stands_in_what_a_caller_is_told() {
     let script = "import json, os, sys\nkey = json.load(sys.stdin)['key']\n\
         for path in ['/srv/' + key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/' + 'z' * 300]:\n    \
         try:\n        open(path)\n    except OSError:\n        pass\n\
@@ -302,10 +302,13 @@ fn no_secret_stands_in_what_is_told() {
     let ended = explained(&playground, "keys", r#"{"key": "hunter2-SECRET-abcd"}"#);
     let found = rows(&ended);
     assert!(found.iter().any(|row| row[1] == "/srv/***") && found.iter().any(|row| row[1] == "/tmp/l"), "{found:?}");
-    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
-    for told in [&ended.text(), &ended.stderr, &log] {
+    for told in [&ended.text(), &ended.stderr] {
         assert!(!told.contains("hunter2"), "{told}");
     }
+    // An operator reads what the tool tried to open: a caller's secret is hidden where it stands, and hides nothing else.
+    let record = playground.records().pop().unwrap();
+    assert_eq!(record["arguments"], r#"{"key":"***"}"#);
+    assert!(record["violations"].to_string().contains("/srv/hunter2-SECRET-abcd"), "{record}");
     let long = observed(&ended).into_iter().find(|denial| denial["target"].as_str().unwrap().contains("zzz")).unwrap();
     let (target, ask) = (long["target"].as_str().unwrap(), long["ask"].as_str().unwrap());
     assert!(target.ends_with('…') && ask.contains(&"z".repeat(300)), "decided on the whole, cut to be shown: {long}");

@@ -4,7 +4,7 @@
 use super::report::{Digests, Report, Verbose};
 use crate::base::text::{cut as cut_to, printable, printable_block};
 use crate::egress::Traffic;
-use crate::fault::{Fault, Kind, Origin};
+use crate::fault::{Kind, Origin};
 use crate::manifest::ToolPaths;
 use crate::{executor, policy};
 use executor::Denial;
@@ -154,13 +154,12 @@ impl Stage {
 }
 
 /// The first violations, and how many more there are.
-pub(super) fn violations(fault: Option<&Fault>, denials: &[Denial]) -> Vec<Value> {
+pub(super) fn violations(fault: Option<(Kind, &str)>, denials: &[Denial]) -> Vec<Value> {
     let part = |text: &str| cut_to(text, PART);
-    let broken = fault.filter(|fault| {
-        matches!(fault.kind.origin(), Origin::Policy)
-            || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
+    let broken = fault.filter(|(kind, _)| {
+        matches!(kind.origin(), Origin::Policy) || matches!(kind, Kind::TimeoutError | Kind::ResourceLimitError)
     });
-    let own = broken.map(|fault| json!({"kind": fault.kind, "what": part(&fault.message)}));
+    let own = broken.map(|(kind, message)| json!({"kind": kind, "what": part(message)}));
     let denied = denials.iter().map(|denial| {
         let Denial { operation, target, rule, narrower, .. } = denial;
         json!({"kind": "denied", "operation": part(operation), "target": part(target), "rule": part(rule),

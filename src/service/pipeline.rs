@@ -575,8 +575,8 @@ fn judge_outcome(
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
     let mut observed: Vec<_> = reached.into_iter().collect();
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
-    record.sanitize_denials(&mut observed);
     outcome.denials.observed.extend(observed.iter().cloned());
+    let observed = record.shown_denials(&observed);
     record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
     let (logs, printed_lines) = record.absorb_outcome(&mut outcome);
     let printed = outcome.usage.output_bytes;

@@ -299,7 +299,7 @@ impl CallRecord {
         let Some(mut entry) = self.entry.take() else { return Ok(()) };
         self.ran = true;
         let killed = "The host ended before this call did; how far the call came is not known.";
-        let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed)), self.network().as_ref()));
+        let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed))));
         self.entry = Some(entry);
         self.runs(begun.is_ok());
         begun
@@ -314,7 +314,7 @@ impl CallRecord {
 
     /// A text of the tool as a reader may see it.
     pub fn shown(&self, words: &str) -> String {
-        text::printable(&self.arguments.mask.text(words))
+        shown(&self.arguments.mask, words)
     }
 
     /// Adds a log line, for a call whose outcome has no log of its own. Returns the line, secrets hidden.
@@ -364,7 +364,6 @@ impl CallRecord {
             self.bad_output.clone_from(head);
         }
         let printed = mask.lines(&outcome.printed);
-        outcome.artifacts.iter_mut().for_each(|artifact| artifact.path = mask.text(&artifact.path));
         self.report.streamed = outcome.parts;
         self.report.usage = outcome.usage.clone();
         self.report.walls = Some(std::mem::take(&mut outcome.walls));
@@ -396,14 +395,17 @@ impl CallRecord {
         let missing: Vec<_> = self.report.artifacts.iter().filter(|artifact| !artifact.published).collect();
         let line = |artifact: &&executor::Artifact| {
             let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
-            text::printable(&format!("not published: {}: {why}", artifact.path))
+            format!("not published: {}: {why}", artifact.path)
         };
         let (failed, lines) = (missing.iter().any(|file| file.failed), missing.iter().map(line).collect::<Vec<_>>());
-        let all = lines.join("\n");
-        few(lines).into_iter().for_each(|line| self.notes.narrowed(line));
+        let ShownArguments { mask, host, .. } = &self.arguments;
+        for (mask, notes) in [(host, &mut self.notes.all), (mask, &mut self.notes.told)] {
+            notes.extend(few(lines.iter().map(|line| shown(mask, line)).collect()));
+        }
         if !failed {
             return Ok(());
         }
+        let all = lines.iter().map(|line| text::printable(line)).collect::<Vec<_>>().join("\n");
         let message = "The tool answered, but not all of its files could be written to their folder.";
         Err(Fault::new(Kind::InternalError, message).details(all))
     }
@@ -439,21 +441,13 @@ impl CallRecord {
         }
     }
 
-    /// Hides secrets and control characters in denials, and cuts long texts.
-    pub fn sanitize_denials(&self, denials: &mut [Denial]) {
-        let sanitize = |text: &str, most| text::head(&self.shown(text), most);
-        for denial in denials {
-            denial.target = sanitize(&denial.target, TARGET);
-            denial.rule = sanitize(&denial.rule, TARGET);
-            denial.ask = denial.ask.take().map(|ask| sanitize(&ask, ASK));
-        }
+    /// Denials as the caller gets them.
+    pub fn shown_denials(&self, denials: &[Denial]) -> Vec<Denial> {
+        shown_denials(&self.arguments.mask, denials)
     }
 
-    /// Hides secrets and control characters in a fault. If the call was cancelled while it ran, the fault says so, and
-    /// is not retryable.
-    fn sanitize(&self, fault: Fault) -> Fault {
-        let midway = self.ran && fault.kind == Kind::CancelledError;
-        let mut fault = if midway { output::cancelled_midway(fault) } else { fault };
+    /// Hides secrets and control characters in a fault.
+    fn sanitize(&self, mut fault: Fault) -> Fault {
         let block = |text: String| text::printable_block(&self.arguments.mask.text(&text));
         fault.message = self.shown(&fault.message);
         fault.flaws.iter_mut().for_each(|flaw| *flaw = self.shown(flaw));
@@ -473,17 +467,24 @@ impl CallRecord {
 
     /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
     pub fn end(&mut self, result: Result<ToolAnswer, Fault>) -> CallEnded {
-        let result = result.map_err(|fault| self.sanitize(fault));
+        // A call that was cancelled while it ran cannot be made again.
+        let result = result.map_err(|fault| match self.ran && fault.kind == Kind::CancelledError {
+            true => output::cancelled_midway(fault),
+            false => fault,
+        });
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
         }
         self.notes.all = few(std::mem::take(&mut self.notes.all));
-        let network = self.network();
-        let line = self.line(result.as_ref().err(), network.as_ref());
+        let line = self.line(result.as_ref().err());
+        let result = result.map_err(|fault| self.sanitize(fault));
+        let network = self.network(&self.arguments.mask);
         let (executor, command) = self.executor_and_command();
         let tool = self.tool.as_ref();
         let mut report = std::mem::take(&mut self.report);
+        report.denials.observed = self.shown_denials(&report.denials.observed);
+        report.artifacts.iter_mut().for_each(|file| file.path = self.arguments.mask.text(&file.path));
         report.logs.iter_mut().for_each(|line| *line = text::printable(line));
         report.id.clone_from(&self.id);
         report.tool = text::printable(&line.tool);
@@ -522,8 +523,12 @@ impl CallRecord {
         ended
     }
 
-    fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> AuditRecord {
+    /// What an operator reads: searched for secrets of this host alone, so that no caller hides what a tool did.
+    fn line(&self, fault: Option<&Fault>) -> AuditRecord {
         let part = |text: &str| cut_to(text, PART);
+        let host = &self.arguments.host;
+        let message = fault.map(|fault| shown(host, &fault.message));
+        let denials = shown_denials(host, &self.report.denials.observed);
         let decision = if self.ran { Decision::Allowed } else { Decision::Refused };
         let (policy, service) = self.decided.clone().unzip();
         let policy = policy.map(|policy| format!("policy {policy}"));
@@ -541,24 +546,23 @@ impl CallRecord {
             rule,
             service: service.flatten().filter(|_| self.ran).as_deref().map(part),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
-            message: fault.map(|fault| cut_to(&fault.message, CUT)),
+            violations: violations(fault.map(|fault| fault.kind).zip(message.as_deref()), &denials),
+            message: message.map(|message| cut_to(&message, CUT)),
             arguments: cut_to(&self.shown_arguments(), CUT),
             usage: self.report.usage.clone(),
             notes: self.notes.all.clone(),
-            violations: violations(fault, &self.report.denials.observed),
-            network: network.map(events),
+            network: self.network(host).as_ref().map(events),
             ..self.line.clone()
         }
     }
 
-    /// The network traffic of the call until now, secrets hidden. `None`: it may reach no host, and did not try to.
-    fn network(&self) -> Option<Traffic> {
+    /// The network traffic of the call until now, these secrets hidden. `None`: it may reach no host, and did not try to.
+    fn network(&self, mask: &Mask) -> Option<Traffic> {
         let networked = self.confined.as_ref().is_some_and(|confined| !confined.shape.network.hosts().is_empty());
         let mut traffic = lock(&self.traffic).clone();
         if !networked && traffic.events.is_empty() {
             return None;
         }
-        let mask = &self.arguments.mask;
         for event in &mut traffic.events {
             event.target = mask.text(&event.target);
             event.refused = event.refused.take().map(|refusal| refusal.with_text(|text| mask.text(text)));
@@ -585,6 +589,23 @@ impl CallRecord {
         let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
         (executor, [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" "))
     }
+}
+
+/// A text on one line, these secrets hidden.
+fn shown(mask: &Mask, words: &str) -> String {
+    text::printable(&mask.text(words))
+}
+
+/// Denials with these secrets and control characters hidden, and long texts cut.
+fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
+    let sanitize = |text: &str, most| text::head(&shown(mask, text), most);
+    let denials = denials.iter().map(|denial| Denial {
+        target: sanitize(&denial.target, TARGET),
+        rule: sanitize(&denial.rule, TARGET),
+        ask: denial.ask.as_ref().map(|ask| sanitize(ask, ASK)),
+        ..denial.clone()
+    });
+    denials.collect()
 }
 
 impl Drop for CallRecord {

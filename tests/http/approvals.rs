@@ -164,6 +164,9 @@ fn a_stop_takes_answers_and_is_held_up_by_what_runs_and_not_by_questions() {
         web.signal(Signal::SIGTERM);
         if let Some(running) = running {
             wait_for("it drains", || web.get("/readyz", &[]).status == 503);
+            let refused = ended(call(&web, &alice, &json!({"to": "x"})));
+            refused.is(503, "RateLimitError: The server is being stopped.");
+            assert_eq!(open(&web, &ops).len(), 1, "nobody is asked any more");
             assert_eq!(answer(&web, &asked, &ops, YES).status, 200, "the control: what runs holds it up");
             assert_eq!(ended(waits).is(200, "none").json()["success"], true);
             open_gate(&playground, "end");

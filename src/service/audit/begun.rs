@@ -22,14 +22,15 @@ pub(super) struct Begun {
     file: Flock<File>,
     folder: Folder,
     name: String,
-    /// The records of running calls: where each begins and ends in the file. The file is as long as those that ran at
-    /// one time.
+    /// The records of running calls: where each begins and ends in the file, which ends with the last of them.
     running: Mutex<BTreeMap<u64, u64>>,
+    /// Most bytes of the file: half of a file of the log, which has the rest.
+    allowed: u64,
 }
 
 impl Begun {
-    /// `beside`: the folder of the log.
-    pub fn create(beside: &Folder, log: &str) -> io::Result<Begun> {
+    /// `beside`: the folder of the log, whose files have at most `segment_bytes`.
+    pub fn create(beside: &Folder, log: &str, segment_bytes: u64) -> io::Result<Begun> {
         let folder = beside.below(BEGUN)?;
         loop {
             let name = format!("{log}.{}", uuid::Uuid::now_v7());
@@ -37,7 +38,7 @@ impl Begun {
             let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
             // Before the lock, another host may have removed the file as a dead host's.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Begun { file, folder, name, running: Mutex::default() });
+                return Ok(Begun { file, folder, name, running: Mutex::default(), allowed: segment_bytes / 2 });
             }
         }
     }
@@ -54,6 +55,9 @@ impl Begun {
             }
             at = *end;
         }
+        if at + text.len() as u64 > self.allowed {
+            return Err(io::Error::other("those of the calls that run fill half of audit_segment_bytes: increase it"));
+        }
         self.file.write_all_at(text.as_bytes(), at)?;
         running.insert(at, at + text.len() as u64);
         Ok(at)
@@ -62,9 +66,14 @@ impl Begun {
     /// Makes a begin unreadable, once the end of its call is in the log.
     pub fn end(&self, at: u64) {
         let mut running = lock(&self.running);
-        // If this write fails, the next host finds the end in the log.
-        let _ = self.file.write_all_at(b"\n#", at);
         running.remove(&at);
+        let last = running.last_key_value().map_or(0, |(_, end)| *end);
+        // If this fails, the next host finds the end in the log.
+        let _ = if last <= at { self.file.set_len(last) } else { self.file.write_all_at(b"\n#", at) };
+    }
+
+    pub fn bytes(&self) -> u64 {
+        lock(&self.running).last_key_value().map_or(0, |(_, end)| *end)
     }
 }
 
@@ -149,7 +158,7 @@ mod tests {
     fn the_file_is_as_long_as_what_ran_at_one_time() {
         let kept = tempfile::tempdir().expect("a folder");
         let folder = Folder::make(kept.path()).expect("ours");
-        let begun = Begun::create(&folder, "log").expect("made");
+        let begun = Begun::create(&folder, "log", MAX_LINE_BYTES).expect("made");
         let record = |n: usize| format!("{{\"call\":\"{n}\",\"x\":\"{}\"}}", "y".repeat(n * 7919 % 4000));
         let mut last = begun.begin(&record(0)).expect("written");
         for n in 1..2000 {
@@ -161,7 +170,11 @@ mod tests {
             let open: Vec<String> = read(&file).expect("read").into_iter().map(|(call, _)| call).collect();
             assert_eq!(open, [n.to_string()], "no other is read");
         }
-        let size = begun.file.metadata().expect("there").len();
-        assert!(size < 20_000, "{size}");
+        let size = || begun.file.metadata().expect("there").len();
+        assert!(size() == begun.bytes() && size() < 20_000, "{}", size());
+        let long = "y".repeat(MAX_LINE_BYTES as usize / 2);
+        assert!(begun.begin(&long).expect_err("too long").to_string().contains("increase it"));
+        begun.end(last);
+        assert_eq!(size(), 0);
     }
 }

@@ -62,7 +62,14 @@ struct OpenLog {
     segment: Segment,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
-    begun: Begun,
+    begun: Arc<Begun>,
+}
+
+impl OpenLog {
+    /// How long this file may be, bytes: the begin records of this host count in its limit.
+    fn room(&self, retention: Retention) -> u64 {
+        retention.segment_bytes.saturating_sub(self.begun.bytes())
+    }
 }
 
 /// A begin record: its file, and its offset.
@@ -112,18 +119,22 @@ impl Log {
     }
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
+        let mut begun = None;
         if let Some(open) = &state.open {
             // For each call: since the last one the log may have been moved, or opened to others.
             match open.segment.size_if_current(&self.path)? {
-                Some(size) if size < self.retention.segment_bytes => return Ok(open.clone()),
-                Some(_) => self.close(&open.segment),
+                Some(size) if size < open.room(self.retention) => return Ok(open.clone()),
+                Some(_) => {
+                    self.close(open);
+                    begun = Some(open.begun.clone());
+                }
                 None => {}
             }
         }
-        let mut new = self.open_file()?;
-        if new.segment.size_if_current(&self.path)?.is_some_and(|size| size >= self.retention.segment_bytes) {
-            self.close(&new.segment);
-            new = self.open_file()?;
+        let mut new = self.open_file(begun)?;
+        if new.segment.size_if_current(&self.path)?.is_some_and(|size| size >= new.room(self.retention)) {
+            self.close(&new);
+            new = self.open_file(Some(new.begun.clone()))?;
         }
         Ok(state.open.insert(Arc::new(new)).clone())
     }
@@ -147,9 +158,10 @@ impl Log {
     }
 
     /// Closes a full file. A failure costs disk space, but no record.
-    fn close(&self, full: &Segment) {
-        let closed = full.close(self.retention).and_then(|removed| match removed {
-            Some(last) => self.forget(&full.folder, last),
+    fn close(&self, full: &OpenLog) {
+        let retention = Retention { segment_bytes: full.room(self.retention), ..self.retention };
+        let closed = full.segment.close(retention).and_then(|removed| match removed {
+            Some(last) => self.forget(&full.segment.folder, last),
             None => Ok(()),
         });
         if let Err(why) = closed {
@@ -170,9 +182,15 @@ impl Log {
         Ok(())
     }
 
-    fn open_file(&self) -> Result<OpenLog, String> {
+    /// `begun`: the host's begin records in this folder, if it has any.
+    fn open_file(&self, begun: Option<Arc<Begun>>) -> Result<OpenLog, String> {
         let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
-        let begun = segments::name_of(&self.path).and_then(|name| Begun::create(&segment.folder, &name));
+        let begun = match begun {
+            Some(begun) => Ok(begun),
+            None => segments::name_of(&self.path)
+                .and_then(|name| Begun::create(&segment.folder, &name, self.retention.segment_bytes))
+                .map(Arc::new),
+        };
         let begun = begun.map_err(|e| format!("begin records cannot be written beside it: {BEGUN}: {e}"))?;
         self.recover(&segment)
             .map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
@@ -428,6 +446,30 @@ mod tests {
         );
         assert_eq!(text().lines().count(), 4, "{}", text());
         assert_eq!(std::fs::read_dir(folder.path().join(BEGUN)).unwrap().count(), 1, "only the next host's own");
+    }
+
+    #[test]
+    fn begin_records_count_in_the_limit_of_the_log() {
+        for runs in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("audit.jsonl");
+            let log = Log::with_retention(&path, Retention { segment_bytes: 10_000, segments: 2 });
+            let mut running = log.open().unwrap();
+            if runs {
+                running.begin(&json!({"call": "running", "text": "x".repeat(4000)})).unwrap();
+                let mut other = log.open().unwrap();
+                let refused = other.begin(&json!({"call": "other", "text": "x".repeat(4000)})).unwrap_err();
+                assert!(refused.person.unwrap().contains("fill half of audit_segment_bytes"));
+            }
+            let closed = folder.path().join("audit.jsonl.000001");
+            while !closed.exists() {
+                log.open().unwrap().write(&json!({"call": "short", "text": "x".repeat(100)}));
+            }
+            let length = std::fs::metadata(&closed).unwrap().len();
+            assert!(if runs { length < 7000 } else { length >= 10_000 }, "{runs}: {length}");
+            let hosts = std::fs::read_dir(folder.path().join(BEGUN)).unwrap().count();
+            assert_eq!(hosts, 1, "the next file of the log has the same begin records");
+        }
     }
 
     #[test]

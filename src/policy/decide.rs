@@ -162,11 +162,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
     for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != RequestKind::Service) {
         notes.narrowed(verdict.narrowing());
     }
-    let base = Area::Tree(site.base.clone());
-    let opens_base = runs.is_some() && grants.iter().any(|grant| Area::from_opening(&grant.opening) == base);
-    let words =
-        "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
-    notes.all.extend(opens_base.then(|| words.to_owned()));
+    notes.all.extend(open_base(subject, &grants));
     let usual_ms = owners.iter().filter_map(|owner| limits::time_ms(owner, None).ok()).min().unwrap_or(u64::MAX);
     let limits = limits::limits(manifest, &layers, usual_ms, machine.cgroup, &mut notes);
     let mut confirm: Vec<Confirm> = bounds().filter_map(confirmation).collect();
@@ -212,6 +208,15 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
     };
     resolve_shape(&mut decision, policy, subject, owners.iter().find_map(refused_with));
     decision
+}
+
+/// A note where a script reaches the files of all tools of its base folder.
+fn open_base(subject: &Subject<'_>, grants: &[Grant]) -> Option<String> {
+    let base = Area::Tree(subject.site.base.clone());
+    let opens = subject.runs.is_some() && grants.iter().any(|grant| Area::from_opening(&grant.opening) == base);
+    let words =
+        "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
+    opens.then(|| words.to_owned())
 }
 
 /// Whether the calls of a handler run scripts that they name or bring.

@@ -4,6 +4,7 @@
 mod audit_segments;
 mod builtin_tools;
 mod documents;
+mod dropped;
 mod error_types;
 mod folders_of_others;
 mod inherited_signals;

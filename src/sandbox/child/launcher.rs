@@ -1,4 +1,5 @@
-//! Launcher: this binary, re-entered. A small single-threaded process that raises the walls, one call at a time.
+//! Launcher: this binary, re-entered. A small process that raises the walls, one call at a time. One thread does all
+//! that; two others only look at what the tool made (`walk`).
 //!
 //! Two processes: the *keeper* waits for the launcher proper and holds the lock of its id until all is reaped;
 //! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the

@@ -65,10 +65,11 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(adopt(fd as RawFd))
 }
 
-/// What kcmp(2) compares: descriptors, or the tables of descriptors of two processes.
+/// What kcmp(2) compares: descriptors, or the memory or the tables of descriptors of two processes.
 #[derive(Clone, Copy, Debug)]
 pub enum Compared {
     Files = 0,
+    Memory = 1,
     Tables = 2,
 }
 

@@ -231,7 +231,10 @@ fn one_callers_spinners_leave_another_its_share() {
     let (web, [loud, quiet]) = crate::http::Web::for_callers(&playground, ["loud", "quiet"]);
     // How long a tenth of a second of work takes a caller.
     let took = |who: &str| {
-        let worked = || web.call("esc:work", &json!({}), &[who]).json()["outputData"].as_f64().unwrap();
+        let worked = || {
+            let answer = web.call("esc:work", &json!({}), &[who]).json();
+            answer["outputData"].as_f64().unwrap_or_else(|| panic!("{answer}"))
+        };
         (0..3).map(|_| worked()).fold(f64::MAX, f64::min)
     };
     let (calls, each) = (6, 10);

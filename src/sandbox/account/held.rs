@@ -99,13 +99,15 @@ impl DescriptorMemory {
             for pid in pids()?.into_iter().filter(|pid| tables.is_new(*pid, 0)) {
                 let Some(folder) = open(pid, "fdinfo")? else { continue };
                 for name in names(&folder)? {
-                    let mut watches = 0;
+                    let (mut watches, mut sent) = (0, 0);
                     let is_lock = |line: &[u8]| {
                         watches += u64::from(line.starts_with(b"tfd:"));
+                        sent += scm_fds(line);
                         line.starts_with(b"lock:")
                     };
                     // A descriptor that was closed since, or whose process is exiting, shows none.
                     self.locks += LOCK * lines_at(&folder, &name, is_lock, u64::MAX).unwrap_or(0);
+                    self.locks += self.socket * sent;
                     if watches > 0 && watchers.is_new(pid, name.parse().unwrap_or(0)) {
                         self.watches += watches;
                         self.locks += LOCK * watches;
@@ -164,4 +166,10 @@ fn names(folder: &File) -> Result<Vec<String>, Errno> {
         Err(e) if gone(&e) => Ok(Vec::new()),
         Err(e) => Err(errno(&e)),
     }
+}
+
+/// How many descriptors are on their way in a socket, by this line of its fdinfo; each may be a socket, full itself.
+pub fn scm_fds(line: &[u8]) -> u64 {
+    let count = line.strip_prefix(b"scm_fds:").and_then(|count| std::str::from_utf8(count).ok());
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }

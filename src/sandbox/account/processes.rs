@@ -44,6 +44,8 @@ impl Process {
 pub struct Memory {
     /// Anonymous and shared memory, resident or swapped out; other processes may hold the same pages.
     pub pages: u64,
+    /// Of these what is anonymous and resident, each page once.
+    pub anonymous: u64,
     /// Memory of this process alone: page tables, and huge pages of hugetlbfs.
     pub own: u64,
     /// Pages of files. They do not count as memory of the call, but the kernel's ru_maxrss includes them.
@@ -101,7 +103,11 @@ impl ProcessSnapshot {
         self.newest.is_some()
             && self.newest == later.newest
             && living(self) == living(later)
-            && later.faults().saturating_sub(self.faults()) <= LATE_FAULTS
+            && !later.took_memory_since(self)
+    }
+
+    pub fn took_memory_since(&self, earlier: &ProcessSnapshot) -> bool {
+        self.faults().saturating_sub(earlier.faults()) > LATE_FAULTS
     }
 
     /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in
@@ -109,6 +115,16 @@ impl ProcessSnapshot {
     pub fn of_the_tool(&self) -> Vec<u32> {
         self.processes.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect()
     }
+}
+
+/// CPU time (ms) and anonymous memory (bytes) that the living processes of the call show.
+pub fn shown_now() -> Result<(u64, u64), Errno> {
+    let (mut cpu_ms, mut bytes) = (0, 0);
+    for ((pid, _), process) in ProcessSnapshot::now()?.processes {
+        cpu_ms += process.own_ms;
+        bytes += resident(pid)?.unwrap_or_default().anonymous;
+    }
+    Ok((cpu_ms, bytes))
 }
 
 /// Errors of reading /proc of an ended process: not a failure.
@@ -192,6 +208,7 @@ pub fn resident(pid: u32) -> Result<Option<Memory>, Errno> {
     let text = status(pid)?;
     Ok(shows_memory(&text).then(|| Memory {
         pages: kib(&text, &["RssAnon:", "RssShmem:", "VmSwap:"]) * 1024,
+        anonymous: kib(&text, &["RssAnon:"]) * 1024,
         own: kib(&text, &["HugetlbPages:", "VmPTE:"]) * 1024,
         files: kib(&text, &["RssFile:"]) * 1024,
         addresses: kib(&text, &["VmSize:"]) * 1024,
@@ -274,6 +291,14 @@ impl Met {
         self.objects.insert(at, object);
         true
     }
+}
+
+/// How often the first thread of a process was switched in; unchanged while it is stopped.
+pub fn switches(pid: u32) -> u64 {
+    let text = text(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let counts =
+        text.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:")?.1.trim().parse::<u64>().ok());
+    counts.sum()
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = String> {

@@ -6,8 +6,9 @@
 //! turns shared pages into its own.
 
 use crate::sandbox::held::DescriptorMemory;
-use crate::sandbox::processes::{self, Memory, ProcessKey, ProcessSnapshot};
+use crate::sandbox::processes::{self, Memory, Met, ProcessKey, ProcessSnapshot};
 use crate::sandbox::scratch::Usage;
+use crate::sandbox::sys::Compared;
 use crate::sandbox::walk::Stopped;
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,12 +75,13 @@ impl Sampler {
     pub fn look(&mut self, scratch: Usage, limit: u64) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
         self.remember_shown()?;
-        let (mut sum, mut addresses) = (Memory { own: scratch.bytes, ..Memory::default() }, 0);
+        let (mut sum, mut addresses, mut largest) = (Memory { own: scratch.bytes, ..Memory::default() }, 0, 0);
         for (key, Shown { memory, .. }) in &self.shown {
             let process = &self.seen.processes[key];
             sum.pages += memory.pages;
             sum.own += memory.own + process.threads * THREAD;
             addresses += memory.addresses / PAGE;
+            largest = largest.max(memory.anonymous);
             self.files = self.files.max(memory.files);
         }
         // The room does not subtract pages: their quick sum may be far too high.
@@ -90,8 +92,9 @@ impl Sampler {
         if addresses.saturating_mul(each) > limit.saturating_sub(sum.own + sum.pages) {
             sum.own += self.mapped(limit)?;
         }
-        if sum.pages + sum.own > limit && sum.own <= limit {
-            sum.pages = self.counted_once(limit - sum.own)?;
+        // What one process has alone is over the limit whatever the others share.
+        if sum.pages + sum.own > limit && largest + sum.own <= limit {
+            sum.pages = self.counted_once(sum.pages, limit - sum.own)?;
         }
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
@@ -128,11 +131,15 @@ impl Sampler {
     /// A process that is ending shows no memory and has it until it is a zombie: as it showed last, and what the page
     /// faults since then can have added.
     fn remember_shown(&mut self) -> Result<(), Errno> {
-        let mut now = BTreeMap::new();
+        let (mut now, mut known) = (BTreeMap::new(), Met::new(Compared::Memory));
         for (key, process) in self.seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
             let mut last = self.shown.get(key).copied().unwrap_or_default();
             last.memory.pages += process.faults.saturating_sub(last.faults).saturating_mul(PAGE);
-            let memory = processes::resident(key.0)?.unwrap_or(last.memory);
+            let memory = match processes::resident(key.0)? {
+                // vfork(2): the memory is its parent's.
+                Some(_) if process.state != 'Z' && !known.is_new(key.0, 0) => Memory::default(),
+                shown => shown.unwrap_or(last.memory),
+            };
             now.insert(*key, Shown { memory, faults: process.faults });
         }
         self.shown = now;
@@ -140,9 +147,9 @@ impl Sampler {
     }
 
     /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`. The
-    /// sum holds for one moment, in which all were seen stopped: whoever ends meanwhile leaves its share to others. The
-    /// launcher ends the call where there is no such moment (`walk`).
-    fn counted_once(&mut self, room: u64) -> Result<u64, Errno> {
+    /// sum holds for one moment, in which all were seen stopped: whoever ends meanwhile leaves its share to others. Of a
+    /// call that takes memory although it is stopped the quick sum counts.
+    fn counted_once(&mut self, quick: u64, room: u64) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
             let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);
             if pages.saturating_add(written) <= room {
@@ -150,8 +157,12 @@ impl Sampler {
             }
         }
         let stopped = Stopped::begin()?;
+        let first = ProcessSnapshot::now()?;
         loop {
             let seen = stopped.settled()?;
+            if seen.took_memory_since(&first) {
+                return Ok(quick);
+            }
             if let Some(pages) = shares(&seen, room)?
                 && seen.is_still(&ProcessSnapshot::now()?)
             {
@@ -201,10 +212,13 @@ impl Sampler {
 /// The sum of the shares of all processes; counting stops beyond `room`. `None` while one is ending, which shows no
 /// share and has one until it is a zombie.
 fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
-    let mut pages = 0;
-    for ((pid, _), _) in seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
+    let (mut pages, mut known) = (0, Met::new(Compared::Memory));
+    for ((pid, _), process) in seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
         let Some(share) = processes::proportional(*pid)? else { return Ok(None) };
-        pages += share;
+        // The memory of a first thread that ended cannot be compared.
+        if process.state == 'Z' || known.is_new(*pid, 0) {
+            pages += share;
+        }
         if pages > room {
             break;
         }

@@ -3,13 +3,13 @@
 
 use crate::base::lock;
 use crate::quantity::SAMPLE_MS;
-use crate::sandbox::processes::{ProcessKey, ProcessSnapshot, signal_all, thread_ms};
+use crate::sandbox::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::{Pid, gettid};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,6 +21,8 @@ const BUDGET: Duration = Duration::from_millis(SAMPLE_MS);
 /// A walk that has taken so much CPU time and is not done counts as over its limit; so does one that waits so long.
 const MAX_CPU_MS: u64 = 1000;
 pub const MAX_LOOKS: u64 = 5000 / SAMPLE_MS;
+/// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for each GiB.
+const SETTLING: Duration = Duration::from_secs(1);
 /// What the launcher may use itself of each second of a call, and at its start.
 const OWN_SHARE: u32 = 10;
 const OWN_START_MS: u64 = 100;
@@ -97,8 +99,9 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
         if self.looks > self.max_looks || thread_ms(self.walker.thread) - self.before_ms > MAX_CPU_MS {
             return Ok(Seen::TooMuch);
         }
-        if self.stopped.is_none() {
-            self.stopped = Some(Stopped::begin()?);
+        match &self.stopped {
+            Some(stopped) => stopped.again(),
+            None => self.stopped = Some(Stopped::begin()?),
         }
         Ok(Seen::Part)
     }
@@ -112,12 +115,14 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
 /// Who has the call stopped now, and which processes its tool had stopped itself.
 struct Stopping {
     holders: usize,
-    before: BTreeSet<ProcessKey>,
+    /// With their context switches until then: whoever ran since was continued by the tool.
+    before: BTreeMap<ProcessKey, u64>,
 }
 
-static STOPPING: Mutex<Stopping> = Mutex::new(Stopping { holders: 0, before: BTreeSet::new() });
+static STOPPING: Mutex<Stopping> = Mutex::new(Stopping { holders: 0, before: BTreeMap::new() });
 
-/// While one of these lives, the call is stopped. A kernel timer can still send a process SIGCONT.
+/// While one of these lives, the call is stopped. A kernel timer can still send a process SIGCONT, so it is stopped
+/// again and again.
 pub struct Stopped(());
 
 impl Stopped {
@@ -126,23 +131,33 @@ impl Stopped {
         if stopping.holders == 0 {
             // Taken before our own signal: a process that the tool stops in between is continued at the end.
             let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
-            stopping.before = stopped.map(|(key, _)| key).collect();
+            stopping.before = stopped.map(|(key, _)| (key, switches(key.0))).collect();
         }
         stopping.holders += 1;
-        // One kill(2) stops all processes at once, also those that fork(2) is just making.
-        let _ = signal_all(Signal::SIGSTOP);
-        Ok(Stopped(()))
+        let stopped = Stopped(());
+        stopped.again();
+        Ok(stopped)
     }
 
-    /// The processes once all have stopped: those inside a system call first return from it.
+    /// One kill(2) stops all processes at once, also those that fork(2) is just making.
+    fn again(&self) {
+        let _ = signal_all(Signal::SIGSTOP);
+    }
+
+    /// The processes once all have stopped: those inside a system call first return from it. Or as they are, where such
+    /// calls go on for long or take memory.
     pub fn settled(&self) -> Result<ProcessSnapshot, Errno> {
-        loop {
-            let seen = ProcessSnapshot::now()?;
-            if !seen.processes.values().any(|process| matches!(process.state, 'R' | 'S')) {
-                return Ok(seen);
-            }
+        let (first, until) = (ProcessSnapshot::now()?, Instant::now() + SETTLING);
+        let mut seen = first.clone();
+        while seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
+            && !seen.took_memory_since(&first)
+            && Instant::now() < until
+        {
             std::thread::sleep(Duration::from_millis(1));
+            self.again();
+            seen = ProcessSnapshot::now()?;
         }
+        Ok(seen)
     }
 }
 
@@ -159,7 +174,8 @@ impl Drop for Stopped {
         }
         // Processes that the tool had stopped itself stay stopped.
         let now = ProcessSnapshot::now().unwrap_or_default();
-        let stopped = now.processes.keys().filter(|key| !stopping.before.contains(key)).map(|key| key.0);
+        let was_stopped = |key: &&ProcessKey| stopping.before.get(key).is_some_and(|before| *before == switches(key.0));
+        let stopped = now.processes.keys().filter(|key| !was_stopped(key)).map(|key| key.0);
         for pid in stopped.chain(now.recorder) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
         }

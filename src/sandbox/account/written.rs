@@ -6,6 +6,7 @@
 use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
+use crate::sandbox::held::scm_fds;
 use crate::sandbox::inspect::{self, Totals};
 use crate::sandbox::processes::{self, ProcessSnapshot, files_of};
 use crate::sandbox::protocol::Mount;
@@ -16,6 +17,7 @@ use nix::fcntl::OFlag;
 use nix::sys::statvfs::fstatvfs;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Free bytes and files of a file system; `files` is 0 where it does not count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Free {
+pub struct Free {
     bytes: u64,
     files: u64,
 }
@@ -93,6 +95,11 @@ impl WriteWatch {
         WriteWatch { alone: false, ..self }
     }
 
+    /// The folders, for who asks for their free space.
+    pub fn folders(&self) -> io::Result<Vec<OwnedFd>> {
+        self.trees.iter().map(|(_, folder)| folder.try_clone()).collect()
+    }
+
     /// How many entries may be there before a limit is passed.
     pub fn max_entries(&self, limits: &Limits) -> u64 {
         self.before.files.saturating_add(limits.get(Limit::WrittenFiles))
@@ -142,7 +149,7 @@ impl WriteWatch {
             for entry in inspect::below(folder, &mount.path) {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
-                    Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => {
+                    Err(e) if e.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => {
                         count.missed = true;
                     }
                     // The entry is too deep for a path, or in a folder that the tool closed and whose group is not
@@ -190,7 +197,7 @@ impl WriteWatch {
     /// run, or descriptors that were sent and not received (unix(7), proc_pid_fdinfo(5)).
     fn holds_unseen(&self) -> Result<bool, Errno> {
         let removed = |line: &[u8]| self.names_removed(line);
-        let sent = |line: &[u8]| line.starts_with(b"scm_fds:") && line.trim_ascii_end() != b"scm_fds: 0";
+        let sent = |line: &[u8]| scm_fds(line) > 0;
         for pid in ProcessSnapshot::now()?.of_the_tool() {
             let folder = files_of(pid).0;
             let run = std::fs::read_link(format!("{folder}/exe"));
@@ -217,15 +224,16 @@ impl WriteWatch {
 }
 
 /// Bytes by which free space fell, of the file system where it fell most.
-fn fell(before: &[Free], now: &[Free]) -> u64 {
+pub fn fell(before: &[Free], now: &[Free]) -> u64 {
     before.iter().zip(now).map(|(before, now)| before.bytes.saturating_sub(now.bytes)).max().unwrap_or(0)
 }
 
 fn free(trees: &[(Mount, OwnedFd)]) -> Result<Vec<Free>, Errno> {
-    let of = |folder| {
-        fstatvfs(folder).map(|fs| Free { bytes: fs.blocks_free() * fs.fragment_size(), files: fs.files_free() })
-    };
-    trees.iter().map(|(_, folder)| of(folder)).collect()
+    trees.iter().map(|(_, folder)| free_at(folder)).collect()
+}
+
+pub fn free_at(folder: &OwnedFd) -> Result<Free, Errno> {
+    fstatvfs(folder).map(|fs| Free { bytes: fs.blocks_free() * fs.fragment_size(), files: fs.files_free() })
 }
 
 #[cfg(test)]

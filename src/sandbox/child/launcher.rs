@@ -10,7 +10,7 @@ use crate::base::mask::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MAX_SCRIPT_BYTES, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;
-use crate::sandbox::processes::{ProcessSnapshot, signal_all};
+use crate::sandbox::processes::{ProcessSnapshot, shown_now, signal_all};
 use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Source, StagedFolder, ToLauncher};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{Look, SESSIONS, Sampler};
@@ -18,7 +18,7 @@ use crate::sandbox::scratch::{Scratch, Usage};
 use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::{self, View};
 use crate::sandbox::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
-use crate::sandbox::written::WriteWatch;
+use crate::sandbox::written::{Free, WriteWatch, fell, free_at};
 use crate::sandbox::{
     Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp, spawn, sys,
 };
@@ -37,6 +37,8 @@ use std::time::{Duration, Instant};
 pub const NAME: &str = "toolhost-launcher";
 /// Most that a file system may allocate for a file at once, bytes (assumed).
 const BLOCK: u64 = 64 * KIB;
+/// CPU time by which a call shows that it is not stopped, ms.
+const AWAKE_MS: u64 = 40;
 /// Entries of a folder that are counted between two looks, on slow disks.
 const ENTRIES_PER_LOOK: u64 = 500;
 
@@ -217,6 +219,19 @@ struct Walkers {
 struct Walks<'walker> {
     memory: Walk<'walker, Sampler, Look>,
     written: Option<Walk<'walker, WriteWatch, Option<Limit>>>,
+    /// The folders that are written live.
+    folders: Vec<OwnedFd>,
+    /// The CPU time of the call at the last look that was done.
+    cpu_ms: u64,
+    /// Set while a walk goes on and the call should be stopped.
+    before: Option<Stock>,
+}
+
+/// What a call shows without a walk.
+struct Stock {
+    cpu_ms: u64,
+    memory: u64,
+    free: Vec<Free>,
 }
 
 /// What /proc shows of the call. `counted_ms`: its CPU time, where a group counts that and its memory. A process of a
@@ -420,7 +435,12 @@ impl Launcher<'_> {
         let limits = &self.setup.limits;
         let mut sampler = Sampler::default();
         sampler.descriptors.max_watches = self.watches;
+        let folders =
+            written.as_ref().map_or(Ok(Vec::new()), WriteWatch::folders).map_err(io("the written folders"))?;
         let mut walks = Walks {
+            folders,
+            cpu_ms: 0,
+            before: None,
             memory: Walk::new(&self.walkers.memory, sampler, MAX_LOOKS),
             written: written.take().map(|written| {
                 // What lay there before is not the call's, and may take long to count.
@@ -433,7 +453,7 @@ impl Launcher<'_> {
             self.over(&mut walks, scratch, beside)
         })?;
         let mut exited = self.reap(*pid, status, killed, &walks.memory.state(), scratch)?;
-        exited.cpu_ms += own.excess_ms();
+        exited.cpu_ms = exited.cpu_ms.max(walks.cpu_ms) + own.excess_ms();
         // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
         exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         if let (None, Some(written)) = (exited.killed, walks.written) {
@@ -503,23 +523,64 @@ impl Launcher<'_> {
         let cpu_ms = self.counters.is_some().then_some(counted.cpu_ms);
         let look = move |sampler: &mut Sampler| memory(sampler, cpu_ms, scratch, limit);
         let seen = walks.memory.look(look).map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
-        let (killed, cpu_ms) = match seen {
-            Seen::TooMuch => (Some(Killed::Memory), 0),
-            Seen::Part => (None, 0),
-            Seen::All(look) if look.bytes > limit => (Some(Killed::Memory), 0),
-            Seen::All(look) if look.sessions > SESSIONS => (Some(Killed::TooMany(Limit::Processes, SESSIONS)), 0),
-            Seen::All(look) if look.watches > self.watches => {
-                (Some(Killed::TooMany(Limit::OpenFiles, self.watches)), 0)
+        let mut is_done = true;
+        let killed = match seen {
+            Seen::TooMuch => Some(Killed::Memory),
+            Seen::Part => {
+                is_done = false;
+                None
             }
-            Seen::All(look) => (None, look.cpu_ms),
+            Seen::All(look) if look.bytes > limit => Some(Killed::Memory),
+            Seen::All(look) if look.sessions > SESSIONS => Some(Killed::TooMany(Limit::Processes, SESSIONS)),
+            Seen::All(look) if look.watches > self.watches => Some(Killed::TooMany(Limit::OpenFiles, self.watches)),
+            Seen::All(look) => {
+                walks.cpu_ms = look.cpu_ms;
+                self.exceeded_cpu(counted.cpu_ms.max(look.cpu_ms) + beside_ms)
+            }
         };
-        let killed = killed.or_else(|| self.exceeded_cpu(counted.cpu_ms.max(cpu_ms) + beside_ms));
-        let (None, Some(written)) = (killed, &mut walks.written) else { return Ok(killed) };
         let limits = self.setup.limits.clone();
-        Ok(match written.look(move |written| written.look(&limits)).map_err(counting)? {
-            Seen::TooMuch => Some(Killed::Written(Limit::WrittenFiles)),
-            Seen::Part => None,
-            Seen::All(over) => over.map(Killed::Written),
+        let written = walks.written.as_mut().map(|written| written.look(move |written| written.look(&limits)));
+        let killed = killed.or(match written.transpose().map_err(counting)? {
+            Some(Seen::TooMuch) => Some(Killed::Written(Limit::WrittenFiles)),
+            Some(Seen::All(over)) => over.map(Killed::Written),
+            Some(Seen::Part) => {
+                is_done = false;
+                None
+            }
+            None => None,
+        });
+        if is_done {
+            walks.before = None;
+            return Ok(killed);
+        }
+        Ok(killed.or(self.taken_while_stopped(walks, counted.cpu_ms, beside_ms)?))
+    }
+
+    /// The limit that a call passed although it should be stopped: a timer continued it, or it stays inside a system
+    /// call. Only a call that uses CPU takes anything; free space falls by what neighbours write, too.
+    fn taken_while_stopped(
+        &self,
+        walks: &mut Walks,
+        counted_ms: u64,
+        beside_ms: u64,
+    ) -> Result<Option<Killed>, Problem> {
+        let (cpu_ms, memory) = match &self.counters {
+            Some(_) => (counted_ms, 0),
+            None => shown_now().map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?,
+        };
+        let free = walks.folders.iter().map(free_at).collect::<Result<Vec<_>, _>>().map_err(counting)?;
+        let now = Stock { cpu_ms, memory, free };
+        let before = walks.before.get_or_insert_with(|| Stock { free: now.free.clone(), ..now });
+        let used_ms = now.cpu_ms.saturating_sub(before.cpu_ms);
+        let limits = &self.setup.limits;
+        Ok(if used_ms < AWAKE_MS {
+            None
+        } else if fell(&before.free, &now.free) > limits.get(Limit::WrittenBytes) {
+            Some(Killed::Written(Limit::WrittenBytes))
+        } else if now.memory.saturating_sub(before.memory) > limits.get(Limit::MemoryBytes) {
+            Some(Killed::Memory)
+        } else {
+            self.exceeded_cpu(walks.cpu_ms.max(before.cpu_ms) + used_ms + beside_ms)
         })
     }
 

@@ -15,14 +15,14 @@ def write():
 
 
 def epolls():
-    """Hundreds of epoll descriptors with hundreds of entries each, in a hundred processes."""
+    """Many epoll descriptors with hundreds of entries each, in many processes."""
     files = [os.eventfd(0) if hasattr(os, "eventfd") else os.dup(0) for _ in range(400)]
     for _ in range(asked["n"]):
         epoll = select.epoll()
         kept.append(epoll)
         for file in files:
             epoll.register(file, 1)
-    for _ in range(100):
+    for _ in range(asked["forks"]):
         if os.fork() == 0:
             time.sleep(asked["s"])
             os._exit(0)

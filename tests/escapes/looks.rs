@@ -41,15 +41,15 @@ fn limits_hold_while_a_look_is_long() {
             timed.args(["-c", TIMED]);
             let ended = called_by(&playground, timed, "esc:held", &input(make, n, "wait"));
             let used: u64 = ended.stderr.rsplit_once("used ").unwrap().1.trim().parse().unwrap();
-            assert!(used <= 10, "{who:?} {make}: {used} s of CPU time");
+            assert!(used <= 6, "{who:?} {make}: {used} s of CPU time");
             let ended = playground.call("esc:writes", &input(make, n, "write"));
             let written = fs::metadata(&writes).map_or(0, |file| file.len() / MIB);
             assert_eq!(ends(OVER, &ended), Ok(()), "{who:?} {make}");
-            assert!(written <= 256, "{who:?} {make}: {written} MiB");
+            assert!(written <= 64, "{who:?} {make}: {written} MiB");
             let ended = playground.call("esc:touches", &input(make, n / 20, "touch"));
             let touched = fs::read_to_string(&touches).map_or(0, |text| text.parse().unwrap_or(0));
             assert_eq!(ends(OVER, &ended), Ok(()), "{who:?} {make}");
-            assert!(touched * 16 <= 320, "{who:?} {make}: {} MiB", touched * 16);
+            assert!(touched * 16 <= 160, "{who:?} {make}: {} MiB", touched * 16);
         }
         let few = json!({"make": "epolls", "n": 20, "forks": 10, "s": 3, "then": "wait"}).to_string();
         playground.expect("esc:wide", &few, "ok 1");

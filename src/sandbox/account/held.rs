@@ -39,9 +39,10 @@ pub struct DescriptorMemory {
     /// How many descriptors there were at the last look, and their bytes.
     count: u64,
     descriptors: u64,
-    /// Bytes of locks and of entries of epolls, and how many of these entries there were.
+    /// Bytes of locks, and how many entries of epolls and descriptors on their way there were.
     locks: u64,
     pub watches: u64,
+    sent: u64,
     /// Counting stops beyond this number of entries.
     pub max_watches: u64,
     /// CPU used when locks were counted last, ms.
@@ -62,6 +63,7 @@ impl Default for DescriptorMemory {
             descriptors: 0,
             locks: 0,
             watches: 0,
+            sent: 0,
             max_watches: u64::MAX,
             cpu_ms: 0,
             due: now,
@@ -82,10 +84,12 @@ impl DescriptorMemory {
             self.due = Instant::now() + MAX_PAUSE.min(began.elapsed() * PART);
         }
         let sum = self.descriptors.saturating_add(more(self));
-        Ok(sum.saturating_add(self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?))
+        let locks = self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?;
+        // A descriptor on its way may be a socket, full itself.
+        Ok(sum.saturating_add(locks + LOCK * self.watches + self.socket * self.sent))
     }
 
-    /// Bytes held by locks and entries of epolls alone; counting stops beyond `room`.
+    /// Bytes held by locks alone, which no group is charged; counting stops beyond `room`.
     pub fn locks(
         &mut self,
         pids: impl FnOnce() -> Result<Vec<u32>, Errno>,
@@ -94,8 +98,8 @@ impl DescriptorMemory {
     ) -> Result<u64, Errno> {
         if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
             let began = Instant::now();
-            (self.locks, self.watches) = (0, 0);
-            let (mut tables, mut watchers) = (Met::new(Compared::Tables), Met::new(Compared::Files));
+            (self.locks, self.watches, self.sent) = (0, 0, 0);
+            let (mut tables, mut met) = (Met::new(Compared::Tables), Met::new(Compared::Files));
             for pid in pids()?.into_iter().filter(|pid| tables.is_new(*pid, 0)) {
                 let Some(folder) = open(pid, "fdinfo")? else { continue };
                 for name in names(&folder)? {
@@ -107,10 +111,9 @@ impl DescriptorMemory {
                     };
                     // A descriptor that was closed since, or whose process is exiting, shows none.
                     self.locks += LOCK * lines_at(&folder, &name, is_lock, u64::MAX).unwrap_or(0);
-                    self.locks += self.socket * sent;
-                    if watches > 0 && watchers.is_new(pid, name.parse().unwrap_or(0)) {
+                    if watches + sent > 0 && met.is_new(pid, name.parse().unwrap_or(0)) {
                         self.watches += watches;
-                        self.locks += LOCK * watches;
+                        self.sent += sent;
                     }
                     if self.locks > room || self.watches > self.max_watches {
                         return Ok(self.locks);
@@ -168,7 +171,7 @@ fn names(folder: &File) -> Result<Vec<String>, Errno> {
     }
 }
 
-/// How many descriptors are on their way in a socket, by this line of its fdinfo; each may be a socket, full itself.
+/// How many descriptors are on their way in a socket, by this line of its fdinfo.
 pub fn scm_fds(line: &[u8]) -> u64 {
     let count = line.strip_prefix(b"scm_fds:").and_then(|count| std::str::from_utf8(count).ok());
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)

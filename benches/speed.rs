@@ -48,7 +48,12 @@ pub struct Plan {
 
 impl Plan {
     fn from_arguments() -> Result<Plan, String> {
-        let mut plan = Plan { quick: false, long: false, strict: false, words: Vec::new() };
+        let mut plan = Plan {
+            quick: false,
+            long: false,
+            strict: false,
+            words: Vec::new(),
+        };
         for argument in std::env::args().skip(1) {
             match argument.as_str() {
                 "--bench" => {}
@@ -56,7 +61,9 @@ impl Plan {
                 "--long" => plan.long = true,
                 "--strict" => plan.strict = true,
                 flag if flag.starts_with('-') => {
-                    return Err(format!("{flag} is not known; there are --quick, --long, --strict"));
+                    return Err(format!(
+                        "{flag} is not known; there are --quick, --long, --strict"
+                    ));
                 }
                 word => plan.words.push(word.to_owned()),
             }
@@ -121,13 +128,29 @@ fn run(plan: &Plan) -> anyhow::Result<bool> {
     let house = House::new()?;
     let mut board = Board::default();
     let kernel = nix::sys::utsname::uname()?;
-    let counted = if house.launchers.counted() { "counted by cgroup" } else { "sampled" };
-    let bwrap = if bwrap().is_some() { "bubblewrap beside" } else { "no bubblewrap on PATH" };
+    let counted = if house.launchers.counted() {
+        "counted by cgroup"
+    } else {
+        "sampled"
+    };
+    let bwrap = if bwrap().is_some() {
+        "bubblewrap beside"
+    } else {
+        "no bubblewrap on PATH"
+    };
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("Linux {}, {cpus} CPUs, load {}; limits {counted}; {bwrap}", kernel.release().to_string_lossy(), busy());
+    println!(
+        "Linux {}, {cpus} CPUs, load {}; limits {counted}; {bwrap}",
+        kernel.release().to_string_lossy(),
+        busy()
+    );
     if busy().parse().is_ok_and(|load: f64| load > 1.0) {
-        println!("the machine is busy: tails are its neighbours', and at many at once the kernel's session groups");
-        println!("(sched_autogroup) give each tool, a session of its own, more CPU than the bare programs get");
+        println!(
+            "the machine is busy: tails are its neighbours', and at many at once the kernel's session groups"
+        );
+        println!(
+            "(sched_autogroup) give each tool, a session of its own, more CPU than the bare programs get"
+        );
     }
     for (name, case) in CASES {
         if plan.words.is_empty() || plan.words.iter().any(|word| name.contains(word.as_str())) {
@@ -139,7 +162,11 @@ fn run(plan: &Plan) -> anyhow::Result<bool> {
         }
     }
     let met = board.finish();
-    println!("in {:.0} s; load now {}", started.elapsed().as_secs_f64(), busy());
+    println!(
+        "in {:.0} s; load now {}",
+        started.elapsed().as_secs_f64(),
+        busy()
+    );
     Ok(met)
 }
 
@@ -151,5 +178,7 @@ fn busy() -> String {
 
 pub fn bwrap() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("bwrap"))
+        .find(|file| file.is_file())
 }

@@ -90,10 +90,14 @@ impl Serialize for Fault {
         let mut json = to.serialize_map(None)?;
         json.serialize_entry("type", &self.kind)?;
         json.serialize_entry("message", &self.message)?;
-        self.details.iter().try_for_each(|details| json.serialize_entry("details", details))?;
+        self.details
+            .iter()
+            .try_for_each(|details| json.serialize_entry("details", details))?;
         json.serialize_entry("origin", &self.origin)?;
         json.serialize_entry("retryable", &self.retryable)?;
-        self.retry_after_ms.iter().try_for_each(|wait| json.serialize_entry("retryAfterMs", wait))?;
+        self.retry_after_ms
+            .iter()
+            .try_for_each(|wait| json.serialize_entry("retryAfterMs", wait))?;
         let mut person = self.person.iter().filter(|_| self.shows_person);
         person.try_for_each(|person| json.serialize_entry("person", person))?;
         json.end()
@@ -117,7 +121,10 @@ impl Fault {
     }
     /// One fault of several sentences. None of them may hold a line break.
     pub fn of_flaws(kind: Kind, flaws: Vec<String>) -> Fault {
-        Fault { flaws: flaws.clone(), ..Fault::new(kind, flaws.join(" ")) }
+        Fault {
+            flaws: flaws.clone(),
+            ..Fault::new(kind, flaws.join(" "))
+        }
     }
     pub fn details(mut self, details: impl Into<String>) -> Fault {
         self.details = Some(details.into());
@@ -141,7 +148,11 @@ impl Fault {
     }
     /// The same call may succeed after this time.
     pub fn retry_after(mut self, wait: std::time::Duration) -> Fault {
-        self.retry_after_ms = Some(u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1));
+        self.retry_after_ms = Some(
+            u64::try_from(wait.as_nanos().div_ceil(1_000_000))
+                .unwrap_or(u64::MAX)
+                .max(1),
+        );
         self.retryable()
     }
 }
@@ -153,7 +164,10 @@ mod tests {
     #[test]
     fn the_closed_list_is_documented() {
         let document = include_str!("../docs/CALLS.md");
-        let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| `")).collect();
+        let rows: Vec<&str> = document
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
         assert_eq!(rows.len(), Kind::ALL.len());
         for kind in Kind::ALL {
             let origin = kind.origin();
@@ -163,7 +177,10 @@ mod tests {
                 Origin::Policy => 3,
                 Origin::Host => 4,
             };
-            let head = format!("| `{kind}` | {} | {code} |", format!("{origin:?}").to_lowercase());
+            let head = format!(
+                "| `{kind}` | {} | {code} |",
+                format!("{origin:?}").to_lowercase()
+            );
             assert!(rows.iter().any(|row| row.starts_with(&head)), "{head}");
         }
     }

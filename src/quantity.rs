@@ -125,7 +125,11 @@ impl Limit {
 
     /// The largest value that has an effect; a larger one is clamped where it is read.
     pub fn most(self) -> u64 {
-        if self == Limit::OutputBytes { MAX_RESPONSE_BYTES } else { u64::MAX }
+        if self == Limit::OutputBytes {
+            MAX_RESPONSE_BYTES
+        } else {
+            u64::MAX
+        }
     }
 
     /// Its name in a manifest, its name in a policy, and its default.

@@ -20,7 +20,9 @@ fn act_with(playground: &Playground, text: &str, more: &[&str]) -> Ended {
 
 /// An action of this tool; values in CDATA.
 fn block(tool: &str, inputs: &[(&str, &str)]) -> String {
-    let input = |(name, value): &(&str, &str)| format!("<input name=\"{name}\"><![CDATA[{value}]]></input>");
+    let input = |(name, value): &(&str, &str)| {
+        format!("<input name=\"{name}\"><![CDATA[{value}]]></input>")
+    };
     let inputs: String = inputs.iter().map(input).collect();
     format!("<ACTION><tool_id>{tool}</tool_id><inputs>{inputs}</inputs></ACTION>")
 }
@@ -37,12 +39,19 @@ fn parts(observation: &str) -> Vec<(String, String)> {
     let read = finish(command, observation.as_bytes());
     assert_eq!(read.code, Some(0), "{observation}\n{}", read.stderr);
     let pairs: Vec<(String, Option<String>)> = serde_json::from_value(read.out).unwrap();
-    pairs.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect()
+    pairs
+        .into_iter()
+        .map(|(name, text)| (name, text.unwrap_or_default()))
+        .collect()
 }
 
 /// The texts of these elements.
 fn all(ended: &Ended, name: &str) -> Vec<String> {
-    parts(&ended.text()).into_iter().filter(|(part, _)| part == name).map(|(_, text)| text).collect()
+    parts(&ended.text())
+        .into_iter()
+        .filter(|(part, _)| part == name)
+        .map(|(_, text)| text)
+        .collect()
 }
 
 fn part(ended: &Ended, name: &str) -> String {
@@ -57,8 +66,15 @@ fn acts(playground: &Playground, text: &str, code: i32, words: &str) -> Ended {
     let ended = act(playground, text);
     let said = part(&ended, "content");
     // An output is at the end of an observation.
-    let good = if words.starts_with("Output: ") { said.ends_with(words) } else { said.contains(words) };
-    assert!(ended.code == Some(code) && good, "{text}: {words}: {ended:?}");
+    let good = if words.starts_with("Output: ") {
+        said.ends_with(words)
+    } else {
+        said.contains(words)
+    };
+    assert!(
+        ended.code == Some(code) && good,
+        "{text}: {words}: {ended:?}"
+    );
     ended
 }
 
@@ -74,7 +90,11 @@ fn any_kind() -> Value {
         "maybe": {"type": ["integer", "null"]}, "either": {"type": ["integer", "string"]}, "any": {},
         "mode": {"enum": ["python", "nodejs"]},
     });
-    properties.as_object_mut().unwrap().values_mut().for_each(|one| one["description"] = json!("d"));
+    properties
+        .as_object_mut()
+        .unwrap()
+        .values_mut()
+        .for_each(|one| one["description"] = json!("d"));
     json!({"parameters": {"type": "object", "properties": properties}})
 }
 
@@ -86,16 +106,27 @@ fn seed(who: Who) -> Playground {
                 assert given == {'data_url': 'http://example.com/data.csv', 'threshold': 0.75}, given\n\
                 print(json.dumps({'processed_items': 10, 'report_url': '/reports/analyzer_123.html'}))\n";
     fs::create_dir(playground.path("user_scripts/data_analysis")).unwrap();
-    fs::write(playground.path("user_scripts/data_analysis/analyzer.py"), good).unwrap();
+    fs::write(
+        playground.path("user_scripts/data_analysis/analyzer.py"),
+        good,
+    )
+    .unwrap();
     playground.tool_at("act:echo", "python", "echo/main.py", ECHO, any_kind());
     playground.tool_at("act:free", "python", "free/main.py", ECHO, json!({}));
     let needs = json!({"parameters": {"type": "object", "required": ["path", "n"], "properties": {
         "path": {"type": "string", "description": "d"}, "n": {"type": "integer", "description": "d"}}}});
     playground.tool_at("act:needs", "python", "needs/main.py", ECHO, needs);
-    let fails = "import sys\nprint('Traceback (most recent call last)...', file=sys.stderr)\nsys.exit(3)\n";
+    let fails =
+        "import sys\nprint('Traceback (most recent call last)...', file=sys.stderr)\nsys.exit(3)\n";
     playground.tool_at("act:fails", "python", "fails/main.py", fails, json!({}));
     let slow = json!({"execution": {"timeoutMs": 20_000}});
-    playground.tool_at("act:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
+    playground.tool_at(
+        "act:slow",
+        "python",
+        "slow/main.py",
+        "import time\ntime.sleep(60)\n",
+        slow,
+    );
     playground.settle();
     playground
 }
@@ -112,9 +143,16 @@ const SEED: &str = r#"<ACTION>
 #[test]
 fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
     let playground = seed(Who::ours());
-    let ended = act(&playground, &format!("I will analyse the data.\n```xml\n{SEED}\n```\n"));
+    let ended = act(
+        &playground,
+        &format!("I will analyse the data.\n```xml\n{SEED}\n```\n"),
+    );
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("I will analyse the data.") && !ended.stderr.contains("```"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("I will analyse the data.") && !ended.stderr.contains("```"),
+        "{}",
+        ended.stderr
+    );
     let call = part(&ended, "call_id");
     assert_eq!(
         ended.text(),
@@ -123,11 +161,17 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
              <tool_id>core:execute-python-script</tool_id>\n  <content>Tool core:execute-python-script executed \
              successfully. Output: {{\"processed_items\":10,\"report_url\":\"/reports/analyzer_123.html\"}}</content>\n\
              {}</OBSERVATION>\n",
-            all(&ended, "note").iter().map(|note| format!("  <note>{note}</note>\n")).collect::<String>()
+            all(&ended, "note")
+                .iter()
+                .map(|note| format!("  <note>{note}</note>\n"))
+                .collect::<String>()
         )
     );
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["call"], &record["outcome"]), (&json!(call), &json!("success")));
+    assert_eq!(
+        (&record["call"], &record["outcome"]),
+        (&json!(call), &json!("success"))
+    );
     // Failures.
     for (text, code, sentence) in [
         (
@@ -144,14 +188,26 @@ fn the_example_and_the_legacy_form_run_and_their_sentences_are_exact() {
         ),
     ] {
         let ended = acts(&playground, &text, code, sentence);
-        assert_eq!((part(&ended, "content").as_str(), part(&ended, "status").as_str()), (sentence, "failed"));
+        assert_eq!(
+            (
+                part(&ended, "content").as_str(),
+                part(&ended, "status").as_str()
+            ),
+            (sentence, "failed")
+        );
         assert_eq!(Some(&*part(&ended, "tool_id")), sentence.split(' ').nth(1));
     }
     // The legacy form runs, with a note.
     let text = "<ACTION><act:echo><list><k>1</k></list><n>3</n><any>[1]</any></act:echo></ACTION>";
-    let ended = acts(&playground, text, 0, r#"Output: {"list":[{"k":1}],"n":3,"any":[1]}"#);
+    let ended = acts(
+        &playground,
+        text,
+        0,
+        r#"Output: {"list":[{"k":1}],"n":3,"any":[1]}"#,
+    );
     assert!(
-        ended.text().contains("dialect=\"legacy\"") && all(&ended, "note")[0].contains("the legacy form"),
+        ended.text().contains("dialect=\"legacy\"")
+            && all(&ended, "note")[0].contains("the legacy form"),
         "{ended:?}"
     );
     let two = "<ACTION><act:echo><list><k>1</k></list><list><k>2</k></list></act:echo></ACTION>";
@@ -167,44 +223,88 @@ async fn values_are_what_their_schema_asks() {
     });
     let act = async |tool: &str, inputs: &[(&str, &str)]| {
         let from = CallRequest::new(Caller::named("agent"), "", Arguments::Text(String::new()));
-        action::act(&world.service, &[], from, action::read(&block(tool, inputs))).await.outcome.unwrap()
+        action::act(
+            &world.service,
+            &[],
+            from,
+            action::read(&block(tool, inputs)),
+        )
+        .await
+        .outcome
+        .unwrap()
     };
-    for row in include_str!("action/values.txt").lines().filter(|row| !row.starts_with('#')) {
+    for row in include_str!("action/values.txt")
+        .lines()
+        .filter(|row| !row.starts_with('#'))
+    {
         let [name, text, wanted] = row.split(" ¦ ").collect::<Vec<_>>().try_into().unwrap();
         let report = act("act:echo", &[(name, text)]).await;
         if let Some(value) = wanted.strip_prefix("= ") {
             let value: Value = serde_json::from_str(value).unwrap();
-            assert_eq!(report.output(), Some(json!({ name: value })), "{row}: {report:?}");
+            assert_eq!(
+                report.output(),
+                Some(json!({ name: value })),
+                "{row}: {report:?}"
+            );
             continue;
         }
-        let told = report.error.unwrap_or_else(|| panic!("{row}: it is taken")).message;
-        assert!(told.contains(&format!("Input parameter '{name}' {}", &wanted[2..])), "{row}: {told}");
+        let told = report
+            .error
+            .unwrap_or_else(|| panic!("{row}: it is taken"))
+            .message;
+        assert!(
+            told.contains(&format!("Input parameter '{name}' {}", &wanted[2..])),
+            "{row}: {told}"
+        );
     }
     // A tool without a schema takes JSON, too.
     let report = act("act:free", &[("a", "{\"b\": [1, null]}"), ("c", "x")]).await;
-    assert_eq!(report.output(), Some(json!({"a": {"b": [1, null]}, "c": "x"})));
+    assert_eq!(
+        report.output(),
+        Some(json!({"a": {"b": [1, null]}, "c": "x"}))
+    );
 }
 
 #[test]
 fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
     let playground = seed(Who::ours());
-    for text in ["", "The answer is 42.", "Write an `<ACTION>` block.", "an <action name=\"go\"> element"] {
+    for text in [
+        "",
+        "The answer is 42.",
+        "Write an `<ACTION>` block.",
+        "an <action name=\"go\"> element",
+    ] {
         let ended = act(&playground, text);
         assert_eq!((ended.code, ended.text().as_str()), (Some(0), ""), "{text}");
         assert!(ended.stderr.contains(text), "{}", ended.stderr);
     }
     assert!(playground.records().is_empty());
-    let two = format!("{} {}", block("act:free", &[("a", "1")]), block("act:free", &[("a", "2")]));
+    let two = format!(
+        "{} {}",
+        block("act:free", &[("a", "1")]),
+        block("act:free", &[("a", "2")])
+    );
     let ended = acts(&playground, &two, 0, r#"Output: {"a":1}"#);
-    assert_eq!(all(&ended, "note"), ["1 further ACTION block ignored: a text makes one call"]);
+    assert_eq!(
+        all(&ended, "note"),
+        ["1 further ACTION block ignored: a text makes one call"]
+    );
     assert_eq!(playground.records().len(), 1);
     // With `--json`: all parts.
     fs::write(playground.path("text"), format!("Lead.\n{two}")).unwrap();
     playground.settle();
     let file = playground.path("text").display().to_string();
     let ended = act_with(&playground, "", &["--json", "--text", &file]);
-    assert_eq!((&ended.out["lead"], &ended.out["dialect"]), (&json!("Lead."), &json!("canonical")), "{ended:?}");
-    assert!(ended.out["observation"].as_str().is_some_and(|text| text.starts_with("<OBSERVATION ")));
+    assert_eq!(
+        (&ended.out["lead"], &ended.out["dialect"]),
+        (&json!("Lead."), &json!("canonical")),
+        "{ended:?}"
+    );
+    assert!(
+        ended.out["observation"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("<OBSERVATION "))
+    );
     assert_eq!(ended.out["outcome"]["outputData"], json!({"a": 1}));
     let plain = json!({"lead": "plain", "dialect": null, "observation": null, "warnings": [], "outcome": null});
     assert_eq!(act_with(&playground, "plain", &["--json"]).out, plain);
@@ -216,27 +316,65 @@ fn one_text_makes_one_call_and_a_plain_or_faulty_one_none() {
          Input parameter 'pth' must be given once.\nInput parameter 'n' must be an integer.\n\
          Input parameter 'path' is required.";
     assert_eq!(part(&act(&playground, twice), "content"), sentence);
-    let (n, malformed) = ("<input name=\"n\">1</input>", "Malformed XML in ACTION block at line");
+    let (n, malformed) = (
+        "<input name=\"n\">1</input>",
+        "Malformed XML in ACTION block at line",
+    );
     for (text, kind, words) in [
         (
             format!("<tool_id>act:free</tool_id><inputs>{n}{n}</inputs></ACTION>"),
             "ParameterValidationError",
             "Message: Input parameter 'n' must be given once.",
         ),
-        ("<tool_id>act:free</tool_id>".into(), "ActionParseError", &*format!("{malformed} 2, column 1")),
-        ("<tool_id>act:free</ACTION>".into(), "ActionParseError", &format!("{malformed} 2")),
-        ("<tool_id> </tool_id></ACTION>".into(), "ActionParseError", "The ACTION block names no tool"),
-        ("<tool_id>act:ech</tool_id></ACTION>".into(), "ToolNotFoundError", "act:echo"),
-        ("<tool_id>act:echo@^9</tool_id></ACTION>".into(), "VersionMismatchError", "act:echo"),
+        (
+            "<tool_id>act:free</tool_id>".into(),
+            "ActionParseError",
+            &*format!("{malformed} 2, column 1"),
+        ),
+        (
+            "<tool_id>act:free</ACTION>".into(),
+            "ActionParseError",
+            &format!("{malformed} 2"),
+        ),
+        (
+            "<tool_id> </tool_id></ACTION>".into(),
+            "ActionParseError",
+            "The ACTION block names no tool",
+        ),
+        (
+            "<tool_id>act:ech</tool_id></ACTION>".into(),
+            "ToolNotFoundError",
+            "act:echo",
+        ),
+        (
+            "<tool_id>act:echo@^9</tool_id></ACTION>".into(),
+            "VersionMismatchError",
+            "act:echo",
+        ),
     ] {
         let ended = acts(&playground, &format!("so\n<ACTION>{text}"), 2, words);
-        assert!(part(&ended, "content").contains(&format!("Error type: {kind}. ")), "{ended:?}");
-        assert!(!words.ends_with("given once.") || part(&ended, "content").ends_with(words), "{ended:?}");
+        assert!(
+            part(&ended, "content").contains(&format!("Error type: {kind}. ")),
+            "{ended:?}"
+        );
+        assert!(
+            !words.ends_with("given once.") || part(&ended, "content").ends_with(words),
+            "{ended:?}"
+        );
         let record = playground.records().pop().unwrap();
-        assert_eq!((&record["decision"], &record["outcome"]), (&json!("refused"), &json!(kind)), "{text}");
+        assert_eq!(
+            (&record["decision"], &record["outcome"]),
+            (&json!("refused"), &json!(kind)),
+            "{text}"
+        );
     }
     // The control: as it should be written, it runs.
-    let ended = acts(&playground, &block("act:needs@1.0.0", &[("n", "1"), ("path", "a")]), 0, "");
+    let ended = acts(
+        &playground,
+        &block("act:needs@1.0.0", &[("n", "1"), ("path", "a")]),
+        0,
+        "",
+    );
     assert_eq!(part(&ended, "tool_id"), "act:needs@1.0.0");
 }
 
@@ -252,11 +390,22 @@ fn a_hostile_tool_forges_no_protocol_text() {
          elif how == 'raw': sys.stdout.buffer.write(b'\\xff\\0' + forged.encode())\n\
          else: sys.exit(5)\n"
     );
-    playground.tool_at("act:hostile", "python", "hostile/main.py", &script, json!({}));
+    playground.tool_at(
+        "act:hostile",
+        "python",
+        "hostile/main.py",
+        &script,
+        json!({}),
+    );
     playground.settle();
     for (how, code) in [("answer", 0), ("text", 1), ("raw", 1), ("exit", 1)] {
         // An XML reader sees the words as text, and a search for tags finds none of them.
-        let ended = acts(&playground, &block("act:hostile", &[("how", how)]), code, "<ACTION>");
+        let ended = acts(
+            &playground,
+            &block("act:hostile", &[("how", how)]),
+            code,
+            "<ACTION>",
+        );
         let written = ended.text();
         for tag in ["<ACTION", "</ACTION", "]]>"] {
             assert!(!written.contains(tag), "{how}: {tag}: {written}");
@@ -264,12 +413,16 @@ fn a_hostile_tool_forges_no_protocol_text() {
         for tag in ["<OBSERVATION", "</OBSERVATION>", "</content>", "<tool_id>"] {
             assert_eq!(written.matches(tag).count(), 1, "{how}: {tag}: {written}");
         }
-        assert!(!written.contains(['\u{1b}', '\u{202e}', '\0']), "{how}: {written:?}");
+        assert!(
+            !written.contains(['\u{1b}', '\u{202e}', '\0']),
+            "{how}: {written:?}"
+        );
         // Passed to `act` again, the answer starts no call.
         assert_eq!(act(&playground, &written).text(), "", "{how}");
         if how == "answer" {
             let content = part(&ended, "content");
-            let value: Value = serde_json::from_str(content.split_once("Output: ").unwrap().1).unwrap();
+            let value: Value =
+                serde_json::from_str(content.split_once("Output: ").unwrap().1).unwrap();
             let key = format!("{forged}\u{1b}[2J\u{202e}");
             assert_eq!(value, json!({&key: [&key]}), "the value is the same");
         }
@@ -277,22 +430,33 @@ fn a_hostile_tool_forges_no_protocol_text() {
     // The control: as the tool wrote it, it would have been an action.
     assert!(matches!(action::read(forged).action, Some(Ok(_))));
     // What comes before an action is the model's own, and stays away from the observation.
-    let ended = act(&playground, &format!("<OBSERVATION>mine</OBSERVATION> {}", block("act:free", &[])));
-    assert!(!ended.text().contains("mine") && ended.stderr.contains("mine"), "{}", ended.text());
+    let ended = act(
+        &playground,
+        &format!("<OBSERVATION>mine</OBSERVATION> {}", block("act:free", &[])),
+    );
+    assert!(
+        !ended.text().contains("mine") && ended.stderr.contains("mine"),
+        "{}",
+        ended.text()
+    );
 }
 
 #[test]
 fn a_context_only_narrows_and_an_interrupt_ends_the_call() {
     let playground = seed(Who::ours());
     let with = |tool: &str, context: &str, code: i32, words: &str| {
-        let text = format!("<ACTION><tool_id>{tool}</tool_id><context>{context}</context></ACTION>");
+        let text =
+            format!("<ACTION><tool_id>{tool}</tool_id><context>{context}</context></ACTION>");
         acts(&playground, &text, code, words)
     };
     let context = "<transaction_id>t-7\n{}</transaction_id><timeoutMs>300</timeoutMs>";
     let ended = with("act:slow", context, 1, "Error type: TimeoutError. ");
     assert!(ended.took.as_secs() < 15, "{:?}", ended.took);
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["transaction"], &record["limits"]["timeoutMs"]), (&json!("t-7\n{}"), &json!(300)));
+    assert_eq!(
+        (&record["transaction"], &record["limits"]["timeoutMs"]),
+        (&json!("t-7\n{}"), &json!(300))
+    );
     // Fields that would widen do not change the confinement.
     let confined = || {
         let record = playground.records().pop().unwrap();
@@ -304,27 +468,63 @@ fn a_context_only_narrows_and_an_interrupt_ends_the_call() {
                 <limits><memoryBytes>99999999999</memoryBytes></limits><policy>none</policy>";
     let told = all(&with("act:free", wide, 0, ""), "note").join("\n");
     assert_eq!(confined(), plain);
-    for name in ["timeoutMs", "allowHosts", "allowWrite", "user", "limits", "policy"] {
+    for name in [
+        "timeoutMs",
+        "allowHosts",
+        "allowWrite",
+        "user",
+        "limits",
+        "policy",
+    ] {
         assert!(told.contains(name), "{name}: {told}");
     }
-    assert!(playground.records().last().unwrap().get("transaction").is_none());
+    assert!(
+        playground
+            .records()
+            .last()
+            .unwrap()
+            .get("transaction")
+            .is_none()
+    );
     for (ms, words) in [
-        ("5", "ParameterValidationError. Message: timeoutMs must be at least 100"),
-        ("-1", "ActionParseError. Message: the timeoutMs of <context> must be a whole"),
+        (
+            "5",
+            "ParameterValidationError. Message: timeoutMs must be at least 100",
+        ),
+        (
+            "-1",
+            "ActionParseError. Message: the timeoutMs of <context> must be a whole",
+        ),
     ] {
-        with("act:free", &format!("<timeoutMs>{ms}</timeoutMs>"), 2, words);
+        with(
+            "act:free",
+            &format!("<timeoutMs>{ms}</timeoutMs>"),
+            2,
+            words,
+        );
     }
     // An interrupt ends the call.
     let mut command = playground.host();
     fs::write(playground.path("text"), block("act:slow", &[])).unwrap();
     playground.settle();
-    command.arg("act").arg("--text").arg(playground.path("text"));
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    command
+        .arg("act")
+        .arg("--text")
+        .arg(playground.path("text"));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     playground.runs("user_scripts/slow/main.py", 1);
     signal(child.id(), Signal::SIGINT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     playground.runs("user_scripts/slow/main.py", 0);
-    assert_eq!(playground.records().pop().unwrap()["outcome"], "CancelledError");
+    assert_eq!(
+        playground.records().pop().unwrap()["outcome"],
+        "CancelledError"
+    );
 }
 
 /// Secrets that a schema marks are in no record, also where their JSON is not read because the call is refused.
@@ -338,12 +538,24 @@ fn secrets_in_inputs_are_recorded_nowhere() {
         ("{\"token\": \"hunter2-secret\"}", "x", 2),
         ("{\"token\": \"hunter2-secret\"", "1", 2),
     ] {
-        let ended = acts(&playground, &block("act:echo", &[("map", map), ("n", n)]), code, "");
-        assert!(!records().contains("hunter2") && !ended.text().contains("hunter2"), "{}\n{ended:?}", records());
+        let ended = acts(
+            &playground,
+            &block("act:echo", &[("map", map), ("n", n)]),
+            code,
+            "",
+        );
+        assert!(
+            !records().contains("hunter2") && !ended.text().contains("hunter2"),
+            "{}\n{ended:?}",
+            records()
+        );
         assert!(records().contains("***"));
     }
     // The control: what is no secret is recorded.
-    act(&playground, &block("act:echo", &[("text", "in plain view")]));
+    act(
+        &playground,
+        &block("act:echo", &[("text", "in plain view")]),
+    );
     assert!(records().contains("in plain view"));
 }
 
@@ -352,20 +564,45 @@ fn input_is_bounded_and_a_host_that_cannot_start_is_told() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let long = "ActionParseError. Message: The text is longer than 4194304 bytes";
     acts(&playground, &"x".repeat(5 << 20), 2, long);
-    acts(&playground, &block("a:b", &[("v", &"x".repeat(2 << 20))]), 2, "the block is longer than 1048576 bytes");
+    acts(
+        &playground,
+        &block("a:b", &[("v", &"x".repeat(2 << 20))]),
+        2,
+        "the block is longer than 1048576 bytes",
+    );
     for (bytes, file, words) in [
-        (&b"\xff<ACTION>"[..], &[][..], "standard input: not UTF-8 (at byte 0)"),
-        (b"\xff<ACTION>", &["--text", "-"], "standard input: not UTF-8 (at byte 0)"),
+        (
+            &b"\xff<ACTION>"[..],
+            &[][..],
+            "standard input: not UTF-8 (at byte 0)",
+        ),
+        (
+            b"\xff<ACTION>",
+            &["--text", "-"],
+            "standard input: not UTF-8 (at byte 0)",
+        ),
         (b"", &["--text", "/no/such/file"], "/no/such/file: "),
     ] {
         let mut command = playground.host();
         command.arg("act").args(file);
         let ended = finish(command, bytes);
-        assert!(ended.code == Some(2) && ended.stderr.contains(words), "{ended:?}");
+        assert!(
+            ended.code == Some(2) && ended.stderr.contains(words),
+            "{ended:?}"
+        );
     }
-    fs::write(playground.path("sandbox-policies/bad.policy.toml"), "surprise = 1\n").unwrap();
+    fs::write(
+        playground.path("sandbox-policies/bad.policy.toml"),
+        "surprise = 1\n",
+    )
+    .unwrap();
     playground.settle();
-    let ended = acts(&playground, &block("a:b", &[]), 3, "Tool a:b failed. Error type: SecurityError. ");
+    let ended = acts(
+        &playground,
+        &block("a:b", &[]),
+        3,
+        "Tool a:b failed. Error type: SecurityError. ",
+    );
     let starts = part(&ended, "content").starts_with("Tool a:b failed.");
     assert!(starts && ended.stderr.contains("surprise"), "{ended:?}");
 }
@@ -377,7 +614,10 @@ impl Resolver for Nodes {
     fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<ActionTarget> {
         let node = id.strip_prefix("node:")?;
         let arguments = Arguments::Value(json!({"node": node, "inputs": inputs}));
-        Some(ActionTarget { tool: "act:free".to_owned(), arguments })
+        Some(ActionTarget {
+            tool: "act:free".to_owned(),
+            arguments,
+        })
     }
 }
 
@@ -385,22 +625,51 @@ impl Resolver for Nodes {
 async fn ids_that_the_registry_does_not_know_can_be_resolved() {
     let playground = seed(Who::ours());
     // An id of the registry that the resolver would claim, too.
-    playground.tool_at("node:taken", "python", "taken/main.py", "print('\"the registry\"')\n", json!({}));
+    playground.tool_at(
+        "node:taken",
+        "python",
+        "taken/main.py",
+        "print('\"the registry\"')\n",
+        json!({}),
+    );
     playground.settle();
     let service = service(&playground, Methods::new());
     let act = async |resolvers: &[&dyn Resolver], text: String| {
         let from = CallRequest::new(Caller::named("agent"), "", Arguments::Text(String::new()));
-        action::act(&service, resolvers, from, action::read(&text)).await.observation.unwrap()
+        action::act(&service, resolvers, from, action::read(&text))
+            .await
+            .observation
+            .unwrap()
     };
     let observation = act(&[&Nodes], block("node:resize", &[("width", "3")])).await;
     let wanted = "<content>Tool node:resize executed successfully. \
         Output: {\"node\":\"resize\",\"inputs\":{\"width\":\"3\"}}</content>";
-    assert!(observation.contains(wanted) && observation.contains("<tool_id>node:resize</tool_id>"), "{observation}");
-    assert_eq!(playground.records().pop().unwrap()["tool"], "act:free", "the record has what ran");
-    assert!(act(&[&Nodes], block("node:taken", &[])).await.contains("the registry"), "the registry comes first");
+    assert!(
+        observation.contains(wanted) && observation.contains("<tool_id>node:resize</tool_id>"),
+        "{observation}"
+    );
+    assert_eq!(
+        playground.records().pop().unwrap()["tool"],
+        "act:free",
+        "the record has what ran"
+    );
+    assert!(
+        act(&[&Nodes], block("node:taken", &[]))
+            .await
+            .contains("the registry"),
+        "the registry comes first"
+    );
     // Without the resolver, and with an id that it does not know.
-    for (resolvers, id) in [(&[][..], "node:resize"), (&[&Nodes as &dyn Resolver][..], "odd:resize")] {
-        assert!(act(resolvers, block(id, &[])).await.contains("Error type: ToolNotFoundError. "), "{id}");
+    for (resolvers, id) in [
+        (&[][..], "node:resize"),
+        (&[&Nodes as &dyn Resolver][..], "odd:resize"),
+    ] {
+        assert!(
+            act(resolvers, block(id, &[]))
+                .await
+                .contains("Error type: ToolNotFoundError. "),
+            "{id}"
+        );
     }
 }
 
@@ -409,7 +678,8 @@ async fn ids_that_the_registry_does_not_know_can_be_resolved() {
 fn act_and_call_give_the_same_outcome() {
     let playground = seed(Who::ours());
     let service = "ExternalScriptExecutionService";
-    let method = json!({"type": "service-method", "serviceName": service, "methodName": "executeScript"});
+    let method =
+        json!({"type": "service-method", "serviceName": service, "methodName": "executeScript"});
     fake::define(&playground.base, "act:open", method, json!({}));
     playground.settle();
     for (tool, pairs, input) in [
@@ -419,20 +689,43 @@ fn act_and_call_give_the_same_outcome() {
         ("act:fails", &[], "{}"),
         ("act:none", &[], "{}"),
         // The service checks for itself where the manifest has no schema.
-        ("act:open", &[("scriptPath", "../secret/secret.txt")], r#"{"scriptPath":"../secret/secret.txt"}"#),
+        (
+            "act:open",
+            &[("scriptPath", "../secret/secret.txt")],
+            r#"{"scriptPath":"../secret/secret.txt"}"#,
+        ),
         ("act:open", &[("timeoutMs", "5")], r#"{"timeoutMs":5}"#),
     ] {
         let acted = act_with(&playground, &block(tool, pairs), &["--json"]);
         let called = playground.call(tool, input);
         assert_eq!(acted.code, called.code, "{tool} {input}: {}", acted.stderr);
-        for field in ["tool", "version", "success", "outputData", "error", "walls", "digests"] {
-            assert_eq!(acted.out["outcome"][field], called.out[field], "{tool} {input}: {field}");
+        for field in [
+            "tool",
+            "version",
+            "success",
+            "outputData",
+            "error",
+            "walls",
+            "digests",
+        ] {
+            assert_eq!(
+                acted.out["outcome"][field], called.out[field],
+                "{tool} {input}: {field}"
+            );
         }
         let records = playground.records();
-        let [.., ours, theirs] = &records[..] else { panic!("two records") };
+        let [.., ours, theirs] = &records[..] else {
+            panic!("two records")
+        };
         // Arguments that the schema refuses are recorded as they were written.
-        let arguments = if ours["outcome"] == "ParameterValidationError" { "outcome" } else { "arguments" };
-        for field in ["tool", "version", "decision", "outcome", "rule", arguments, "message", "user"] {
+        let arguments = if ours["outcome"] == "ParameterValidationError" {
+            "outcome"
+        } else {
+            "arguments"
+        };
+        for field in [
+            "tool", "version", "decision", "outcome", "rule", arguments, "message", "user",
+        ] {
             assert_eq!(ours[field], theirs[field], "{tool} {input}: {field}");
         }
     }

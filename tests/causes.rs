@@ -11,16 +11,26 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     let tree = format!("{}/**", data.display());
     let reads = json!({ "securityContext": { "fileAccess": { "allowRead": [tree] } } });
     playground.tool("data", "python", "print(1)\n", reads);
-    let script = playground.tool("script", "python", "print(1)\n", json!({})).join("main.py");
+    let script = playground
+        .tool("script", "python", "print(1)\n", json!({}))
+        .join("main.py");
     playground.tool("interpreter", "python", "print(1)\n", json!({}));
-    let module = playground.tool("module", "wasm", PRINTS_ONE, json!({})).join("main.wat");
+    let module = playground
+        .tool("module", "wasm", PRINTS_ONE, json!({}))
+        .join("main.wat");
     // An interpreter of its own, so that it can go.
     let venv = playground.path("venv");
-    let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--copies", "--without-pip"]).arg(&venv).output();
+    let made = Command::new("/usr/bin/python3")
+        .args(["-m", "venv", "--copies", "--without-pip"])
+        .arg(&venv)
+        .output();
     assert!(made.unwrap().status.success());
     let python = venv.join("bin/python");
     playground.allow("data", "esc:data", &["./**", &tree], &[]);
-    let named = format!("[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n", python.display());
+    let named = format!(
+        "[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n",
+        python.display()
+    );
     playground.policy("interpreter", "esc:interpreter", &named);
     playground.settle();
     for program in fs::read_dir(venv.join("bin")).unwrap() {
@@ -34,18 +44,33 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
         ("esc:data", "a granted path does not exist"),
         ("esc:script", "the tool's script no longer exists"),
         ("esc:module", "the tool's script no longer exists"),
-        ("esc:interpreter", "the interpreter of this tool no longer exists"),
+        (
+            "esc:interpreter",
+            "the interpreter of this tool no longer exists",
+        ),
     ];
     tools.retain(|(tool, _)| cfg!(feature = "wasi") || *tool != "esc:module");
     for (tool, _) in &tools {
-        assert_eq!(words(&server.called(tool, json!({}))), "1", "{tool}: the control");
+        assert_eq!(
+            words(&server.called(tool, json!({}))),
+            "1",
+            "{tool}: the control"
+        );
     }
     fs::remove_dir_all(&data).unwrap();
-    [&script, &module, &python].iter().for_each(|file| fs::remove_file(file).unwrap());
+    [&script, &module, &python]
+        .iter()
+        .for_each(|file| fs::remove_file(file).unwrap());
     let mut fails = |tool: &str, why: &str| {
         let told = words(&server.called(tool, json!({})));
-        assert!(told.contains("DependencyError") && told.contains(why), "{tool}: {told}");
-        assert!(!told.contains("wall") && !told.contains("policy"), "{tool}: {told}");
+        assert!(
+            told.contains("DependencyError") && told.contains(why),
+            "{tool}: {told}"
+        );
+        assert!(
+            !told.contains("wall") && !told.contains("policy"),
+            "{tool}: {told}"
+        );
     };
     tools.into_iter().for_each(|(tool, why)| fails(tool, why));
     fs::create_dir(&script).unwrap();
@@ -66,19 +91,31 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
     playground.settle();
     let run = |script: &str| {
         let input = json!({ "scriptPath": script }).to_string();
-        playground.expect("core:execute-python-script", &input, "ok {\"a\": 1}").out["notes"].to_string()
+        playground
+            .expect("core:execute-python-script", &input, "ok {\"a\": 1}")
+            .out["notes"]
+            .to_string()
     };
     for script in ["plain.py", "other/plain.py"] {
         run(script);
-        let cache = playground.path("user_scripts").join(script).with_file_name(".cache");
-        assert!(fs::remove_dir(cache).is_ok(), "the control: it is made where it can be");
+        let cache = playground
+            .path("user_scripts")
+            .join(script)
+            .with_file_name(".cache");
+        assert!(
+            fs::remove_dir(cache).is_ok(),
+            "the control: it is made where it can be"
+        );
     }
     for folder in ["user_scripts", "user_scripts/other"] {
         std::os::unix::fs::chown(playground.path(folder), Some(0), Some(0)).unwrap();
     }
     for script in ["plain.py", "other/plain.py"] {
         let notes = run(script);
-        assert!(notes.contains("write .cache/**: it does not exist, and cannot be made"), "{notes}");
+        assert!(
+            notes.contains("write .cache/**: it does not exist, and cannot be made"),
+            "{notes}"
+        );
     }
 }
 
@@ -87,26 +124,38 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
 fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.without_breaker();
-    playground.tool("slow", "python", "import time\ntime.sleep(0.5)\nprint(1)\n", json!({}));
+    playground.tool(
+        "slow",
+        "python",
+        "import time\ntime.sleep(0.5)\nprint(1)\n",
+        json!({}),
+    );
     playground.settle();
     let mut few = playground.outside("/usr/bin/prlimit");
     few.arg("--nofile=100:100");
     let mut server = Server::of(playground.host_by(few));
     let (mut answered, mut refused) = (0, 0);
     for _ in 0..3 {
-        let calls: Vec<u64> = (0..40).map(|_| server.call("esc:slow", json!({}))).collect();
+        let calls: Vec<u64> = (0..40)
+            .map(|_| server.call("esc:slow", json!({})))
+            .collect();
         for answer in server.answers(&calls).values() {
             let told = answer.to_string();
             match kind(answer).as_str() {
                 "none" => answered += 1,
                 "InternalError" if told.contains("descriptors") => refused += 1,
                 // It could not look at the files beside the script, and says why.
-                _ if told.contains("DependencyError") && told.contains("Too many open files") => refused += 1,
+                _ if told.contains("DependencyError") && told.contains("Too many open files") => {
+                    refused += 1
+                }
                 other => panic!("{other}: {told}"),
             }
         }
     }
-    assert!(answered > 0 && refused > 0, "{answered} answered, {refused} refused");
+    assert!(
+        answered > 0 && refused > 0,
+        "{answered} answered, {refused} refused"
+    );
 }
 
 /// A host whose tools have launchers of their own, so that each needs new processes; `program` starts it.
@@ -126,42 +175,73 @@ fn has_processes(web: &Web, tool: usize, why: &str) -> bool {
     if reply.status == 200 {
         return true;
     }
-    let reply = reply.is(500, "InternalError: this host may start no more processes, so nothing was run");
+    let reply = reply.is(
+        500,
+        "InternalError: this host may start no more processes, so nothing was run",
+    );
     let error = reply.json()["error"].take();
-    assert!(error["retryable"] == true && error["person"].as_str().unwrap_or_default().contains(why), "{error}");
+    assert!(
+        error["retryable"] == true && error["person"].as_str().unwrap_or_default().contains(why),
+        "{error}"
+    );
     false
 }
 
 /// A process that cannot be made (EAGAIN of clone(2)) is named, with the limit of the user.
 #[test]
 fn a_host_that_may_start_no_more_processes_names_the_limit() {
-    let (playground, web) = host_of_many_tools(Who::User, |playground| playground.outside("/usr/bin/env"));
+    let (playground, web) =
+        host_of_many_tools(Who::User, |playground| playground.outside("/usr/bin/env"));
     let limits = format!("/proc/{}/limits", web.child.id());
     let text = fs::read_to_string(limits).unwrap();
-    let usual = text.lines().find_map(|line| line.strip_prefix("Max processes")?.split_whitespace().next()).unwrap();
+    let usual = text
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("Max processes")?
+                .split_whitespace()
+                .next()
+        })
+        .unwrap();
     // The soft limit alone, which the host can raise again.
     for (tool, most) in [usual, "1", usual].iter().enumerate() {
         let mut limit = playground.outside("/usr/bin/prlimit");
-        limit.args(["--pid", &web.child.id().to_string(), &format!("--nproc={most}:")]);
+        limit.args([
+            "--pid",
+            &web.child.id().to_string(),
+            &format!("--nproc={most}:"),
+        ]);
         assert_eq!(finish(limit, b"").code, Some(0));
-        assert_eq!(has_processes(&web, tool, "(RLIMIT_NPROC): raise `ulimit -u`"), tool != 1, "{tool}");
+        assert_eq!(
+            has_processes(&web, tool, "(RLIMIT_NPROC): raise `ulimit -u`"),
+            tool != 1,
+            "{tool}"
+        );
     }
 }
 
 /// The same, whichever process meets the limit of a control group: the host, a launcher, or one of the call's own.
 #[test]
 fn a_host_in_a_full_control_group_names_it() {
-    let folder = PathBuf::from(format!("/sys/fs/cgroup/pids/toolhost-test-{}", std::process::id()));
+    let folder = PathBuf::from(format!(
+        "/sys/fs/cgroup/pids/toolhost-test-{}",
+        std::process::id()
+    ));
     if !Who::Root.possible() || fs::create_dir(&folder).is_err() {
         return skipped(1, "a full control group: it needs root, and cgroup v1");
     }
     let (_playground, web) = host_of_many_tools(Who::Root, |playground| {
         let mut shell = playground.outside("/bin/sh");
-        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&folder);
+        shell
+            .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
+            .arg(&folder);
         shell
     });
     assert!(has_processes(&web, 0, ""), "the control");
-    let there: usize = fs::read_to_string(folder.join("pids.current")).unwrap().trim().parse().unwrap();
+    let there: usize = fs::read_to_string(folder.join("pids.current"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     for tool in 1..12 {
         fs::write(folder.join("pids.max"), (there + tool - 1).to_string()).unwrap();
         let is_enough = has_processes(&web, tool, "pids.max of the control group");
@@ -171,8 +251,13 @@ fn a_host_in_a_full_control_group_names_it() {
     assert!(has_processes(&web, 11, ""), "the control");
     drop(web);
     wait_for("its groups go", || {
-        let inner = walkdir::WalkDir::new(&folder).contents_first(true).into_iter().filter_map(Result::ok);
-        inner.filter(|entry| entry.file_type().is_dir()).all(|entry| fs::remove_dir(entry.path()).is_ok())
+        let inner = walkdir::WalkDir::new(&folder)
+            .contents_first(true)
+            .into_iter()
+            .filter_map(Result::ok);
+        inner
+            .filter(|entry| entry.file_type().is_dir())
+            .all(|entry| fs::remove_dir(entry.path()).is_ok())
     });
 }
 
@@ -180,7 +265,12 @@ fn a_host_in_a_full_control_group_names_it() {
 #[test]
 fn a_host_with_almost_no_descriptors_names_the_limit() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for verb in [&["list"][..], &["doctor"], &["call", "esc:none", "--json"], &["serve", "--http", "127.0.0.1:0"]] {
+    for verb in [
+        &["list"][..],
+        &["doctor"],
+        &["call", "esc:none", "--json"],
+        &["serve", "--http", "127.0.0.1:0"],
+    ] {
         for (files, is_enough) in [(8, false), (20, false), (1024, true)] {
             let mut few = playground.outside("/usr/bin/prlimit");
             few.arg(format!("--nofile={files}:{files}"));
@@ -190,8 +280,15 @@ fn a_host_with_almost_no_descriptors_names_the_limit() {
                 continue;
             }
             let ended = finish(host, b"");
-            assert_eq!(ended.stderr.contains("raise `ulimit -n`"), !is_enough, "{verb:?} {files}: {ended:?}");
-            assert!(is_enough || ended.code == Some(4) && !ended.stderr.contains("panicked"), "{verb:?}: {ended:?}");
+            assert_eq!(
+                ended.stderr.contains("raise `ulimit -n`"),
+                !is_enough,
+                "{verb:?} {files}: {ended:?}"
+            );
+            assert!(
+                is_enough || ended.code == Some(4) && !ended.stderr.contains("panicked"),
+                "{verb:?}: {ended:?}"
+            );
         }
     }
 }
@@ -200,7 +297,12 @@ fn a_host_with_almost_no_descriptors_names_the_limit() {
 #[test]
 fn tools_are_nicer_than_their_host() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    playground.tool("nice", "python", "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n", json!({}));
+    playground.tool(
+        "nice",
+        "python",
+        "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n",
+        json!({}),
+    );
     playground.settle();
     for (host, wanted) in [(0, 10), (5, 15), (11, 19)] {
         let mut nice = playground.outside("/usr/bin/nice");
@@ -208,7 +310,11 @@ fn tools_are_nicer_than_their_host() {
         let mut call = playground.host_by(nice);
         call.args(["call", "esc:nice", "--json"]);
         let ended = finish(call, b"");
-        assert_eq!(ended.out["outputData"], json!(wanted), "host {host}: {ended:?}");
+        assert_eq!(
+            ended.out["outputData"],
+            json!(wanted),
+            "host {host}: {ended:?}"
+        );
     }
 }
 
@@ -221,7 +327,10 @@ fn a_dangling_link_in_the_place_of_the_policies_refuses() {
     assert!(audit.contains("built-in default"), "the control: {audit}");
     symlink("/nowhere", host.path("sandbox-policies")).unwrap();
     let (code, _, err) = host.run(&["call", "t:one"]);
-    assert!(code == 3 && err.contains("sandbox-policies: is a symbolic link"), "{code} {err}");
+    assert!(
+        code == 3 && err.contains("sandbox-policies: is a symbolic link"),
+        "{code} {err}"
+    );
 }
 
 /// The control is the other tool's file, which is there.
@@ -229,15 +338,28 @@ fn a_dangling_link_in_the_place_of_the_policies_refuses() {
 fn nothing_says_whether_a_file_that_was_not_granted_exists() {
     let playground = Playground::new(Who::ours(), "/tmp");
     fs::write(playground.path("home/real.txt"), "x").unwrap();
-    playground.tool("opens", "python", "import json, sys\nopen(json.load(sys.stdin)['path'])\n", json!({}));
+    playground.tool(
+        "opens",
+        "python",
+        "import json, sys\nopen(json.load(sys.stdin)['path'])\n",
+        json!({}),
+    );
     playground.settle();
     let heard = ["real", "none"].map(|name| {
         let input = json!({"path": playground.path(&format!("home/{name}.txt"))}).to_string();
         let person = playground.cli(&["call", "esc:opens", "--input", &input]);
-        assert!(person.code == Some(1) && person.stderr.contains("--explain` its denials"), "{person:?}");
+        assert!(
+            person.code == Some(1) && person.stderr.contains("--explain` its denials"),
+            "{person:?}"
+        );
         let outcome = playground.call("esc:opens", &input);
-        assert!(!outcome.out["error"].to_string().contains("--explain"), "an agent reads: {outcome:?}");
-        outcome.out["error"]["details"].to_string().replace(name, "NAME")
+        assert!(
+            !outcome.out["error"].to_string().contains("--explain"),
+            "an agent reads: {outcome:?}"
+        );
+        outcome.out["error"]["details"]
+            .to_string()
+            .replace(name, "NAME")
     });
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");
 }

@@ -28,14 +28,18 @@ fn put(playground: &Playground, name: &str, mut more: Value) {
 fn told(web: &Web, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     let all = events(&web.call(tool, arguments, &[STREAM]).body);
     let chunks = all.iter().filter(|(name, _)| name == "chunk");
-    let texts = chunks.map(|(_, data)| data["text"].as_str().unwrap().to_owned()).collect();
+    let texts = chunks
+        .map(|(_, data)| data["text"].as_str().unwrap().to_owned())
+        .collect();
     (texts, all.last().unwrap().1.clone())
 }
 
 /// Pieces of `length` characters.
 fn cut(text: &str, length: usize) -> Vec<String> {
     let all: Vec<char> = text.chars().collect();
-    all.chunks(length).map(|piece| piece.iter().collect()).collect()
+    all.chunks(length)
+        .map(|piece| piece.iter().collect())
+        .collect()
 }
 
 #[test]
@@ -53,23 +57,44 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
             let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
             assert_eq!(texts.concat(), masked, "{who:?} {length}");
             let list: Vec<String> = serde_json::from_value(end["outputData"].clone()).unwrap();
-            assert_eq!((list.concat().as_str(), list.len()), (masked, parts.len()), "{who:?} {length}: {end}");
-            assert!(end["notes"].to_string().contains("held a secret"), "{who:?}: {end}");
+            assert_eq!(
+                (list.concat().as_str(), list.len()),
+                (masked, parts.len()),
+                "{who:?} {length}: {end}"
+            );
+            assert!(
+                end["notes"].to_string().contains("held a secret"),
+                "{who:?}: {end}"
+            );
             let (texts, end) = told(&web, "esc:text", &json!({"parts": parts, "key": KEY}));
-            assert_eq!((texts.concat().as_str(), &end["outputData"]), (masked, &json!(masked)), "{who:?} {length}");
+            assert_eq!(
+                (texts.concat().as_str(), &end["outputData"]),
+                (masked, &json!(masked)),
+                "{who:?} {length}"
+            );
             // The control: in another call it is not a secret, and no part changes.
             let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": "QQQQ"}));
-            assert_eq!((&texts, &end["outputData"]), (&parts, &json!(parts)), "{who:?} {length}");
+            assert_eq!(
+                (&texts, &end["outputData"]),
+                (&parts, &json!(parts)),
+                "{who:?} {length}"
+            );
         }
         // What only looked like a secret is sent later, and no part is lost at the end or before an object.
         for (parts, wanted) in [
             (json!(["hunter", "2-", "x"]), vec!["hunter2-x"]),
             (json!(["a hunter2"]), vec!["a hunter2"]),
-            (json!(["hunt", {"n": 1}, "er"]), vec!["hunt", "{\"n\":1}", "er"]),
+            (
+                json!(["hunt", {"n": 1}, "er"]),
+                vec!["hunt", "{\"n\":1}", "er"],
+            ),
             (json!(["", "a", ""]), vec!["", "", "a"]),
         ] {
             let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
-            assert!(texts == wanted && end["outputData"] == parts, "{who:?}: {texts:?} {end}");
+            assert!(
+                texts == wanted && end["outputData"] == parts,
+                "{who:?}: {texts:?} {end}"
+            );
         }
     });
 }
@@ -80,19 +105,36 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
     as_everyone("secrets of the host cut into parts", |who| {
         let (playground, secret) = (Playground::new(who, "/var/tmp"), "Zq7-swordfish-4711");
-        put(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        put(
+            &playground,
+            "keyed",
+            json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}),
+        );
         keyed(&playground, secret);
         let web = Web::start(&playground, &[]);
-        let (texts, end) = told(&web, "esc:keyed", &json!({"parts": cut(&format!("a{secret}b"), 4)}));
+        let (texts, end) = told(
+            &web,
+            "esc:keyed",
+            &json!({"parts": cut(&format!("a{secret}b"), 4)}),
+        );
         assert_eq!(texts.concat(), "a***b", "{who:?}: {end}");
         let made = playground.path("user_scripts/keyed/made");
         // How much is shown of a guess before the next part comes: until nothing came for a while after the first part.
         let early = &|guess: &str| {
-            let body = json!({"parts": ["x".repeat(4000) + guess, "end"], "wait": true}).to_string();
+            let body =
+                json!({"parts": ["x".repeat(4000) + guess, "end"], "wait": true}).to_string();
             let mut stream = web.connect();
-            let asked = request("POST", "/v1/tools/esc:keyed/calls", &web.address, &[STREAM], &body);
+            let asked = request(
+                "POST",
+                "/v1/tools/esc:keyed/calls",
+                &web.address,
+                &[STREAM],
+                &body,
+            );
             stream.write_all(asked.as_bytes()).unwrap();
-            stream.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_millis(1500)))
+                .unwrap();
             let (mut heard, mut piece, began) = (Vec::new(), [0; 4096], Instant::now());
             while began.elapsed() < Duration::from_secs(30) {
                 match stream.read(&mut piece) {
@@ -101,18 +143,28 @@ fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
                     _ => {}
                 }
             }
-            (stream, String::from_utf8(heard).unwrap().matches('x').count())
+            (
+                stream,
+                String::from_utf8(heard).unwrap().matches('x').count(),
+            )
         };
         let [right, wrong] = std::thread::scope(|scope| {
-            [&secret[..7], "Aq8_swo"].map(|guess| scope.spawn(move || early(guess))).map(|one| one.join().unwrap())
+            [&secret[..7], "Aq8_swo"]
+                .map(|guess| scope.spawn(move || early(guess)))
+                .map(|one| one.join().unwrap())
         });
         fs::write(&made, "").unwrap();
         for (stream, _) in [&right, &wrong] {
-            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(30)))
+                .unwrap();
             let rest = String::from_utf8(exchanged(stream.try_clone().unwrap(), b"")).unwrap();
             assert!(rest.contains("event: end"), "{who:?}: {rest}");
         }
-        assert!(right.1 > 0, "{who:?}: the control: something is told at once");
+        assert!(
+            right.1 > 0,
+            "{who:?}: the control: something is told at once"
+        );
         assert_eq!(right.1, wrong.1, "{who:?}: as much as of a wrong guess");
     });
 }

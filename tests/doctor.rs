@@ -26,41 +26,90 @@ fn the_doctor_says_what_it_tried() {
         let (report, text) = (&ended.out, playground.cli(&["doctor"]));
         assert_eq!(text.code, ended.code, "{text:?}");
         for secret in ["do not tell", &playground.secret] {
-            assert!(!ended.text().contains(secret) && !text.text().contains(secret), "{text:?}");
+            assert!(
+                !ended.text().contains(secret) && !text.text().contains(secret),
+                "{text:?}"
+            );
         }
         assert!(report["facts"]["kernel"].is_string());
         let wasmtime = report["wasm"]["wasmtime"].as_str();
-        assert_eq!(wasmtime.is_some_and(|version| version.starts_with("48.")), cfg!(feature = "wasi"), "{wasmtime:?}");
-        let list = |name: &str| report[name].as_array().unwrap_or_else(|| panic!("{name}: {report}"));
-        assert_eq!(list("settings").iter().find(|s| s["name"] == "root").unwrap()["from"], "flag");
+        assert_eq!(
+            wasmtime.is_some_and(|version| version.starts_with("48.")),
+            cfg!(feature = "wasi"),
+            "{wasmtime:?}"
+        );
+        let list = |name: &str| {
+            report[name]
+                .as_array()
+                .unwrap_or_else(|| panic!("{name}: {report}"))
+        };
+        assert_eq!(
+            list("settings")
+                .iter()
+                .find(|s| s["name"] == "root")
+                .unwrap()["from"],
+            "flag"
+        );
         assert_eq!(report["auditLog"]["opens"]["ok"], true, "{report}");
         if report["tier"].is_null() {
             assert_eq!(ended.code, Some(4));
-            assert!(report["refused"]["wall"].is_string() && !list("mends").is_empty(), "{report}");
+            assert!(
+                report["refused"]["wall"].is_string() && !list("mends").is_empty(),
+                "{report}"
+            );
             continue;
         }
-        assert_eq!((ended.code, report["tier"].as_str()), (Some(0), Some("A")), "{text:?}");
+        assert_eq!(
+            (ended.code, report["tier"].as_str()),
+            (Some(0), Some("A")),
+            "{text:?}"
+        );
         assert_eq!(list("walls").len(), toolhost::sandbox::WALLS.len());
         assert!(list("tried").len() >= 16);
-        assert!(text.text().contains("PASS: blocked") && !text.text().contains("FAIL"), "{text:?}");
+        assert!(
+            text.text().contains("PASS: blocked") && !text.text().contains("FAIL"),
+            "{text:?}"
+        );
         let counted = report["facts"]["counted"].as_bool().unwrap();
-        let cgroup = list("walls").iter().find(|w| w["name"] == "cgroup").unwrap();
+        let cgroup = list("walls")
+            .iter()
+            .find(|w| w["name"] == "cgroup")
+            .unwrap();
         assert_eq!(cgroup["state"], if counted { "cgroup" } else { "sampled" });
-        let raises = list("mends").iter().any(|m| m["why"].as_str().unwrap().contains("sampled"));
+        let raises = list("mends")
+            .iter()
+            .any(|m| m["why"].as_str().unwrap().contains("sampled"));
         assert_eq!(raises, !counted, "what raises it is printed: {report}");
         for runtime in list("runtimes") {
             assert_eq!(runtime["ran"]["ok"], true, "found means it ran: {runtime}");
         }
         if !report["facts"]["realRoot"].as_bool().unwrap() {
-            assert!(report["facts"]["identity"].as_str().unwrap().contains("the only id available"), "{report}");
+            assert!(
+                report["facts"]["identity"]
+                    .as_str()
+                    .unwrap()
+                    .contains("the only id available"),
+                "{report}"
+            );
         }
         // Policies that do not load are a failure of their own.
-        fs::write(playground.path("sandbox-policies/x.policy.toml"), "surprise = 1\n").unwrap();
+        fs::write(
+            playground.path("sandbox-policies/x.policy.toml"),
+            "surprise = 1\n",
+        )
+        .unwrap();
         playground.settle();
-        let (ended, text) = (playground.cli(&["doctor", "--json"]), playground.cli(&["doctor"]).text());
+        let (ended, text) = (
+            playground.cli(&["doctor", "--json"]),
+            playground.cli(&["doctor"]).text(),
+        );
         let told = (ended.code, &ended.out["policies"]["ok"], &ended.out["tier"]);
         assert_eq!(told, (Some(3), &json!(false), &json!("A")));
-        for words in ["the policies do not load", "toolhost check", "x.policy.toml:1:1: /surprise: unknown key"] {
+        for words in [
+            "the policies do not load",
+            "toolhost check",
+            "x.policy.toml:1:1: /surprise: unknown key",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }
@@ -69,13 +118,19 @@ fn the_doctor_says_what_it_tried() {
 #[test]
 fn the_probe_proves_a_confinement_and_never_runs_the_script() {
     for who in Who::both().filter(|_| cfg!(feature = "wasi")) {
-        let (playground, true) = playground(who) else { continue };
+        let (playground, true) = playground(who) else {
+            continue;
+        };
         let at = |name: &str| playground.path(name);
         // If the probe ran the script, it would fail.
         let script = at("user_scripts/text-stats-wasi/text_stats.wat");
         fs::write(&script, "not a module").unwrap();
         let ended = playground.cli(&["audit", "text:stats-wasi", "--probe", "--json"]);
-        assert_eq!((ended.code, &ended.out["asSaid"]), (Some(0), &json!(true)), "{who:?} {ended:?}");
+        assert_eq!(
+            (ended.code, &ended.out["asSaid"]),
+            (Some(0), &json!(true)),
+            "{who:?} {ended:?}"
+        );
         for (action, path, wanted) in [
             ("read", script.clone(), true),
             ("write", script.clone(), false),
@@ -85,18 +140,36 @@ fn the_probe_proves_a_confinement_and_never_runs_the_script() {
             ("read", at("user_scripts/text-stats-wasi-other"), false),
         ] {
             let what = format!("{action} {}", path.display());
-            let tried = ended.out["tried"].as_array().unwrap().iter().find(|t| t["what"] == what.as_str());
-            assert_eq!(tried.unwrap_or_else(|| panic!("{what}: {ended:?}"))["could"], wanted, "{who:?} {what}");
+            let tried = ended.out["tried"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|t| t["what"] == what.as_str());
+            assert_eq!(
+                tried.unwrap_or_else(|| panic!("{what}: {ended:?}"))["could"],
+                wanted,
+                "{who:?} {what}"
+            );
         }
         // A staged folder takes a file, and nothing of the probe is published.
         let ended = playground.cli(&["audit", "reports:write", "--probe"]);
         let folder = at("user_scripts/report-writer/out");
         if !ended.stderr.contains("needs") && !ended.stderr.contains("python") {
             assert_eq!(ended.code, Some(0), "{who:?} {ended:?}");
-            assert!(ended.text().contains(&format!("make a file in {}", folder.display())), "{ended:?}");
+            assert!(
+                ended
+                    .text()
+                    .contains(&format!("make a file in {}", folder.display())),
+                "{ended:?}"
+            );
             assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         }
-        assert_eq!(playground.cli(&["audit", "core:execute-script", "--probe"]).code, Some(2));
+        assert_eq!(
+            playground
+                .cli(&["audit", "core:execute-script", "--probe"])
+                .code,
+            Some(2)
+        );
     }
 }
 
@@ -106,19 +179,36 @@ fn what_is_not_as_said_is_said_and_fails() {
     if !cfg!(feature = "wasi") || !is_root() {
         return;
     }
-    let (playground, true) = playground(Who::User) else { return };
+    let (playground, true) = playground(Who::User) else {
+        return;
+    };
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./data/**"]}}});
-    let data = playground.tool("closed", "wasm", "(module)", asks).join("data");
+    let data = playground
+        .tool("closed", "wasm", "(module)", asks)
+        .join("data");
     fs::create_dir_all(&data).unwrap();
     playground.settle();
-    assert_eq!(playground.cli(&["audit", "esc:closed", "--probe"]).code, Some(0), "the control");
+    assert_eq!(
+        playground.cli(&["audit", "esc:closed", "--probe"]).code,
+        Some(0),
+        "the control"
+    );
     fs::set_permissions(&data, fs::Permissions::from_mode(0o311)).unwrap();
     let ended = playground.cli(&["audit", "esc:closed", "--probe"]);
     let out = ended.text();
     assert_eq!(ended.code, Some(4), "{ended:?}");
-    assert!(out.starts_with("1 of ") && out.contains("attempts were blocked although granted"), "{out}");
-    let line = out.lines().find(|line| line.trim_start().starts_with("FAIL: blocked")).unwrap();
-    assert!(line.contains("closed/data") && line.contains("EACCES"), "{out}");
+    assert!(
+        out.starts_with("1 of ") && out.contains("attempts were blocked although granted"),
+        "{out}"
+    );
+    let line = out
+        .lines()
+        .find(|line| line.trim_start().starts_with("FAIL: blocked"))
+        .unwrap();
+    assert!(
+        line.contains("closed/data") && line.contains("EACCES"),
+        "{out}"
+    );
 }
 
 /// What a service manager does: a group of cgroup v2 that belongs to this user, made by root.
@@ -126,10 +216,16 @@ struct Delegated(PathBuf);
 
 impl Delegated {
     fn to(uid: u32) -> Delegated {
-        let group = Path::new("/sys/fs/cgroup").join(format!("toolhost-test-{}", std::process::id()));
+        let group =
+            Path::new("/sys/fs/cgroup").join(format!("toolhost-test-{}", std::process::id()));
         fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory +pids").unwrap();
         fs::create_dir(&group).unwrap();
-        for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+        for name in [
+            "",
+            "cgroup.procs",
+            "cgroup.subtree_control",
+            "cgroup.threads",
+        ] {
             std::os::unix::fs::chown(group.join(name), Some(uid), Some(uid)).unwrap();
         }
         Delegated(group)
@@ -140,8 +236,17 @@ impl Delegated {
         let (uid, group) = (playground.who.uid().unwrap(), self.0.display());
         let become_user = format!("exec setpriv --reuid {uid} --regid {uid} --clear-groups \"$@\"");
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", &format!("echo 0 > {group}/cgroup.procs && {become_user}"), "sh"]).current_dir("/");
-        shell.env_clear().env("PATH", SEARCH_PATH).env("HOME", playground.path("home"));
+        shell
+            .args([
+                "-c",
+                &format!("echo 0 > {group}/cgroup.procs && {become_user}"),
+                "sh",
+            ])
+            .current_dir("/");
+        shell
+            .env_clear()
+            .env("PATH", SEARCH_PATH)
+            .env("HOME", playground.path("home"));
         let mut doctor = playground.host_by(shell);
         doctor.args(["doctor", "--json"]);
         finish(doctor, b"").out
@@ -171,9 +276,20 @@ fn a_delegated_group_counts_where_the_host_is_alone_in_it() {
     let stayed = fs::read_to_string(group.0.join("cgroup.procs")).unwrap();
     other.kill().unwrap();
     other.wait().unwrap();
-    assert!(beside_another["facts"]["counted"] == false && stayed.trim() == other.id().to_string(), "{beside_another}");
+    assert!(
+        beside_another["facts"]["counted"] == false && stayed.trim() == other.id().to_string(),
+        "{beside_another}"
+    );
     let alone = group.doctor(&playground);
-    assert_eq!((&alone["facts"]["counted"], &alone["tier"]), (&Value::from(true), &Value::from("A")), "{alone}");
-    let left = fs::read_dir(group.0.join("toolhost")).unwrap().flatten().filter(|e| e.path().is_dir()).count();
+    assert_eq!(
+        (&alone["facts"]["counted"], &alone["tier"]),
+        (&Value::from(true), &Value::from("A")),
+        "{alone}"
+    );
+    let left = fs::read_dir(group.0.join("toolhost"))
+        .unwrap()
+        .flatten()
+        .filter(|e| e.path().is_dir())
+        .count();
     assert_eq!(left, 0, "the groups of its calls are gone");
 }

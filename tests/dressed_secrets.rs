@@ -39,43 +39,82 @@ fn backwards(text: &Value) -> String {
 
 /// All that is kept of calls.
 fn kept(playground: &Playground) -> String {
-    let state = walkdir::WalkDir::new(playground.path("state")).into_iter().flatten();
-    let files = state.filter(|entry| entry.file_type().is_file()).map(|entry| fs::read(entry.path()).unwrap());
-    files.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+    let state = walkdir::WalkDir::new(playground.path("state"))
+        .into_iter()
+        .flatten();
+    let files = state
+        .filter(|entry| entry.file_type().is_file())
+        .map(|entry| fs::read(entry.path()).unwrap());
+    files
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .collect()
 }
 
 /// No form of the key is in what was printed or kept, and each form of the other text is.
 fn holds_none(playground: &Playground, ended: &Ended, answer: &Value) {
-    let (own, others) = (answer["backwards"].as_object().unwrap(), answer["others"].as_object().unwrap());
+    let (own, others) = (
+        answer["backwards"].as_object().unwrap(),
+        answer["others"].as_object().unwrap(),
+    );
     for (name, text) in own {
         let shown = answer["own"][name].as_str().unwrap();
-        assert!(shown.contains("***") && !shown.contains(&backwards(text)), "{name}: {shown}");
-        assert_eq!(answer["other"][name], backwards(&others[name]), "the control: {name}");
+        assert!(
+            shown.contains("***") && !shown.contains(&backwards(text)),
+            "{name}: {shown}"
+        );
+        assert_eq!(
+            answer["other"][name],
+            backwards(&others[name]),
+            "the control: {name}"
+        );
     }
     let places = [kept(playground), ended.text(), ended.stderr.clone()];
-    for (name, text) in own.iter().filter(|(name, _)| !name.starts_with("base64 in lines")) {
+    for (name, text) in own
+        .iter()
+        .filter(|(name, _)| !name.starts_with("base64 in lines"))
+    {
         let form = backwards(text);
-        assert!(places.iter().all(|place| !place.contains(&form)), "{name}: {form} in {places:#?}");
+        assert!(
+            places.iter().all(|place| !place.contains(&form)),
+            "{name}: {form} in {places:#?}"
+        );
     }
-    assert!(places.iter().any(|place| place.contains(&backwards(&others["percent"]))), "the control: {places:#?}");
+    assert!(
+        places
+            .iter()
+            .any(|place| place.contains(&backwards(&others["percent"]))),
+        "the control: {places:#?}"
+    );
 }
 
 #[test]
 fn no_dress_of_a_secret_is_printed_or_kept() {
     as_everyone("dressed secrets", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        tool(
+            &playground,
+            "keyed",
+            json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}),
+        );
         tool(&playground, "given", json!({}));
         keyed(&playground, KEY);
-        let names = [json!({"***": 1, "***! (2)": 2}), json!({KEY: 1, format!("{KEY}!"): 2})];
-        for (id, arguments, names) in
-            [("esc:keyed", json!({}), &names[0]), ("esc:given", json!({"key": KEY}), &names[1])]
-        {
-            let ended = playground.call_with(id, &arguments.to_string(), &["--verbose", "--log", "debug"]);
+        let names = [
+            json!({"***": 1, "***! (2)": 2}),
+            json!({KEY: 1, format!("{KEY}!"): 2}),
+        ];
+        for (id, arguments, names) in [
+            ("esc:keyed", json!({}), &names[0]),
+            ("esc:given", json!({"key": KEY}), &names[1]),
+        ] {
+            let ended =
+                playground.call_with(id, &arguments.to_string(), &["--verbose", "--log", "debug"]);
             let answer = ended.out["outputData"].clone();
             assert_eq!(&answer["names"], names, "{who:?} {id}: {ended:?}");
             let logs = ended.out["logs"].to_string();
-            assert!(logs.contains("***") && !logs.contains("s3cret"), "{who:?}: {logs}");
+            assert!(
+                logs.contains("***") && !logs.contains("s3cret"),
+                "{who:?}: {logs}"
+            );
             if id == "esc:keyed" {
                 holds_none(&playground, &ended, &answer);
             }
@@ -84,7 +123,10 @@ fn no_dress_of_a_secret_is_printed_or_kept() {
             let failed = playground.call_with(id, &failing.to_string(), &[]);
             let error = failed.out["error"].to_string();
             assert_eq!(failed.kind(), "ScriptError", "{who:?}: {failed:?}");
-            assert!(error.contains("***") && !error.contains("s%33"), "{who:?}: {error}");
+            assert!(
+                error.contains("***") && !error.contains("s%33"),
+                "{who:?}: {error}"
+            );
         }
         // An argument is hidden where it stands, also in a list where an object is expected, and however short.
         let wrong = json!({"key": KEY, "login": [{"pin": "7531"}]}).to_string();
@@ -92,7 +134,10 @@ fn no_dress_of_a_secret_is_printed_or_kept() {
         assert_eq!(refused.kind(), "ParameterValidationError", "{refused:?}");
         let kept = kept(&playground);
         assert!(kept.contains("pin"), "the control: {kept}");
-        assert!(!kept.contains("7531") && !refused.stderr.contains("7531"), "{kept}\n{refused:?}");
+        assert!(
+            !kept.contains("7531") && !refused.stderr.contains("7531"),
+            "{kept}\n{refused:?}"
+        );
     });
 }
 
@@ -103,16 +148,26 @@ fn a_secret_is_read_for_each_call_and_one_too_short_to_be_hidden_refuses() {
         let backwards = "import json, os\nprint(json.dumps(os.environ['KEY'][::-1]))\n";
         let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
         playground.tool("keyed", "python", backwards, asks);
-        for (value, shown) in
-            [("1234567", Value::Null), ("12345678", json!("87654321")), ("abcdefgh", json!("hgfedcba"))]
-        {
+        for (value, shown) in [
+            ("1234567", Value::Null),
+            ("12345678", json!("87654321")),
+            ("abcdefgh", json!("hgfedcba")),
+        ] {
             keyed(&playground, value);
             let ended = playground.call_with("esc:keyed", "{}", &[]);
             assert_eq!(ended.out["outputData"], shown, "{who:?}: {ended:?}");
             let short = shown.is_null();
-            assert_eq!(ended.stderr.contains("fewer than 8 bytes"), short, "{who:?}: {ended:?}");
+            assert_eq!(
+                ended.stderr.contains("fewer than 8 bytes"),
+                short,
+                "{who:?}: {ended:?}"
+            );
             let check = playground.cli(&["check"]).text();
-            assert_eq!(check.contains("fewer than 8 bytes"), short, "{who:?}: {check}");
+            assert_eq!(
+                check.contains("fewer than 8 bytes"),
+                short,
+                "{who:?}: {check}"
+            );
         }
     });
 }

@@ -6,13 +6,23 @@ use crate::prelude::*;
 const REFUSED: &[[&str; 4]] = &[
     ["read", "%/secret.txt", "view: not granted", "manifest"],
     ["read", "%/none.txt", "view: not granted", "manifest"],
-    ["read", "../../secret/secret.txt", "view: not granted", "manifest"],
+    [
+        "read",
+        "../../secret/secret.txt",
+        "view: not granted",
+        "manifest",
+    ],
     ["read", "%", "view: not granted", "manifest"],
     ["write", "main.py", "view: read-only", "house"],
     ["write", "%/made", "view: not granted", "manifest"],
     ["write", "%/moved", "view: not granted", "manifest"],
     ["run", "%/program", "view: not granted", "manifest"],
-    ["run", "/tmp/mine", "view: what the tool can write is not run", "house"],
+    [
+        "run",
+        "/tmp/mine",
+        "view: what the tool can write is not run",
+        "house",
+    ],
     ["call", "socket", "seccomp: EPERM", "house"],
     ["read", "srv/none", "view: not granted", "manifest"],
     ["read", "%/thread.txt", "view: not granted", "manifest"],
@@ -30,7 +40,10 @@ fn explained(playground: &Playground, name: &str, input: &str) -> Ended {
 }
 
 fn observed(ended: &Ended) -> Vec<Value> {
-    ended.out["denials"]["observed"].as_array().unwrap_or_else(|| panic!("no outcome: {}", ended.stderr)).clone()
+    ended.out["denials"]["observed"]
+        .as_array()
+        .unwrap_or_else(|| panic!("no outcome: {}", ended.stderr))
+        .clone()
 }
 
 fn unseen(ended: &Ended) -> String {
@@ -41,45 +54,80 @@ fn rows(ended: &Ended) -> BTreeSet<[String; 4]> {
     let text = |denial: &Value, name: &str| denial[name].as_str().unwrap_or_default().to_owned();
     let all = observed(ended);
     // The loader of libraries looks for some beside the interpreter.
-    let own = all.iter().filter(|denial| !text(denial, "target").contains(".so"));
-    own.map(|denial| ["operation", "target", "rule", "narrower"].map(|name| text(denial, name))).collect()
+    let own = all
+        .iter()
+        .filter(|denial| !text(denial, "target").contains(".so"));
+    own.map(|denial| ["operation", "target", "rule", "narrower"].map(|name| text(denial, name)))
+        .collect()
 }
 
 #[test]
 fn a_recorded_call_tells_all_that_it_was_refused() {
     for who in Who::both() {
-        let playground = Playground::with(who, &[("asks", "python", include_str!("explain/asks.py"), json!({}))]);
+        let playground = Playground::with(
+            who,
+            &[("asks", "python", include_str!("explain/asks.py"), json!({}))],
+        );
         let beside = playground.path("secret").display().to_string();
         let input = json!({"beside": beside}).to_string();
         // The control: the same is refused in the same way, and nobody keeps it.
         let plain = playground.expect("esc:asks", &input, "ok");
         assert_eq!(observed(&plain), Vec::<Value>::new(), "{who:?}");
         let said = plain.out["denials"]["notObserved"][0].to_string();
-        assert!(said.contains("only the tool saw the error number") && said.contains("--explain"), "{said}");
+        assert!(
+            said.contains("only the tool saw the error number") && said.contains("--explain"),
+            "{said}"
+        );
 
         let recorded = explained(&playground, "asks", &input);
-        assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: the verdicts are the same");
-        let wanted = REFUSED.iter().map(|row| row.map(|part| part.replace('%', &beside))).collect::<BTreeSet<_>>();
+        assert_eq!(
+            recorded.out["outputData"], plain.out["outputData"],
+            "{who:?}: the verdicts are the same"
+        );
+        let wanted = REFUSED
+            .iter()
+            .map(|row| row.map(|part| part.replace('%', &beside)))
+            .collect::<BTreeSet<_>>();
         assert_eq!(rows(&recorded), wanted, "{who:?}");
         let said = unseen(&recorded);
-        assert!(!said.contains("only the tool saw the error number") && said.contains("stat, access"), "{said}");
-        assert!(!said.contains("the recorder was lost"), "it ended by itself: {said}");
-        assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
+        assert!(
+            !said.contains("only the tool saw the error number") && said.contains("stat, access"),
+            "{said}"
+        );
+        assert!(
+            !said.contains("the recorder was lost"),
+            "it ended by itself: {said}"
+        );
+        assert_ne!(
+            recorded.out["digests"]["confinement"],
+            plain.out["digests"]["confinement"]
+        );
 
         // What lies outside of the view makes no difference.
         let of = |name: &str| {
             let target = json!(format!("{beside}/{name}"));
-            let mut denial = observed(&recorded).into_iter().find(|denial| denial["target"] == target).unwrap();
+            let mut denial = observed(&recorded)
+                .into_iter()
+                .find(|denial| denial["target"] == target)
+                .unwrap();
             denial["target"] = json!("");
             denial.to_string().replace(name, "")
         };
         assert_eq!(of("secret.txt"), of("none.txt"), "{who:?}");
 
         // The person reads the list; the record has it.
-        let shown = playground.cli(&["call", "esc:asks", "--explain", "--input", &input]).stderr;
-        assert!(shown.contains("  read ../../secret/secret.txt (view: not granted; manifest)"), "{shown}");
+        let shown = playground
+            .cli(&["call", "esc:asks", "--explain", "--input", &input])
+            .stderr;
+        assert!(
+            shown.contains("  read ../../secret/secret.txt (view: not granted; manifest)"),
+            "{shown}"
+        );
         let kept = playground.records().pop().unwrap()["violations"].to_string();
-        assert!(kept.contains("secret.txt") && kept.contains("\"kind\":\"more\",\"count\":"), "{kept}");
+        assert!(
+            kept.contains("secret.txt") && kept.contains("\"kind\":\"more\",\"count\":"),
+            "{kept}"
+        );
     }
 }
 
@@ -97,7 +145,11 @@ fn the_line_that_would_ask_is_one_that_does() {
         explained(&playground, "reads", "{}")
     };
     let ended = call(&format!("{OWN}]\n"), json!({}));
-    fits(&format!("ScriptError: Refused: read {shown} (view: not granted)."), &ended).unwrap();
+    fits(
+        &format!("ScriptError: Refused: read {shown} (view: not granted)."),
+        &ended,
+    )
+    .unwrap();
     let ask = observed(&ended)[0]["ask"].as_str().unwrap().to_owned();
     for part in [
         &format!("\"{shown}\" in securityContext.fileAccess.allowRead"),
@@ -111,10 +163,24 @@ fn the_line_that_would_ask_is_one_that_does() {
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**", shown]}}});
     let denial = observed(&call(&format!("mode = \"narrow\"\n{OWN}]\n"), asks.clone()))[0].clone();
     assert_eq!(denial["narrower"], "policy");
-    assert!(denial["ask"].as_str().unwrap().starts_with(&format!("{shown} is requested but not allowed")), "{denial}");
+    assert!(
+        denial["ask"]
+            .as_str()
+            .unwrap()
+            .starts_with(&format!("{shown} is requested but not allowed")),
+        "{denial}"
+    );
     // Both lines are written.
-    let ended = call(&format!("{OWN}, {{ path = \"{shown}\", why = \"…\" }}]\n"), asks);
-    assert_eq!((ended.out["outputData"].as_str(), observed(&ended).len()), (Some("1;2\n"), 0), "{}", ended.stderr);
+    let ended = call(
+        &format!("{OWN}, {{ path = \"{shown}\", why = \"…\" }}]\n"),
+        asks,
+    );
+    assert_eq!(
+        (ended.out["outputData"].as_str(), observed(&ended).len()),
+        (Some("1;2\n"), 0),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -128,17 +194,33 @@ fn every_interpreter_is_recorded_without_its_own_noise() {
         ["write", "made.txt", "view: read-only", "manifest"],
     ];
     let playground = Playground::new(Who::User, "/var/tmp");
-    playground.tool("quiet", "python", "import asyncio, ssl, subprocess\nprint(1)\n", json!({}));
+    playground.tool(
+        "quiet",
+        "python",
+        "import asyncio, ssl, subprocess\nprint(1)\n",
+        json!({}),
+    );
     for language in ["nodejs", "bun"] {
         playground.tool(language, language, javascript, json!({}));
     }
     playground.settle();
     let quiet = rows(&explained(&playground, "quiet", "{}"));
-    let asked: Vec<_> = quiet.iter().filter(|row| !row[1].contains("/ssl/")).collect();
+    let asked: Vec<_> = quiet
+        .iter()
+        .filter(|row| !row[1].contains("/ssl/"))
+        .collect();
     assert!(asked.is_empty(), "{asked:?}");
-    for language in ["nodejs", "bun"].into_iter().filter(|language| has(language, 1)) {
+    for language in ["nodejs", "bun"]
+        .into_iter()
+        .filter(|language| has(language, 1))
+    {
         let ended = explained(&playground, language, "{}");
-        assert_eq!(rows(&ended), wanted.map(|row| row.map(str::to_owned)).into(), "{language}: {}", ended.stderr);
+        assert_eq!(
+            rows(&ended),
+            wanted.map(|row| row.map(str::to_owned)).into(),
+            "{language}: {}",
+            ended.stderr
+        );
     }
 }
 
@@ -150,15 +232,32 @@ fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
         playground.tool("agent", "python", script, json!({}));
         playground.policy("agent", "esc:agent", &format!("observe = true\n{OWN}]\n"));
         playground.settle();
-        assert_eq!(playground.cli(&["audit", "esc:agent", "--json"]).out["observe"], true);
-        let answer = Server::start(&playground).called("esc:agent", json!({})).to_string();
-        assert!(answer.contains("Refused: read ../other/data.csv (view: not granted)."), "{answer}");
-        assert!(!answer.contains("allowRead") && !answer.contains("sandbox-policies"), "for the person: {answer}");
+        assert_eq!(
+            playground.cli(&["audit", "esc:agent", "--json"]).out["observe"],
+            true
+        );
+        let answer = Server::start(&playground)
+            .called("esc:agent", json!({}))
+            .to_string();
+        assert!(
+            answer.contains("Refused: read ../other/data.csv (view: not granted)."),
+            "{answer}"
+        );
+        assert!(
+            !answer.contains("allowRead") && !answer.contains("sandbox-policies"),
+            "for the person: {answer}"
+        );
         // The control: without that line nobody keeps it.
         playground.policy("agent", "esc:agent", &format!("{OWN}]\n"));
         playground.settle();
         let plain = playground.call("esc:agent", "{}");
-        assert!(!plain.out["error"]["details"].to_string().contains("Refused"), "{}", plain.out["error"]);
+        assert!(
+            !plain.out["error"]["details"]
+                .to_string()
+                .contains("Refused"),
+            "{}",
+            plain.out["error"]
+        );
     }
 }
 
@@ -166,8 +265,14 @@ fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
 #[test]
 fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own() {
     let playground = Playground::new(Who::User, "/var/tmp");
-    let late = "import time\ntry:\n    open('/srv/none.txt')\nexcept OSError:\n    pass\ntime.sleep(60)\n";
-    playground.tool("late", "python", late, json!({"execution": {"timeoutMs": 1500}}));
+    let late =
+        "import time\ntry:\n    open('/srv/none.txt')\nexcept OSError:\n    pass\ntime.sleep(60)\n";
+    playground.tool(
+        "late",
+        "python",
+        late,
+        json!({"execution": {"timeoutMs": 1500}}),
+    );
     let works = "import os\nos.chdir('/tmp')\nos.mkdir('x')\n\
         for n in range(30):\n    os.symlink('x/../' * 20 + 'l%d' % (n + 1), 'l%d' % n)\n\
         while True:\n    try:\n        os.open('/tmp/l0', os.O_RDONLY)\n    except OSError:\n        pass\n";
@@ -182,21 +287,46 @@ fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own
         ["limit", "timeoutMs", "at most 1500", "manifest"],
         ["read", "/srv/none.txt", "view: not granted", "manifest"],
     ];
-    assert!(wanted.iter().all(|row| found.contains(&row.map(str::to_owned))), "{found:?}");
+    assert!(
+        wanted
+            .iter()
+            .all(|row| found.contains(&row.map(str::to_owned))),
+        "{found:?}"
+    );
     // The limit is told without a recording too, and by what it could be raised.
     let plain = observed(&playground.call("esc:late", "{}"));
-    assert_eq!((plain.len(), plain[0]["target"].as_str()), (1, Some("timeoutMs")), "{plain:?}");
-    assert_eq!(plain[0]["ask"], Value::Null, "files of this host are for who asked for an explanation");
+    assert_eq!(
+        (plain.len(), plain[0]["target"].as_str()),
+        (1, Some("timeoutMs")),
+        "{plain:?}"
+    );
+    assert_eq!(
+        plain[0]["ask"],
+        Value::Null,
+        "files of this host are for who asked for an explanation"
+    );
     let asked = observed(&ended)[0]["ask"].to_string();
     assert!(asked.contains("execution.timeoutMs"), "{asked}");
 
     let ended = explained(&playground, "works", "{}");
     fits("ResourceLimitError: cpuMs", &ended).unwrap();
-    assert!(ended.out["usage"]["wallMs"].as_u64().unwrap() < 10_000, "{}", ended.out["usage"]);
+    assert!(
+        ended.out["usage"]["wallMs"].as_u64().unwrap() < 10_000,
+        "{}",
+        ended.out["usage"]
+    );
 
     let first = observed(&explained(&playground, "calls", "{}"))[0].clone();
-    assert_eq!((&first["operation"], &first["target"]), (&json!("connect"), &json!("example.com")));
-    assert!(first["ask"].as_str().is_some_and(|ask| ask.contains("allowHosts")), "{first}");
+    assert_eq!(
+        (&first["operation"], &first["target"]),
+        (&json!("connect"), &json!("example.com"))
+    );
+    assert!(
+        first["ask"]
+            .as_str()
+            .is_some_and(|ask| ask.contains("allowHosts")),
+        "{first}"
+    );
 }
 
 /// Ways to open a path that a model of paths in user space would not see, each tried with a path that is not granted
@@ -204,13 +334,34 @@ fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own
 #[test]
 fn no_way_of_naming_a_path_blinds_the_recorder() {
     for who in Who::both() {
-        let playground = Playground::with(who, &[("tricks", "python", include_str!("explain/tricks.py"), json!({}))]);
+        let playground = Playground::with(
+            who,
+            &[(
+                "tricks",
+                "python",
+                include_str!("explain/tricks.py"),
+                json!({}),
+            )],
+        );
         let plain = playground.call("esc:tricks", "{}");
         let recorded = explained(&playground, "tricks", "{}");
-        assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: {}", recorded.stderr);
+        assert_eq!(
+            recorded.out["outputData"], plain.out["outputData"],
+            "{who:?}: {}",
+            recorded.stderr
+        );
         let found = rows(&recorded);
-        for (way, said) in recorded.out["outputData"].as_object().unwrap().iter().filter(|(way, _)| *way != "flip") {
-            assert_eq!(said, &json!(["ENOENT", "done"]), "{who:?} {way}: the control opens its own script");
+        for (way, said) in recorded.out["outputData"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter(|(way, _)| *way != "flip")
+        {
+            assert_eq!(
+                said,
+                &json!(["ENOENT", "done"]),
+                "{who:?} {way}: the control opens its own script"
+            );
         }
         for target in ["/srv/none/plain", "/srv/none/page", "srv/none/cwd"] {
             let row = ["read", target, "view: not granted", "manifest"].map(str::to_owned);
@@ -219,15 +370,30 @@ fn no_way_of_naming_a_path_blinds_the_recorder() {
         let with = |part: &str| found.iter().filter(|row| row[1].contains(part)).count();
         assert_eq!((with("/./"), with("l31-0")), (1, 0), "{who:?}: {found:?}");
         // A link of a process, and one to nothing, is not followed, and that is said.
-        for part in ["/srv/none/root", "/srv/none/thread", "/srv/none/fd", "/srv/none/child", "/tmp/c/l0-0"] {
+        for part in [
+            "/srv/none/root",
+            "/srv/none/thread",
+            "/srv/none/fd",
+            "/srv/none/child",
+            "/tmp/c/l0-0",
+        ] {
             let rows: Vec<_> = found.iter().filter(|row| row[1].contains(part)).collect();
-            assert!(rows.len() == 1 && rows[0][2].starts_with("not observed: "), "{who:?} {part}: {rows:?}");
+            assert!(
+                rows.len() == 1 && rows[0][2].starts_with("not observed: "),
+                "{who:?} {part}: {rows:?}"
+            );
         }
         let unread = unseen(&recorded).contains("another thread changed");
         assert!(with("/srv/none/flip") == 1 || unread, "{who:?}: {found:?}");
-        let script = playground.path("user_scripts/tricks/main.py").display().to_string();
+        let script = playground
+            .path("user_scripts/tricks/main.py")
+            .display()
+            .to_string();
         let mut own = found.iter().filter(|row| row[1].ends_with(&script));
-        assert!(own.all(|row| row[2].starts_with("not observed: ")), "{who:?}: what it may read: {found:?}");
+        assert!(
+            own.all(|row| row[2].starts_with("not observed: ")),
+            "{who:?}: what it may read: {found:?}"
+        );
     }
 }
 
@@ -262,11 +428,25 @@ fn no_grant_is_proposed_for_what_is_private_or_ours() {
             let denial = told.iter().find(|denial| denial["target"] == *file);
             denial.unwrap_or_else(|| panic!("{who:?} {file}: {told:?}"))["ask"].is_string()
         });
-        assert_eq!(asked, [false, false, false, false, true], "{who:?}: the last one is the control");
+        assert_eq!(
+            asked,
+            [false, false, false, false, true],
+            "{who:?}: the last one is the control"
+        );
         // Who calls a tool does not choose what its person is asked to grant.
-        let told = observed(&explained(&playground, "given", &json!({"files": files}).to_string()));
-        assert!(told.iter().any(|denial| denial["target"] == files[4]), "{who:?}: {told:?}");
-        assert!(told.iter().all(|denial| denial["ask"].is_null()), "{who:?}: {told:?}");
+        let told = observed(&explained(
+            &playground,
+            "given",
+            &json!({"files": files}).to_string(),
+        ));
+        assert!(
+            told.iter().any(|denial| denial["target"] == files[4]),
+            "{who:?}: {told:?}"
+        );
+        assert!(
+            told.iter().all(|denial| denial["ask"].is_null()),
+            "{who:?}: {told:?}"
+        );
     }
 }
 
@@ -283,12 +463,24 @@ fn what_is_proposed_is_judged_first() {
     let told = observed(&explained(&playground, "writes", "{}"));
     let ask = |target: &str| {
         let denial = told.iter().find(|denial| denial["target"] == target);
-        denial.unwrap_or_else(|| panic!("{target}: {told:?}"))["ask"].as_str().unwrap_or_default().to_owned()
+        denial.unwrap_or_else(|| panic!("{target}: {told:?}"))["ask"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     };
     assert_eq!(ask("/usr/share/made"), "");
-    assert!(ask("/srv/made").contains("fileAccess.allowWrite"), "the control: {told:?}");
-    assert!(ask("169.254.169.254").starts_with("high risk: "), "{told:?}");
-    assert!(ask("example.com").starts_with("to let the tool reach"), "the control: {told:?}");
+    assert!(
+        ask("/srv/made").contains("fileAccess.allowWrite"),
+        "the control: {told:?}"
+    );
+    assert!(
+        ask("169.254.169.254").starts_with("high risk: "),
+        "{told:?}"
+    );
+    assert!(
+        ask("example.com").starts_with("to let the tool reach"),
+        "the control: {told:?}"
+    );
 }
 
 #[test]
@@ -297,21 +489,42 @@ fn no_secret_stands_in_what_a_caller_is_told() {
         for path in ['/srv/' + key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/' + 'z' * 300]:\n    \
         try:\n        open(path)\n    except OSError:\n        pass\n\
         os.symlink('/srv/' + key, '/tmp/l')\nopen('/tmp/l')\n";
-    let schema = json!({"type": "object", "properties": {"key": {"type": "string", "writeOnly": true}}});
-    let playground = Playground::with(Who::User, &[("keys", "python", script, json!({"parameters": schema}))]);
+    let schema =
+        json!({"type": "object", "properties": {"key": {"type": "string", "writeOnly": true}}});
+    let playground = Playground::with(
+        Who::User,
+        &[("keys", "python", script, json!({"parameters": schema}))],
+    );
     let ended = explained(&playground, "keys", r#"{"key": "hunter2-SECRET-abcd"}"#);
     let found = rows(&ended);
-    assert!(found.iter().any(|row| row[1] == "/srv/***") && found.iter().any(|row| row[1] == "/tmp/l"), "{found:?}");
+    assert!(
+        found.iter().any(|row| row[1] == "/srv/***") && found.iter().any(|row| row[1] == "/tmp/l"),
+        "{found:?}"
+    );
     for told in [&ended.text(), &ended.stderr] {
         assert!(!told.contains("hunter2"), "{told}");
     }
     // An operator reads what the tool tried to open: a caller's secret is hidden where it stands, and hides nothing else.
     let record = playground.records().pop().unwrap();
     assert_eq!(record["arguments"], r#"{"key":"***"}"#);
-    assert!(record["violations"].to_string().contains("/srv/hunter2-SECRET-abcd"), "{record}");
-    let long = observed(&ended).into_iter().find(|denial| denial["target"].as_str().unwrap().contains("zzz")).unwrap();
-    let (target, ask) = (long["target"].as_str().unwrap(), long["ask"].as_str().unwrap());
-    assert!(target.ends_with('…') && ask.contains(&"z".repeat(300)), "decided on the whole, cut to be shown: {long}");
+    assert!(
+        record["violations"]
+            .to_string()
+            .contains("/srv/hunter2-SECRET-abcd"),
+        "{record}"
+    );
+    let long = observed(&ended)
+        .into_iter()
+        .find(|denial| denial["target"].as_str().unwrap().contains("zzz"))
+        .unwrap();
+    let (target, ask) = (
+        long["target"].as_str().unwrap(),
+        long["ask"].as_str().unwrap(),
+    );
+    assert!(
+        target.ends_with('…') && ask.contains(&"z".repeat(300)),
+        "decided on the whole, cut to be shown: {long}"
+    );
 }
 
 #[test]
@@ -319,8 +532,7 @@ fn a_tool_that_floods_or_is_frozen_is_still_told_of() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("floods", "python", OPENS, json!({}));
-        let asks =
-            json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 12_000}});
+        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 12_000}});
         let folder = playground.tool("frozen", "python", include_str!("explain/frozen.py"), asks);
         fs::create_dir_all(folder.join("out")).unwrap();
         playground.allow("frozen", "esc:frozen", &["./**"], &["./out/**"]);
@@ -329,35 +541,70 @@ fn a_tool_that_floods_or_is_frozen_is_still_told_of() {
         let ended = explained(&playground, "floods", &json!({"files": files}).to_string());
         let (told, unseen) = (observed(&ended).len(), unseen(&ended));
         assert!((90..=100).contains(&told), "{who:?}: {told}");
-        assert!(unseen.contains("no room for more") && unseen.contains("are listed"), "{who:?}: {unseen}");
+        assert!(
+            unseen.contains("no room for more") && unseen.contains("are listed"),
+            "{who:?}: {unseen}"
+        );
         let ended = explained(&playground, "frozen", "{}");
-        assert!(ended.out["outputData"].as_u64().is_some_and(|rounds| rounds > 0), "{who:?}: {}", ended.stderr);
+        assert!(
+            ended.out["outputData"]
+                .as_u64()
+                .is_some_and(|rounds| rounds > 0),
+            "{who:?}: {}",
+            ended.stderr
+        );
     }
 }
 
 /// The session that a process belongs to.
 fn session(pid: u32) -> Option<u32> {
-    nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid as i32))).ok().map(|leader| leader.as_raw() as u32)
+    nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid as i32)))
+        .ok()
+        .map(|leader| leader.as_raw() as u32)
 }
 
 /// The recorder of a call of this playground: host → keeper → launcher → recorder, which leads a session.
 fn recorder(playground: &Playground) -> Option<u32> {
-    let launchers: BTreeSet<u32> = processes_of("toolhost-launcher").into_iter().map(|(pid, _)| pid).collect();
-    let hosts: Vec<u32> = playground.processes().into_iter().map(|(pid, _)| pid).collect();
+    let launchers: BTreeSet<u32> = processes_of("toolhost-launcher")
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect();
+    let hosts: Vec<u32> = playground
+        .processes()
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect();
     let above = |pid: &u32| parent_of(*pid).filter(|parent| launchers.contains(parent));
     let ours = |pid: &u32| {
         let keeper = above(pid).as_ref().and_then(above);
-        keeper.and_then(parent_of).is_some_and(|host| hosts.contains(&host))
+        keeper
+            .and_then(parent_of)
+            .is_some_and(|host| hosts.contains(&host))
     };
-    launchers.iter().copied().find(|pid| session(*pid) == Some(*pid) && ours(pid))
+    launchers
+        .iter()
+        .copied()
+        .find(|pid| session(*pid) == Some(*pid) && ours(pid))
 }
 
 #[test]
 fn where_nobody_listens_any_more_everything_is_refused() {
     for who in Who::both() {
-        let playground = Playground::with(who, &[("loops", "python", include_str!("explain/loops.py"), json!({}))]);
+        let playground = Playground::with(
+            who,
+            &[(
+                "loops",
+                "python",
+                include_str!("explain/loops.py"),
+                json!({}),
+            )],
+        );
         let call = |input: &str| explained(&playground, "loops", input);
-        assert_eq!(call(r#"{"s": 1}"#).out["outputData"], "opened", "{who:?}: the control");
+        assert_eq!(
+            call(r#"{"s": 1}"#).out["outputData"],
+            "opened",
+            "{who:?}: the control"
+        );
         std::thread::scope(|scope| {
             let ended = scope.spawn(|| call(r#"{"s": 20}"#));
             let mut found = None;
@@ -369,7 +616,11 @@ fn where_nobody_listens_any_more_everything_is_refused() {
             signal(found.unwrap(), Signal::SIGKILL);
             let ended = ended.join().unwrap();
             assert_eq!(ended.out["outputData"], "ENOSYS", "{who:?}");
-            assert!(unseen(&ended).contains("the recorder was lost"), "{who:?}: {}", unseen(&ended));
+            assert!(
+                unseen(&ended).contains("the recorder was lost"),
+                "{who:?}: {}",
+                unseen(&ended)
+            );
         });
         playground.assert_quiet("a recorder that was killed");
     }
@@ -377,8 +628,13 @@ fn where_nobody_listens_any_more_everything_is_refused() {
 
 /// The field of a process's /proc status.
 fn status_field(status: &str, name: &str) -> Vec<String> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A user namespace, and the capabilities that a process had there.
@@ -391,18 +647,32 @@ fn capabilities_of(playground: &Playground) -> (Permitted, Permitted) {
     let (mut launchers, mut recorders) = (BTreeSet::new(), BTreeSet::new());
     let mut command = playground.host();
     command.args(["call", "esc:waits", "--explain", "--json", "--input", "{}"]);
-    let mut host = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut host = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     while host.try_wait().unwrap().is_none() {
         for pid in descendants(host.id()) {
             let space = || fs::read_link(format!("/proc/{pid}/ns/user")).ok();
             let Some(before) = space() else { continue };
-            let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
-            let (pids, sessions) = (status_field(&status, "NSpid"), status_field(&status, "NSsid"));
+            let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+                continue;
+            };
+            let (pids, sessions) = (
+                status_field(&status, "NSpid"),
+                status_field(&status, "NSsid"),
+            );
             // Both have a pid in the launcher's namespace; the recorder leads a session there.
             if space().as_ref() != Some(&before) || pids.len() != depth {
                 continue;
             }
-            let permitted = || (before.clone(), u64::from_str_radix(&status_field(&status, "CapPrm")[0], 16).unwrap());
+            let permitted = || {
+                (
+                    before.clone(),
+                    u64::from_str_radix(&status_field(&status, "CapPrm")[0], 16).unwrap(),
+                )
+            };
             match pids.last() {
                 Some(own) if own == "1" => _ = launchers.insert(permitted()),
                 own if own == sessions.last() => _ = recorders.insert(permitted()),
@@ -419,9 +689,17 @@ fn descendants(first: u32) -> Vec<u32> {
     let mut at = 0;
     while let Some(pid) = found.get(at).copied() {
         at += 1;
-        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            found.extend(children.split_whitespace().map(|child| child.parse::<u32>().unwrap()));
+            found.extend(
+                children
+                    .split_whitespace()
+                    .map(|child| child.parse::<u32>().unwrap()),
+            );
         }
     }
     found
@@ -436,19 +714,35 @@ fn the_recorder_has_no_more_capabilities_than_it_needs() {
     const FIRST: u64 = 1 << 18 | TRACE | 1 << 21;
     as_everyone("the recorder's capabilities", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        playground.tool("waits", "python", "import time\ntime.sleep(0.2)\nprint(1)\n", json!({}));
+        playground.tool(
+            "waits",
+            "python",
+            "import time\ntime.sleep(0.2)\nprint(1)\n",
+            json!({}),
+        );
         playground.settle();
         // Call by call, since the kernel gives the numbers of namespaces again.
         let calls: Vec<_> = (0..6).map(|_| capabilities_of(&playground)).collect();
         // The control: the launcher, of which the recorder is a copy, has more.
         let mut launchers = calls.iter().flat_map(|(launchers, _)| launchers);
-        assert!(launchers.any(|(_, set)| set & !FIRST != 0), "{who:?}: {calls:x?}");
+        assert!(
+            launchers.any(|(_, set)| set & !FIRST != 0),
+            "{who:?}: {calls:x?}"
+        );
         let mut recorders = calls.iter().flat_map(|(_, recorders)| recorders);
-        assert!(recorders.any(|(_, set)| *set == TRACE), "{who:?}: while the tool ran: {calls:x?}");
+        assert!(
+            recorders.any(|(_, set)| *set == TRACE),
+            "{who:?}: while the tool ran: {calls:x?}"
+        );
         // In the tool's own namespace setns(2) gives it all, for the moment until it keeps one.
         for (launchers, recorders) in &calls {
-            let mut outside = recorders.iter().filter(|(space, _)| launchers.iter().any(|(other, _)| other == space));
-            assert!(outside.all(|(_, set)| set & !FIRST == 0), "{who:?}: {recorders:x?}");
+            let mut outside = recorders
+                .iter()
+                .filter(|(space, _)| launchers.iter().any(|(other, _)| other == space));
+            assert!(
+                outside.all(|(_, set)| set & !FIRST == 0),
+                "{who:?}: {recorders:x?}"
+            );
         }
     });
 }

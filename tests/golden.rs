@@ -24,7 +24,11 @@ fn machine() -> policy::Machine {
         };
         (language, runtime)
     });
-    policy::Machine { runtimes: runtimes.into(), cgroup: true, ..policy::Machine::default() }
+    policy::Machine {
+        runtimes: runtimes.into(),
+        cgroup: true,
+        ..policy::Machine::default()
+    }
 }
 
 /// Paths of this clone and the widths they cause, taken out.
@@ -33,7 +37,11 @@ fn plain(text: &str, root: &Path) -> String {
     let lines = text.lines().map(|line| {
         let words = line.trim_start();
         let lead = " ".repeat(line.len() - words.len());
-        let cells: Vec<&str> = words.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let cells: Vec<&str> = words
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
         format!("{lead}{}\n", cells.join("  "))
     });
     lines.collect()
@@ -46,7 +54,10 @@ fn every_shipped_tool_is_audited_as_its_golden_text_says() {
     crate::shipped::copy_to(&root);
     let registry = registry::Registry::new();
     registry.add_source(Arc::new(registry::Builtin)).unwrap();
-    let files = registry::DirectToolLoader::new(vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
+    let files = registry::DirectToolLoader::new(
+        vec![root.join("tool-defs")],
+        vec![root.join("user_scripts")],
+    );
     registry.add_source(Arc::new(files)).unwrap();
     let policies = policy::Policies::load(&root.join("sandbox-policies"), &root).unwrap();
     let (snapshot, machine) = (registry.snapshot(), machine());
@@ -72,7 +83,15 @@ fn every_shipped_tool_is_audited_as_its_golden_text_says() {
         }
         known.push(file);
     }
-    assert!(wrong.is_empty(), "not as the golden text (UPDATE_GOLDEN=1 writes it again):\n{}", wrong.join("\n"));
-    let mut stale = fs::read_dir(&folder).unwrap().flatten().map(|e| e.path()).filter(|p| !known.contains(p));
+    assert!(
+        wrong.is_empty(),
+        "not as the golden text (UPDATE_GOLDEN=1 writes it again):\n{}",
+        wrong.join("\n")
+    );
+    let mut stale = fs::read_dir(&folder)
+        .unwrap()
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| !known.contains(p));
     assert_eq!(stale.next(), None, "a golden text of no shipped tool");
 }

@@ -4,20 +4,45 @@ use crate::prelude::*;
 
 /// (name, script, wanted type). `good` answers with what it was given.
 pub const TOOLS: &[(&str, &str, &str)] = &[
-    ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", "none"),
-    ("segfault", "import ctypes\nctypes.string_at(8)\n", "ScriptError"),
-    ("selfkill", "import os\nos.kill(os.getpid(), 9)\nos._exit(9)\n", "ScriptError"),
+    (
+        "good",
+        "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n",
+        "none",
+    ),
+    (
+        "segfault",
+        "import ctypes\nctypes.string_at(8)\n",
+        "ScriptError",
+    ),
+    (
+        "selfkill",
+        "import os\nos.kill(os.getpid(), 9)\nos._exit(9)\n",
+        "ScriptError",
+    ),
     ("forker", FORKER, "none"),
     ("bomb", BOMB, "TimeoutError ResourceLimitError"),
-    ("flood", "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n", "ResourceLimitError"),
-    ("logger", "import os\nfor _ in range(200):\n    os.write(2, b'x' * 65536)\nprint('{\"n\": 0}')\n", "none"),
+    (
+        "flood",
+        "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n",
+        "ResourceLimitError",
+    ),
+    (
+        "logger",
+        "import os\nfor _ in range(200):\n    os.write(2, b'x' * 65536)\nprint('{\"n\": 0}')\n",
+        "none",
+    ),
     ("sleeper", "import time\ntime.sleep(60)\n", "TimeoutError"),
-    ("memory", "hold = [bytearray(b'x') * (1 << 20) for _ in range(400)]\n", "ResourceLimitError"),
+    (
+        "memory",
+        "hold = [bytearray(b'x') * (1 << 20) for _ in range(400)]\n",
+        "ResourceLimitError",
+    ),
     ("leaver", LEAVER, "none"),
 ];
 const FORKER: &str = "import os, time\nfor _ in range(10):\n    \
     if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\nprint('{\"n\": 0}')\n";
-const BOMB: &str = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n";
+const BOMB: &str =
+    "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n";
 const LEAVER: &str = "import os, json\nbefore = os.listdir('/tmp') + os.listdir('/dev/shm')\n\
     for n in ('/tmp/left', '/dev/shm/left'):\n    open(n, 'w').write('x')\nprint(json.dumps({'n': len(before)}))\n";
 
@@ -34,7 +59,12 @@ pub fn playground(who: Who) -> Playground {
         }
         playground.tool(name, "python", script, more);
     }
-    playground.tool("waits", "python", "import time\ntime.sleep(0.5)\nprint('{\"n\": 0}')\n", json!({}));
+    playground.tool(
+        "waits",
+        "python",
+        "import time\ntime.sleep(0.5)\nprint('{\"n\": 0}')\n",
+        json!({}),
+    );
     playground.settle();
     playground
 }
@@ -42,7 +72,10 @@ pub fn playground(who: Who) -> Playground {
 /// Names below a folder; what `toolhost` makes must not stay.
 fn names(folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|n| !n.starts_with("toolhost-test-")).collect()
+    entries
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .filter(|n| !n.starts_with("toolhost-test-"))
+        .collect()
 }
 
 /// What this machine shows before a host runs.
@@ -53,7 +86,10 @@ pub struct Before {
 
 impl Before {
     pub fn of(playground: &Playground) -> Before {
-        Before { mounts: playground.mounts(), temporary: names("/tmp") }
+        Before {
+            mounts: playground.mounts(),
+            temporary: names("/tmp"),
+        }
     }
 
     /// Nothing is left of this host, which has ended.
@@ -62,8 +98,13 @@ impl Before {
         playground.assert_quiet("the server");
         assert_eq!(playground.mounts(), self.mounts, "{who:?}");
         // Other hosts on this machine keep compiled modules in /tmp; this one was given a folder of its own for that.
-        let ours = |name: &&String| name.contains("toolhost") && !name.starts_with("toolhost-wasm-");
-        let mut new: Vec<String> = names("/tmp").difference(&self.temporary).filter(ours).cloned().collect();
+        let ours =
+            |name: &&String| name.contains("toolhost") && !name.starts_with("toolhost-wasm-");
+        let mut new: Vec<String> = names("/tmp")
+            .difference(&self.temporary)
+            .filter(ours)
+            .cloned()
+            .collect();
         new.extend(names(&playground.path("state/tmp").display().to_string()));
         assert!(new.is_empty(), "{who:?}: temporary files: {new:?}");
     }
@@ -71,7 +112,10 @@ impl Before {
 
 pub fn assert_no_script_runs(playground: &Playground) {
     let scripts = processes_of(&playground.path("user_scripts").display().to_string());
-    let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
+    let running: Vec<_> = scripts
+        .iter()
+        .filter(|(_, line)| line.contains("main.py"))
+        .collect();
     assert!(running.is_empty(), "{:?}: {running:?}", playground.who);
 }
 
@@ -80,10 +124,17 @@ fn each_launcher(server: &mut Server) -> usize {
     for at_once in 2..6 {
         let (before, few) = server.holds_at_rest();
         let ids: Vec<u64> = (0..at_once).map(|n| server.call_n("waits", n)).collect();
-        assert_eq!(server.answers_within(&ids, Duration::from_secs(30)).len(), ids.len());
+        assert_eq!(
+            server.answers_within(&ids, Duration::from_secs(30)).len(),
+            ids.len()
+        );
         let (after, more) = server.holds_at_rest();
         if more > few {
-            assert_eq!((after - before) % (more - few), 0, "launchers differ: {before} {few} {after} {more}");
+            assert_eq!(
+                (after - before) % (more - few),
+                0,
+                "launchers differ: {before} {few} {after} {more}"
+            );
             return (after - before) / (more - few);
         }
     }
@@ -98,23 +149,39 @@ fn rounds_leave_nothing(who: Who, rounds: usize) {
     playground.settle();
     let mut server = Server::start(&playground);
     // Whatever the server opens once is open after one round of each.
-    let warm: Vec<u64> = TOOLS.iter().map(|(name, ..)| server.call_n(name, 0)).collect();
-    assert_eq!(server.answers_within(&warm, Duration::from_secs(60)).len(), warm.len());
+    let warm: Vec<u64> = TOOLS
+        .iter()
+        .map(|(name, ..)| server.call_n(name, 0))
+        .collect();
+    assert_eq!(
+        server.answers_within(&warm, Duration::from_secs(60)).len(),
+        warm.len()
+    );
     let (descriptors, launchers) = server.holds_at_rest();
     let each = each_launcher(&mut server);
     for round in 0..rounds as u64 {
         // Each bad one in its turn, among good ones.
-        let tools = [TOOLS[0], TOOLS[1 + round as usize % (TOOLS.len() - 1)], TOOLS[0]];
+        let tools = [
+            TOOLS[0],
+            TOOLS[1 + round as usize % (TOOLS.len() - 1)],
+            TOOLS[0],
+        ];
         let ids = tools.map(|(name, ..)| server.call_n(name, round));
         let answers = server.answers_within(&ids, Duration::from_secs(30));
         for (id, (name, _, wanted)) in ids.iter().zip(tools) {
             let answer = &answers[id];
             let got = kind(answer);
-            assert!(wanted.split(' ').any(|w| w == got), "{who:?}: round {round}: {name}: wanted {wanted}: {answer}");
+            assert!(
+                wanted.split(' ').any(|w| w == got),
+                "{who:?}: round {round}: {name}: wanted {wanted}: {answer}"
+            );
             let n = &answer["result"]["structuredContent"]["n"];
             match name {
                 "good" => assert_eq!(n, round, "{who:?}: round {round}: {answer}"),
-                "leaver" => assert_eq!(n, 0, "{who:?}: round {round}: something was left for this call: {answer}"),
+                "leaver" => assert_eq!(
+                    n, 0,
+                    "{who:?}: round {round}: something was left for this call: {answer}"
+                ),
                 _ => {}
             }
         }
@@ -122,14 +189,27 @@ fn rounds_leave_nothing(who: Who, rounds: usize) {
     // How many launchers are kept depends on how many calls met; beyond theirs not one descriptor may stay.
     let (now, kept) = server.holds_at_rest();
     let (was, is) = (descriptors + kept * each, now + launchers * each);
-    assert_eq!(is, was, "{who:?}: {descriptors} with {launchers} launchers, {now} with {kept}; {each} each");
+    assert_eq!(
+        is, was,
+        "{who:?}: {descriptors} with {launchers} launchers, {now} with {kept}; {each} each"
+    );
     assert_no_script_runs(&playground);
     drop(server.to.take());
     let gone = format!("{who:?}: the server goes with its client");
-    within(Duration::from_secs(5), &gone, || server.child.try_wait().unwrap().is_some());
+    within(Duration::from_secs(5), &gone, || {
+        server.child.try_wait().unwrap().is_some()
+    });
     before.assert_unchanged(&playground);
-    let records = playground.records().iter().filter(|record| record["tool"] != "esc:waits").count();
-    assert_eq!(records, rounds * 3 + TOOLS.len(), "{who:?}: one record a call");
+    let records = playground
+        .records()
+        .iter()
+        .filter(|record| record["tool"] != "esc:waits")
+        .count();
+    assert_eq!(
+        records,
+        rounds * 3 + TOOLS.len(),
+        "{who:?}: one record a call"
+    );
 }
 
 #[test]
@@ -156,7 +236,10 @@ fn a_server_that_is_killed_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(100 * (round + 1)));
             let host = server.child.id();
             // A keeper that somebody stopped ends as well.
-            for (pid, _) in processes_of("toolhost-launcher").iter().filter(|(pid, _)| parent_of(*pid) == Some(host)) {
+            for (pid, _) in processes_of("toolhost-launcher")
+                .iter()
+                .filter(|(pid, _)| parent_of(*pid) == Some(host))
+            {
                 signal(*pid, Signal::SIGSTOP);
             }
             server.child.kill().unwrap();
@@ -165,7 +248,10 @@ fn a_server_that_is_killed_leaves_nothing() {
             assert_eq!(playground.mounts(), mounts, "{who:?}");
             let mut next = Server::start(&playground);
             let answer = next.called("esc:good", json!({"n": 7}));
-            assert_eq!(answer["result"]["structuredContent"]["n"], 7, "{who:?}: {answer}");
+            assert_eq!(
+                answer["result"]["structuredContent"]["n"], 7,
+                "{who:?}: {answer}"
+            );
         }
     }
 }
@@ -187,11 +273,20 @@ fn grants_are_looked_at_anew_for_each_call() {
     let mut server = Server::start(&playground);
     let mut call = |wanted: &str| {
         let answer = server.called("esc:looker", json!({"n": 0}));
-        let told = answer["result"]["structuredContent"]["n"].as_str().map_or(kind(&answer), str::to_owned);
-        assert!(told == wanted || wanted.ends_with("Error") && told.contains(wanted), "wanted {wanted}: {answer}");
+        let told = answer["result"]["structuredContent"]["n"]
+            .as_str()
+            .map_or(kind(&answer), str::to_owned);
+        assert!(
+            told == wanted || wanted.ends_with("Error") && told.contains(wanted),
+            "wanted {wanted}: {answer}"
+        );
     };
     call("old");
-    fs::hard_link(playground.path("secret/secret.txt"), own.join("out/second.txt")).unwrap();
+    fs::hard_link(
+        playground.path("secret/secret.txt"),
+        own.join("out/second.txt"),
+    )
+    .unwrap();
     call("SecurityError");
     fs::remove_file(own.join("out/second.txt")).unwrap();
     call("old");
@@ -209,27 +304,56 @@ fn grants_are_looked_at_anew_for_each_call() {
 #[test]
 fn a_stopped_idle_launcher_or_worker_is_replaced() {
     let playground = playground(Who::ours());
-    playground.tool("module", "wasm", crate::modules::GOOD, json!({"execution": {"timeoutMs": 60_000}}));
+    playground.tool(
+        "module",
+        "wasm",
+        crate::modules::GOOD,
+        json!({"execution": {"timeoutMs": 60_000}}),
+    );
     playground.settle();
-    assert_eq!(playground.call("esc:module", "{}").out["outputData"], 1, "it is compiled");
+    assert_eq!(
+        playground.call("esc:module", "{}").out["outputData"],
+        1,
+        "it is compiled"
+    );
     let mut server = Server::start(&playground);
     for marker in ["toolhost-launcher", "toolhost-wasm-worker"] {
         assert_eq!(words(&server.called("esc:module", json!({}))), "1");
         let good = server.called("esc:good", json!({"n": 7}));
         assert_eq!(good["result"]["structuredContent"]["n"], 7, "{good}");
         let host = server.child.id();
-        let is_below = |pid: u32| std::iter::successors(Some(pid), |pid| parent_of(*pid)).any(|pid| pid == host);
-        let stopped: Vec<u32> =
-            processes_of(marker).into_iter().map(|(pid, _)| pid).filter(|pid| is_below(*pid)).collect();
+        let is_below = |pid: u32| {
+            std::iter::successors(Some(pid), |pid| parent_of(*pid)).any(|pid| pid == host)
+        };
+        let stopped: Vec<u32> = processes_of(marker)
+            .into_iter()
+            .map(|(pid, _)| pid)
+            .filter(|pid| is_below(*pid))
+            .collect();
         assert!(!stopped.is_empty(), "{marker}");
         stopped.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
-        let is_stopped = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+        let is_stopped = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/stat"))
+                .unwrap()
+                .contains(") T ")
+        };
         wait_for("they are stopped", || stopped.iter().all(is_stopped));
-        assert_eq!(words(&server.called("esc:module", json!({}))), "1", "{marker}");
+        assert_eq!(
+            words(&server.called("esc:module", json!({}))),
+            "1",
+            "{marker}"
+        );
         let good = server.called("esc:good", json!({"n": 8}));
-        assert_eq!(good["result"]["structuredContent"]["n"], 8, "{marker}: {good}");
+        assert_eq!(
+            good["result"]["structuredContent"]["n"], 8,
+            "{marker}: {good}"
+        );
     }
-    let waited = playground.records().iter().filter_map(|record| record["usage"]["wallMs"].as_u64()).max();
+    let waited = playground
+        .records()
+        .iter()
+        .filter_map(|record| record["usage"]["wallMs"].as_u64())
+        .max();
     assert!(waited.is_some_and(|waited| waited < 20_000), "{waited:?}");
 }
 
@@ -239,34 +363,54 @@ fn a_stopped_idle_launcher_or_worker_is_replaced() {
 fn a_killed_idle_launcher_is_replaced() {
     let playground = playground(Who::ours());
     // The launcher of a worker is one, too.
-    playground.tool("module", "wasm", crate::modules::GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+    playground.tool(
+        "module",
+        "wasm",
+        crate::modules::GOOD,
+        json!({"execution": {"timeoutMs": 30_000}}),
+    );
     playground.settle();
-    assert_eq!(playground.call("esc:module", "{}").out["outputData"], 1, "it is compiled");
+    assert_eq!(
+        playground.call("esc:module", "{}").out["outputData"],
+        1,
+        "it is compiled"
+    );
     let mut server = Server::start(&playground);
     for round in 0..10 {
         let asked = ["good", "good"].map(|name| server.call_n(name, round));
         let answers = server.answers_within(&asked, Duration::from_secs(20));
         for id in asked {
-            assert_eq!(answers[&id]["result"]["structuredContent"]["n"], round, "{answers:?}");
+            assert_eq!(
+                answers[&id]["result"]["structuredContent"]["n"], round,
+                "{answers:?}"
+            );
         }
         let module = server.call_n("module", round);
         let answers = server.answers_within(&[module], Duration::from_secs(20));
         assert_eq!(words(&answers[&module]), "1", "{answers:?}");
         // Keepers, and the launchers below them, of this server.
         let below = |above: &[u32]| -> Vec<u32> {
-            let all = processes_of("toolhost-launcher").into_iter().map(|(pid, _)| pid);
-            all.filter(|pid| parent_of(*pid).is_some_and(|parent| above.contains(&parent))).collect()
+            let all = processes_of("toolhost-launcher")
+                .into_iter()
+                .map(|(pid, _)| pid);
+            all.filter(|pid| parent_of(*pid).is_some_and(|parent| above.contains(&parent)))
+                .collect()
         };
         let keepers = below(&[server.child.id()]);
         let launchers = below(&keepers);
         assert!(!keepers.is_empty() && !launchers.is_empty(), "none is kept");
         // Odd rounds: only the inner process, so that the keeper still holds the socket when the next call comes.
-        let killed = if round % 2 == 1 { launchers.clone() } else { [keepers, launchers.clone()].concat() };
+        let killed = if round % 2 == 1 {
+            launchers.clone()
+        } else {
+            [keepers, launchers.clone()].concat()
+        };
         for pid in killed {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         // Waits until they are dead: a dying launcher could still receive the next call's message.
-        let lives = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+        let lives =
+            |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
         while launchers.iter().any(lives) {
             std::thread::sleep(Duration::from_micros(100));
         }

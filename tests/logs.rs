@@ -22,43 +22,105 @@ fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
     web.call("no:such", &json!({}), &[&header]);
     let lines = || -> Vec<Value> {
         let said = web.said();
-        said.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+        said.lines()
+            .map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}")))
+            .collect()
     };
-    let of_calls = |lines: &[Value]| lines.iter().filter(|line| line["target"] == "toolhost::call").count();
+    let of_calls = |lines: &[Value]| {
+        lines
+            .iter()
+            .filter(|line| line["target"] == "toolhost::call")
+            .count()
+    };
     wait_for("the lines are there", || of_calls(&lines()) == 3);
     let lines = lines();
-    assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string()), "{lines:?}");
-    let logged = lines.iter().filter(|line| line["call"] == told["id"] && line["target"] == "toolhost::log");
-    let texts: Vec<_> = logged.map(|line| (line["tool"].as_str().unwrap(), line["line"].as_str().unwrap())).collect();
-    assert_eq!(texts, [("esc:talker", "line 0"), ("esc:talker", "line 1")], "each as one: {lines:?}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["timestamp"].is_string() && line["level"].is_string()),
+        "{lines:?}"
+    );
+    let logged = lines
+        .iter()
+        .filter(|line| line["call"] == told["id"] && line["target"] == "toolhost::log");
+    let texts: Vec<_> = logged
+        .map(|line| {
+            (
+                line["tool"].as_str().unwrap(),
+                line["line"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        texts,
+        [("esc:talker", "line 0"), ("esc:talker", "line 1")],
+        "each as one: {lines:?}"
+    );
     let mut called = lines.iter().filter(|line| line["call"].is_string());
     // What callers and tools do wrong is nothing that the operator has to put right.
-    assert!(called.all(|line| line["trace"] == PARENT[3..35] && line["level"] != "WARN"), "{lines:?}");
+    assert!(
+        called.all(|line| line["trace"] == PARENT[3..35] && line["level"] != "WARN"),
+        "{lines:?}"
+    );
     // Who looks for what is grave finds why a server does not run.
     let mut command = playground.host();
-    command.args(["--log", "error,json", "serve", "--http", "unix:/nowhere/at/all.sock"]);
-    let said = Web::run(command, playground.who.uid()).err().expect("no such folder");
-    let failed: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    command.args([
+        "--log",
+        "error,json",
+        "serve",
+        "--http",
+        "unix:/nowhere/at/all.sock",
+    ]);
+    let said = Web::run(command, playground.who.uid())
+        .err()
+        .expect("no such folder");
+    let failed: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let last = failed.last().unwrap();
-    assert!(last["message"].as_str().unwrap().contains("/nowhere/at/all.sock"), "{said}");
-    assert_eq!((&last["level"], &last["target"]), (&json!("ERROR"), &json!("toolhost")), "{said}");
+    assert!(
+        last["message"]
+            .as_str()
+            .unwrap()
+            .contains("/nowhere/at/all.sock"),
+        "{said}"
+    );
+    assert_eq!(
+        (&last["level"], &last["target"]),
+        (&json!("ERROR"), &json!("toolhost")),
+        "{said}"
+    );
 }
 
 /// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the host's.
 #[test]
 fn no_text_of_others_shows_a_field_of_its_own() {
-    let forger = "import json, sys\nprint(json.load(sys.stdin)['text'], file=sys.stderr)\nprint(1)\n";
+    let forger =
+        "import json, sys\nprint(json.load(sys.stdin)['text'], file=sys.stderr)\nprint(1)\n";
     let playground = Playground::with(Who::ours(), &[("forger", "python", forger, json!({}))]);
     let forged = json!({"text": "x tool=\"core:run-code\" user=root"}).to_string();
     let mut command = playground.host();
     command.args(["--log", "debug", "call", "esc:forger", &forged]);
     let said = finish(command, b"").stderr;
-    let of = |target: &str| said.lines().find(|line| line.contains(target)).unwrap_or_else(|| panic!("{said}"));
+    let of = |target: &str| {
+        said.lines()
+            .find(|line| line.contains(target))
+            .unwrap_or_else(|| panic!("{said}"))
+    };
     for line in [of("toolhost::log: "), of("toolhost::call: ")] {
         assert!(line.contains(" tool=\"esc:forger"), "the control: {line}");
         // Quotes within a text are escaped, so that what is between them can be taken away.
-        let bare: String = line.replace("\\\\", "").replace("\\\"", "").split('"').step_by(2).collect();
-        assert!(!bare.contains("core:run-code") && !bare.contains("root"), "{bare}");
+        let bare: String = line
+            .replace("\\\\", "")
+            .replace("\\\"", "")
+            .split('"')
+            .step_by(2)
+            .collect();
+        assert!(
+            !bare.contains("core:run-code") && !bare.contains("root"),
+            "{bare}"
+        );
     }
 }
 
@@ -73,19 +135,29 @@ fn a_log_that_nobody_reads_holds_up_no_call_and_what_is_lost_is_told() {
     let (mut server, unread) = Server::heard(command);
     // Each call logs some 400 KiB, and 4 MiB may wait.
     for n in 0..14 {
-        assert_eq!(words(&server.called("esc:loud", json!({"n": n}))), n.to_string());
+        assert_eq!(
+            words(&server.called("esc:loud", json!({"n": n}))),
+            n.to_string()
+        );
     }
     // Then somebody reads.
     let (send, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        BufReader::new(unread).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
+        BufReader::new(unread)
+            .lines()
+            .map_while(Result::ok)
+            .for_each(|line| drop(send.send(line)));
     });
     let mut seen = 0;
     let lost = |line: String| {
-        let line: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("a whole line: {e}: {line}"));
+        let line: Value =
+            serde_json::from_str(&line).unwrap_or_else(|e| panic!("a whole line: {e}: {line}"));
         seen += 1;
         line["target"] == "toolhost::runlog" && line["lost"].as_u64().unwrap() > 0
     };
-    assert!(std::iter::from_fn(|| lines.recv_timeout(PATIENCE).ok()).any(lost), "the loss is told");
+    assert!(
+        std::iter::from_fn(|| lines.recv_timeout(PATIENCE).ok()).any(lost),
+        "the loss is told"
+    );
     assert!(seen > 1000, "what found room was kept: {seen} lines");
 }

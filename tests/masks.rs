@@ -25,7 +25,9 @@ fn reach(longest: usize) -> usize {
 
 fn mask<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Mask {
     let mut mask = Mask::default();
-    secrets.into_iter().for_each(|secret| mask.add(secret.as_ref()));
+    secrets
+        .into_iter()
+        .for_each(|secret| mask.add(secret.as_ref()));
     mask
 }
 
@@ -33,10 +35,26 @@ fn mask<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Mask {
 fn encoded(c: char, rng: &mut TestRng) -> String {
     let (value, zeros) = (u32::from(c), "0".repeat(rng.random_range(0..3)));
     match rng.random_range(0..16) {
-        0 => c.to_string().bytes().map(|byte| format!("%{byte:02X}")).collect(),
-        1 => c.to_string().bytes().map(|byte| format!("%{byte:02x}")).collect(),
-        2 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
-        3 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),
+        0 => c
+            .to_string()
+            .bytes()
+            .map(|byte| format!("%{byte:02X}"))
+            .collect(),
+        1 => c
+            .to_string()
+            .bytes()
+            .map(|byte| format!("%{byte:02x}"))
+            .collect(),
+        2 => c
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|unit| format!("\\u{unit:04x}"))
+            .collect(),
+        3 => c
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|unit| format!("\\u{unit:04X}"))
+            .collect(),
         4 if c.is_ascii() => format!("\\x{value:02x}"),
         5 => format!("&#{zeros}{value};"),
         6 => format!("&#x{zeros}{value:x};"),
@@ -71,10 +89,21 @@ fn mixture(text: &str, rng: &mut TestRng) -> String {
 /// As several encoders write it, some after another.
 fn dressed(secret: &str, rng: &mut TestRng) -> (String, bool) {
     let based = |engine: &dyn Fn(&[u8]) -> String, rng: &mut TestRng| {
-        let inside = format!("{}{secret}{}", "x".repeat(rng.random_range(0..5)), "yz".repeat(rng.random_range(0..2)));
-        let (width, end) = (rng.random_range(4..80), ["\n", "\r\n", "\n  "][rng.random_range(0..3)]);
+        let inside = format!(
+            "{}{secret}{}",
+            "x".repeat(rng.random_range(0..5)),
+            "yz".repeat(rng.random_range(0..2))
+        );
+        let (width, end) = (
+            rng.random_range(4..80),
+            ["\n", "\r\n", "\n  "][rng.random_range(0..3)],
+        );
         let letters: Vec<char> = engine(inside.as_bytes()).chars().collect();
-        letters.chunks(width).map(String::from_iter).collect::<Vec<_>>().join(end)
+        letters
+            .chunks(width)
+            .map(String::from_iter)
+            .collect::<Vec<_>>()
+            .join(end)
     };
     let text = match rng.random_range(0..4) {
         0 => based(&|bytes| STANDARD.encode(bytes), rng),
@@ -84,7 +113,8 @@ fn dressed(secret: &str, rng: &mut TestRng) -> (String, bool) {
     let based = text != secret;
     let text = match rng.random_range(0..4) {
         0 => text,
-        1 => percent_encoding::utf8_percent_encode(&text, percent_encoding::NON_ALPHANUMERIC).to_string(),
+        1 => percent_encoding::utf8_percent_encode(&text, percent_encoding::NON_ALPHANUMERIC)
+            .to_string(),
         _ => mixture(&text, rng),
     };
     (text, based)
@@ -92,7 +122,11 @@ fn dressed(secret: &str, rng: &mut TestRng) -> (String, bool) {
 
 fn whole(mask: &Mask, text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
-    mask.finder().unwrap().all(text.as_bytes()).into_iter().for_each(|secret| bytes[secret].fill(b'*'));
+    mask.finder()
+        .unwrap()
+        .all(text.as_bytes())
+        .into_iter()
+        .for_each(|secret| bytes[secret].fill(b'*'));
     bytes
 }
 
@@ -106,7 +140,11 @@ fn in_pieces(mask: &Mask, text: &str, rng: &mut TestRng) -> (Vec<u8>, String) {
         rest = after;
     }
     bytes.extend(search.finish());
-    let (mut held, mut shown, chars) = (TextStream::default(), String::new(), text.chars().collect::<Vec<_>>());
+    let (mut held, mut shown, chars) = (
+        TextStream::default(),
+        String::new(),
+        text.chars().collect::<Vec<_>>(),
+    );
     let mut rest = chars.as_slice();
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(rng.random_range(1..=rest.len().min(30)));
@@ -163,7 +201,10 @@ fn many_secrets_beside_many_cuts_take_little_time() {
         let began = processor_time();
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let shown = [mask.text(&text), mask.lines(&lines).concat()].concat();
-        assert!(!shown.contains("swordfish") && shown.contains("***"), "{count}");
+        assert!(
+            !shown.contains("swordfish") && shown.contains("***"),
+            "{count}"
+        );
         let took = processor_time() - began;
         assert!(took < Duration::from_secs(10), "{count}: {took:?}");
     }
@@ -173,17 +214,36 @@ fn many_secrets_beside_many_cuts_take_little_time() {
 fn beside_a_cut_as_much_is_hidden_as_a_secret_may_have_whatever_stands_there() {
     let secret = "Zq7-swordfish_4711";
     let (mask, reach) = (mask([secret]), reach(24));
-    let encoded: String = secret.bytes().map(|byte| format!("&#x{byte:04x};")).collect();
-    for guess in [&secret[..8], "xxxxxxxx", &encoded[..40], &encoded[..encoded.len() - 9]] {
+    let encoded: String = secret
+        .bytes()
+        .map(|byte| format!("&#x{byte:04x};"))
+        .collect();
+    for guess in [
+        &secret[..8],
+        "xxxxxxxx",
+        &encoded[..40],
+        &encoded[..encoded.len() - 9],
+    ] {
         let (before, after) = ("a".repeat(reach), "b".repeat(reach));
         let start = format!("{}***", &before[..guess.len()]);
         let end = format!("***{}", &after[reach - guess.len()..]);
         assert_eq!(mask.text(&format!("{before}{guess}…")), format!("{start}…"));
-        assert_eq!(mask.text(&format!("{before}{guess}[…] so")), format!("{start}[…] so"));
+        assert_eq!(
+            mask.text(&format!("{before}{guess}[…] so")),
+            format!("{start}[…] so")
+        );
         assert_eq!(mask.text(&format!("…{guess}{after}")), format!("…{end}"));
-        let lines = [format!("{before}{guess}"), "[… 7 bytes cut …]".to_owned(), format!("{guess}{after}")];
+        let lines = [
+            format!("{before}{guess}"),
+            "[… 7 bytes cut …]".to_owned(),
+            format!("{guess}{after}"),
+        ];
         // A line break stands beside each cut.
-        assert_eq!(mask.lines(&lines), [start.replacen("***", "a***", 1), lines[1].clone(), end], "{guess}");
+        assert_eq!(
+            mask.lines(&lines),
+            [start.replacen("***", "a***", 1), lines[1].clone(), end],
+            "{guess}"
+        );
     }
     let plain = "[network] hosts = [{ why = \"…\" }] and … more";
     assert_eq!(mask.text(plain), plain);
@@ -195,19 +255,52 @@ fn letters_of_every_script_and_case_are_found() {
     for (secret, forms) in [
         (
             "größe-straße",
-            &["gr%F6%DFe-stra%DFe", r"gr\xf6\xdfe-stra\xdfe", "GRÖẞE-STRAẞE", "gr%C3%B6ße-stra&#xDF;e"][..],
+            &[
+                "gr%F6%DFe-stra%DFe",
+                r"gr\xf6\xdfe-stra\xdfe",
+                "GRÖẞE-STRAẞE",
+                "gr%C3%B6ße-stra&#xDF;e",
+            ][..],
         ),
-        ("ß§ß§ß§ß§", &["%DF%A7%DF%A7%DF%A7%DF%A7", r"\xc3\x9f\xc2\xa7ß§ß§ß§", "ẞ§ẞ§ß§ß§"]),
+        (
+            "ß§ß§ß§ß§",
+            &[
+                "%DF%A7%DF%A7%DF%A7%DF%A7",
+                r"\xc3\x9f\xc2\xa7ß§ß§ß§",
+                "ẞ§ẞ§ß§ß§",
+            ],
+        ),
         ("Ã¤Ã¤Ã¤Ã¤", &[r"\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"]),
-        ("λόγος-пароль", &["ΛΌΓΟΣ-ПАРОЛЬ", r"\u03bb\u03cc\u03b3\u03bf\u03c2-ПАРОЛЬ", "λόγοσ-пароль"]),
+        (
+            "λόγος-пароль",
+            &[
+                "ΛΌΓΟΣ-ПАРОЛЬ",
+                r"\u03bb\u03cc\u03b3\u03bf\u03c2-ПАРОЛЬ",
+                "λόγοσ-пароль",
+            ],
+        ),
         ("kelvin-secret", &["\u{212a}elvin-\u{17f}ecret"]),
-        ("ä€ä€ä€ä€", &[r"\xe4\u20ac\xe4\u20ac\xe4\u20ac\xe4\u20ac", "%E4€%C3%A4€Ä€ä€"]),
+        (
+            "ä€ä€ä€ä€",
+            &[
+                r"\xe4\u20ac\xe4\u20ac\xe4\u20ac\xe4\u20ac",
+                "%E4€%C3%A4€Ä€ä€",
+            ],
+        ),
     ] {
         let mask = mask([secret]);
         for form in forms {
-            assert_eq!(mask.whole(&format!("<{form}>")), "<***>", "{secret}: {form}");
+            assert_eq!(
+                mask.whole(&format!("<{form}>")),
+                "<***>",
+                "{secret}: {form}"
+            );
             let json = json!([1, {"a": form}]).to_string();
-            assert_eq!(mask.answer(&json, &Mask::default(), false).as_deref(), Some(r#"[1,{"a":"***"}]"#), "{form}");
+            assert_eq!(
+                mask.answer(&json, &Mask::default(), false).as_deref(),
+                Some(r#"[1,{"a":"***"}]"#),
+                "{form}"
+            );
             // The control: another letter.
             let other = form.replacen(['g', 'G', '%', '\\', 'ẞ', 'Λ', 'λ', '\u{212a}'], "q", 1);
             assert_eq!(mask.whole(&other), other, "{secret}");
@@ -215,5 +308,9 @@ fn letters_of_every_script_and_case_are_found() {
     }
     let latin: Vec<u8> = "größe-straße".chars().map(|c| c as u8).collect();
     let found = mask(["größe-straße"]).finder().unwrap().all(&latin);
-    assert_eq!((found.len(), found[0].clone()), (1, 0..12), "bytes that are not UTF-8");
+    assert_eq!(
+        (found.len(), found[0].clone()),
+        (1, 0..12),
+        "bytes that are not UTF-8"
+    );
 }

@@ -18,15 +18,23 @@ fn costly(variables: usize, loops: usize) -> String {
 
 /// How many compilers descend from the hosts of this playground.
 fn compilers(playground: &Playground) -> usize {
-    let hosts: Vec<u32> = playground.processes().into_iter().map(|(pid, _)| pid).collect();
+    let hosts: Vec<u32> = playground
+        .processes()
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect();
     let parent = |pid: &u32| parent_of(*pid).filter(|parent| *parent > 1);
     let all = processes_of("toolhost-wasm-compile").into_iter();
-    all.filter(|(pid, _)| std::iter::successors(Some(*pid), parent).any(|pid| hosts.contains(&pid))).count()
+    all.filter(|(pid, _)| std::iter::successors(Some(*pid), parent).any(|pid| hosts.contains(&pid)))
+        .count()
 }
 
 fn peak_mib(server: &Server) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
@@ -43,37 +51,80 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     // 50 KB of text that take the compiler gigabytes.
     let bomb = costly(1000, 1000);
     for name in ["bomb", "again"] {
-        playground.tool(name, "wasm", &bomb, json!({"execution": {"timeoutMs": 60_000}}));
+        playground.tool(
+            name,
+            "wasm",
+            &bomb,
+            json!({"execution": {"timeoutMs": 60_000}}),
+        );
     }
-    playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+    playground.tool(
+        "good",
+        "wasm",
+        GOOD,
+        json!({"execution": {"timeoutMs": 30_000}}),
+    );
     playground.settle();
     let mut server = Server::start(&playground);
     let bombs: Vec<u64> = (0..3).map(|n| server.call_n("bomb", n)).collect();
     wait_for("a compiler runs", || compilers(&playground) > 0);
     let good = server.call_n("good", 0);
-    let answers = server.answers_within(&[bombs.as_slice(), &[good]].concat(), Duration::from_secs(60));
+    let answers = server.answers_within(
+        &[bombs.as_slice(), &[good]].concat(),
+        Duration::from_secs(60),
+    );
     assert_eq!(words(&answers[&good]), "1", "{answers:?}");
     for id in &bombs {
         let said = words(&answers[id]);
         assert!(kind(&answers[id]).contains("ResourceLimitError"), "{said}");
-        assert!(said.contains("takes more than 257 MiB, the limit for its size"), "{said}");
+        assert!(
+            said.contains("takes more than 257 MiB, the limit for its size"),
+            "{said}"
+        );
     }
     let began = Instant::now();
     let said = answer_of(&mut server, "again", 60);
-    assert!(said.contains("compiling the module takes more than"), "{said}");
+    assert!(
+        said.contains("compiling the module takes more than"),
+        "{said}"
+    );
     // Another host knows it as well.
-    let ended = playground.expect("esc:again", "{}", "ResourceLimitError: compiling the module takes more than");
-    assert!(ended.error().1.contains("compiling the module takes more than"), "{ended:?}");
-    assert!(ended.stderr.contains("not tried again for an hour"), "{}", ended.stderr);
-    assert!(began.elapsed() < Duration::from_secs(5), "it was not remembered: {:?}", began.elapsed());
+    let ended = playground.expect(
+        "esc:again",
+        "{}",
+        "ResourceLimitError: compiling the module takes more than",
+    );
+    assert!(
+        ended
+            .error()
+            .1
+            .contains("compiling the module takes more than"),
+        "{ended:?}"
+    );
+    assert!(
+        ended.stderr.contains("not tried again for an hour"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "it was not remembered: {:?}",
+        began.elapsed()
+    );
 }
 
 /// Forty functions that each take the compiler most of a second, and more time than a module of their size may.
 fn slow(first: usize) -> String {
     let one = costly(300, 300);
     let body = &one[GOOD.rfind("(func").unwrap()..one.rfind("(func").unwrap()];
-    let all: String =
-        (0..40).map(|n| body.replace("i32.const 1 i32.add", &format!("i32.const {} i32.add", first + n))).collect();
+    let all: String = (0..40)
+        .map(|n| {
+            body.replace(
+                "i32.const 1 i32.add",
+                &format!("i32.const {} i32.add", first + n),
+            )
+        })
+        .collect();
     one.replacen(body, &all, 1)
 }
 
@@ -81,8 +132,18 @@ fn slow(first: usize) -> String {
 fn modules_that_compile_for_long_hold_up_no_other() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let bombs = ["bomb", "again", "third", "fourth", "fifth"];
-    for (name, text) in bombs.iter().zip(1..).map(|(name, n)| (*name, slow(n))).chain([("good", GOOD.to_owned())]) {
-        playground.tool(name, "wasm", &text, json!({"execution": {"timeoutMs": 60_000}}));
+    for (name, text) in bombs
+        .iter()
+        .zip(1..)
+        .map(|(name, n)| (*name, slow(n)))
+        .chain([("good", GOOD.to_owned())])
+    {
+        playground.tool(
+            name,
+            "wasm",
+            &text,
+            json!({"execution": {"timeoutMs": 60_000}}),
+        );
     }
     playground.settle();
     let mut server = Server::start(&playground);
@@ -97,8 +158,18 @@ fn modules_that_compile_for_long_hold_up_no_other() {
 #[test]
 fn a_large_file_without_content_takes_no_memory_of_the_host() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let folder = playground.tool("sparse", "wasm", "", json!({"execution": {"timeoutMs": 60_000}}));
-    playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+    let folder = playground.tool(
+        "sparse",
+        "wasm",
+        "",
+        json!({"execution": {"timeoutMs": 60_000}}),
+    );
+    playground.tool(
+        "good",
+        "wasm",
+        GOOD,
+        json!({"execution": {"timeoutMs": 30_000}}),
+    );
     let mut file = fs::File::create(folder.join("main.wat")).unwrap();
     file.write_all(b"\0asm\x01\0\0\0").unwrap();
     file.set_len(255 << 20).unwrap();
@@ -108,10 +179,19 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
     let before = peak_mib(&server);
     let calls: Vec<u64> = (0..20).map(|n| server.call_n("sparse", n)).collect();
     let good = server.call_n("good", 0);
-    assert_eq!(words(&server.answers_within(&[good], Duration::from_secs(40))[&good]), "1", "it waits for no reader");
+    assert_eq!(
+        words(&server.answers_within(&[good], Duration::from_secs(40))[&good]),
+        "1",
+        "it waits for no reader"
+    );
     let answers = server.answers_within(&calls, Duration::from_secs(70));
     // Control: it is read, and is not a module.
-    assert!(answers.values().all(|answer| words(answer).contains("not a module this host can run")), "{answers:?}");
+    assert!(
+        answers
+            .values()
+            .all(|answer| words(answer).contains("not a module this host can run")),
+        "{answers:?}"
+    );
     let more = peak_mib(&server) - before;
     assert!(more < 64, "the host took {more} MiB");
 }
@@ -121,7 +201,12 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
 fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     for (name, loops) in [("slow", 70), ("other", 71)] {
-        playground.tool(name, "wasm", &costly(300, loops), json!({"execution": {"timeoutMs": 300}}));
+        playground.tool(
+            name,
+            "wasm",
+            &costly(300, loops),
+            json!({"execution": {"timeoutMs": 300}}),
+        );
     }
     playground.settle();
     let call = || playground.expect("esc:slow", "{}", "ok 1");
@@ -133,7 +218,11 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
             std::thread::sleep(Duration::from_millis(5));
         }
         for ended in calls.into_iter().map(|call| call.join().unwrap()) {
-            assert!(ended.stderr.contains("compiling the tool's module"), "{}", ended.stderr);
+            assert!(
+                ended.stderr.contains("compiling the tool's module"),
+                "{}",
+                ended.stderr
+            );
         }
         most
     });
@@ -143,7 +232,10 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
     let mut server = Server::start(&playground);
     let calls: Vec<u64> = (0..3).map(|n| server.call_n("other", n)).collect();
     for (_, answer) in server.answers_within(&calls, Duration::from_secs(10)) {
-        assert!(words(&answer).contains("the tool is still being compiled; try again"), "{answer}");
+        assert!(
+            words(&answer).contains("the tool is still being compiled; try again"),
+            "{answer}"
+        );
     }
     assert_eq!(compilers(&playground), 1, "it goes on without its callers");
     wait_for("it ends", || compilers(&playground) == 0);
@@ -156,5 +248,8 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
     let mut shell = playground.host_by(shell);
     shell.args(["call", "esc:slow", "--input", "{}"]);
     let ended = finish(shell, b"");
-    assert!(ended.stderr.contains("`ulimit -v`") && !ended.stderr.contains("not a module"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("`ulimit -v`") && !ended.stderr.contains("not a module"),
+        "{ended:?}"
+    );
 }

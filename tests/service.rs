@@ -12,28 +12,66 @@ async fn a_success_has_every_field_of_the_outcome_and_its_record_what_it_could_t
     let world = world();
     let report = world.call("fake:echo", json!({"message": "hi"})).await;
     let json = json!(report);
-    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     let expected = "id tool version success outputData logs usage walls denials artifacts digests";
     assert_eq!(keys(&json), expected);
-    assert_eq!(keys(&json["usage"]), "wallMs cpuMs peakMemoryBytes outputBytes");
+    assert_eq!(
+        keys(&json["usage"]),
+        "wallMs cpuMs peakMemoryBytes outputBytes"
+    );
     assert_eq!(json["outputData"], json!({"received_message": "hi"}));
-    assert_eq!((json["tool"].as_str(), json["version"].as_str()), (Some("fake:echo"), Some("1.0.0")));
+    assert_eq!(
+        (json["tool"].as_str(), json["version"].as_str()),
+        (Some("fake:echo"), Some("1.0.0"))
+    );
     assert_eq!(json["walls"][0]["state"], "stood");
-    assert_eq!(json["logs"], json!(["live line"]), "lines that were sent while it ran");
+    assert_eq!(
+        json["logs"],
+        json!(["live line"]),
+        "lines that were sent while it ran"
+    );
     for digest in ["manifest", "script", "policy", "confinement"] {
-        assert_eq!(json["digests"][digest].as_str().map(str::len), Some(64), "{digest}");
+        assert_eq!(
+            json["digests"][digest].as_str().map(str::len),
+            Some(64),
+            "{digest}"
+        );
     }
-    assert_eq!(report.observation(), "Tool fake:echo executed successfully. Output: {\"received_message\":\"hi\"}");
+    assert_eq!(
+        report.observation(),
+        "Tool fake:echo executed successfully. Output: {\"received_message\":\"hi\"}"
+    );
 
-    let past = toolhost::service::audit::Log::new(world.root().join("state/audit.jsonl")).recall(&report.id).unwrap();
+    let past = toolhost::service::audit::Log::new(world.root().join("state/audit.jsonl"))
+        .recall(&report.id)
+        .unwrap();
     assert_eq!(past.record["tool"], "fake:echo");
     let shape = past.confinement.unwrap();
     assert_eq!(shape["tool"], "fake:echo@1.0.0");
-    assert!(shape["script"].as_str().unwrap().ends_with("examples/echo.py"));
+    assert!(
+        shape["script"]
+            .as_str()
+            .unwrap()
+            .ends_with("examples/echo.py")
+    );
     let kept = world.root().join("state/confinements");
     let file = fs::read_dir(&kept).unwrap().next().unwrap().unwrap();
     let mode = |facts: fs::Metadata| facts.permissions().mode() & 0o777;
-    assert_eq!((mode(file.metadata().unwrap()), mode(fs::metadata(&kept).unwrap())), (0o600, 0o700));
+    assert_eq!(
+        (
+            mode(file.metadata().unwrap()),
+            mode(fs::metadata(&kept).unwrap())
+        ),
+        (0o600, 0o700)
+    );
     world.call("fake:echo", json!({"message": 2})).await;
     assert_eq!(fs::read_dir(&kept).unwrap().count(), 1, "once per digest");
 }
@@ -44,32 +82,64 @@ async fn each_failure_has_its_type_and_leaves_one_record() {
     let cases = [
         ("fake:nothing", json!({}), ToolNotFoundError, "refused"),
         ("fake:echo@^2", json!({}), VersionMismatchError, "refused"),
-        ("fake:whole", json!({"timeoutMs": 5}), ParameterValidationError, "refused"),
-        ("fake:whole", json!({"timeoutMsx": 5}), ParameterValidationError, "refused"),
+        (
+            "fake:whole",
+            json!({"timeoutMs": 5}),
+            ParameterValidationError,
+            "refused",
+        ),
+        (
+            "fake:whole",
+            json!({"timeoutMsx": 5}),
+            ParameterValidationError,
+            "refused",
+        ),
         ("fake:greedy", json!({}), SecurityError, "refused"),
         ("fake:fails", json!({}), ScriptError, "allowed"),
         ("fake:over", json!({}), ResourceLimitError, "allowed"),
         ("fake:long_running", json!({}), TimeoutError, "allowed"),
         ("fake:wrong", json!({}), OutputValidationError, "allowed"),
         ("fake:panics", json!({}), InternalError, "allowed"),
-        ("core:execute-nodejs-script", json!({"scriptPath": "examples/echo.py"}), ParameterValidationError, "refused"),
-        ("core:execute-python-script", json!({"scriptPath": "../secret.py"}), SecurityError, "refused"),
+        (
+            "core:execute-nodejs-script",
+            json!({"scriptPath": "examples/echo.py"}),
+            ParameterValidationError,
+            "refused",
+        ),
+        (
+            "core:execute-python-script",
+            json!({"scriptPath": "../secret.py"}),
+            SecurityError,
+            "refused",
+        ),
     ];
     for (at, (tool, arguments, kind, decision)) in cases.iter().enumerate() {
         let report = world.call(tool, arguments.clone()).await;
-        let error = report.error.as_ref().unwrap_or_else(|| panic!("{tool} {arguments} should fail"));
+        let error = report
+            .error
+            .as_ref()
+            .unwrap_or_else(|| panic!("{tool} {arguments} should fail"));
         assert_eq!(error.kind, *kind, "{tool} {arguments}: {error:?}");
         assert!(!report.success && report.output().is_none());
         let json = json!(report);
         assert_eq!(json["error"]["type"], kind.to_string());
         assert!(json["error"]["origin"].is_string() && json["error"]["retryable"].is_boolean());
-        assert!(!json.to_string().contains(world.root().to_str().unwrap()), "no host path: {json}");
+        assert!(
+            !json.to_string().contains(world.root().to_str().unwrap()),
+            "no host path: {json}"
+        );
         let records = world.records();
         assert_eq!(records.len(), at + 1, "one record each");
         let told = json!({"call": report.id, "outcome": kind.to_string(), "user": "alice", "decision": decision});
-        told.as_object().unwrap().iter().for_each(|(name, value)| assert_eq!(&records[at][name], value, "{tool}"));
+        told.as_object()
+            .unwrap()
+            .iter()
+            .for_each(|(name, value)| assert_eq!(&records[at][name], value, "{tool}"));
     }
-    assert!(world.call("fake:echo", json!({"message": 1})).await.success, "the service lives on");
+    assert!(
+        world.call("fake:echo", json!({"message": 1})).await.success,
+        "the service lives on"
+    );
 }
 
 #[tokio::test]
@@ -82,15 +152,27 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     assert!(error.person.unwrap().contains("--audit-log"));
     assert!(!world.call("fake:echo", json!({"message": 1})).await.success);
     let unread = Fault::new(ParameterValidationError, "not a call");
-    assert!(world.service.record_refusal(&caller(), "POST /", unread.clone()).is_err());
+    assert!(
+        world
+            .service
+            .record_refusal(&caller(), "POST /", unread.clone())
+            .is_err()
+    );
     assert_eq!(world.runs(), 0);
     // What has no record is counted in one as soon as it can be written.
     fs::remove_dir(world.root().join("state/audit.jsonl")).unwrap();
     world.service.write_counts();
     let record = world.records().pop().unwrap();
-    assert_eq!(record["notes"], json!(["2 such refusals before this one have no record"]));
+    assert_eq!(
+        record["notes"],
+        json!(["2 such refusals before this one have no record"])
+    );
     assert!(
-        world.service.record_refusal(&caller(), "POST /", unread).is_ok() && world.records().len() == 2,
+        world
+            .service
+            .record_refusal(&caller(), "POST /", unread)
+            .is_ok()
+            && world.records().len() == 2,
         "the control"
     );
 }
@@ -98,11 +180,19 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
 #[tokio::test]
 async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     let world = world();
-    let report = world.call("fake:fails", json!({"token": "hunter2-very-secret"})).await;
+    let report = world
+        .call("fake:fails", json!({"token": "hunter2-very-secret"}))
+        .await;
     let json = json!(report).to_string();
     let details = report.error.unwrap().details.unwrap();
-    assert!(!json.contains("hunter2") && details.contains("bad token ***"), "{details}");
-    assert!(!details.contains('\u{1b}') && details.contains("Traceback"), "{details}");
+    assert!(
+        !json.contains("hunter2") && details.contains("bad token ***"),
+        "{details}"
+    );
+    assert!(
+        !details.contains('\u{1b}') && details.contains("Traceback"),
+        "{details}"
+    );
     let text = fs::read_to_string(world.root().join("state/audit.jsonl")).unwrap();
     assert!(text.contains("***") && !text.contains("hunter2") && text.is_ascii());
     let nasty = CallRequest {
@@ -114,39 +204,72 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     assert_eq!(world.records().len(), 2, "a name cannot add a line");
     // Neither arguments nor variables show in a debug line.
     let variable = toolhost::policy::Variable::Host("hunter22".to_owned());
-    let shown = format!("{:?} {variable:?}", request("app:x", json!({"token": "hunter22"})));
+    let shown = format!(
+        "{:?} {variable:?}",
+        request("app:x", json!({"token": "hunter22"}))
+    );
     assert!(!shown.contains("hunter22"), "{shown}");
 }
 
 #[tokio::test]
 async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_they_are_there() {
-    let who = json!({"type": "object", "properties": {"who": {"type": "string", "description": "d"}}});
+    let who =
+        json!({"type": "object", "properties": {"who": {"type": "string", "description": "d"}}});
     let mut methods = None;
     let world = world_with(|root, executors| {
-        for (id, method) in
-            [("app:greet", "greet"), ("app:bad", "broken"), ("app:none", "nowhere"), ("app:boom", "boom")]
-        {
+        for (id, method) in [
+            ("app:greet", "greet"),
+            ("app:bad", "broken"),
+            ("app:none", "nowhere"),
+            ("app:boom", "boom"),
+        ] {
             let handler = json!({"type": "service-method", "serviceName": "Greeter", "methodName": method,
                                  "parameterMap": {"who": "name"}});
             define(root, id, handler, json!({ "parameters": who }));
         }
-        executors.methods.register_sync("Greeter", "greet", |input| Ok(json!({"hello": input["name"]})));
+        executors
+            .methods
+            .register_sync("Greeter", "greet", |input| {
+                Ok(json!({"hello": input["name"]}))
+            });
         executors.methods.register_sync("Greeter", "broken", |_| {
             Ok(json!({"success": false, "error": {"type": "DependencyError", "message": "no database"}}))
         });
-        executors.methods.register_sync("Greeter", "boom", |_| panic!("a bug in a service"));
+        executors
+            .methods
+            .register_sync("Greeter", "boom", |_| panic!("a bug in a service"));
         methods = Some(executors.methods.clone());
     });
     let report = world.call("app:greet", json!({"who": "alice"})).await;
-    assert_eq!(report.output(), Some(json!({"hello": "alice"})), "{:?}", report.error);
-    for (tool, kind) in [("app:bad", DependencyError), ("app:none", ServiceError), ("app:boom", InternalError)] {
-        assert_eq!(world.call(tool, json!({})).await.error.unwrap().kind, kind, "{tool}");
+    assert_eq!(
+        report.output(),
+        Some(json!({"hello": "alice"})),
+        "{:?}",
+        report.error
+    );
+    for (tool, kind) in [
+        ("app:bad", DependencyError),
+        ("app:none", ServiceError),
+        ("app:boom", InternalError),
+    ] {
+        assert_eq!(
+            world.call(tool, json!({})).await.error.unwrap().kind,
+            kind,
+            "{tool}"
+        );
     }
     // A method may be registered at any time: until then the tool fails, and is not offered.
-    let tool = world.service.registry().snapshot().find("app:none").unwrap();
+    let tool = world
+        .service
+        .registry()
+        .snapshot()
+        .find("app:none")
+        .unwrap();
     assert!(!world.service.can_call(&caller(), &tool));
     methods.unwrap().register_sync("Greeter", "nowhere", Ok);
-    assert!(world.service.can_call(&caller(), &tool) && world.call("app:none", json!({})).await.success);
+    assert!(
+        world.service.can_call(&caller(), &tool) && world.call("app:none", json!({})).await.success
+    );
     assert_eq!(world.runs(), 0, "no process");
 }
 
@@ -159,10 +282,15 @@ impl Executor for XEcho {
         Box::pin(async move {
             let answer = match call.input {
                 input if input["wait"] == true => std::future::pending().await,
-                input if input["words"].is_array() => json!(context.deadline.began.elapsed().as_micros() as u64),
+                input if input["words"].is_array() => {
+                    json!(context.deadline.began.elapsed().as_micros() as u64)
+                }
                 input => input,
             };
-            Ok(crate::harness::fake::outcome(Ending::answer(&answer), Vec::new()))
+            Ok(crate::harness::fake::outcome(
+                Ending::answer(&answer),
+                Vec::new(),
+            ))
         })
     }
 }
@@ -170,39 +298,105 @@ impl Executor for XEcho {
 #[tokio::test]
 async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_tool() {
     let world = world_with(|root, executors| {
-        define(root, "app:x", json!({"type": "x-echo"}), json!({"execution": {"timeoutMs": 150}}));
+        define(
+            root,
+            "app:x",
+            json!({"type": "x-echo"}),
+            json!({"execution": {"timeoutMs": 150}}),
+        );
         define(root, "app:y", json!({"type": "x-unknown"}), json!({}));
-        executors.extensions.insert("x-echo".into(), Arc::new(XEcho));
+        executors
+            .extensions
+            .insert("x-echo".into(), Arc::new(XEcho));
     });
-    assert_eq!(world.call("app:x", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
-    assert_eq!(world.call("app:y", json!({})).await.error.unwrap().kind, CapabilityError);
+    assert_eq!(
+        world.call("app:x", json!({"a": 1})).await.output(),
+        Some(json!({"a": 1}))
+    );
+    assert_eq!(
+        world.call("app:y", json!({})).await.error.unwrap().kind,
+        CapabilityError
+    );
     let started = Instant::now();
-    let error = world.call("app:x", json!({"wait": true})).await.error.unwrap();
-    assert_eq!((error.kind, error.message.as_str()), (TimeoutError, "Script execution timed out."));
-    assert!(started.elapsed() < Duration::from_secs(5), "the service holds the clock");
+    let error = world
+        .call("app:x", json!({"wait": true}))
+        .await
+        .error
+        .unwrap();
+    assert_eq!(
+        (error.kind, error.message.as_str()),
+        (TimeoutError, "Script execution timed out.")
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "the service holds the clock"
+    );
 
     let definition = |name: &str| json!({"toolId": name, "description": "Echoes.", "parameters": {"type": "object"}});
-    let gone =
-        async || world.call("app:late", json!({})).await.error.is_some_and(|fault| fault.kind == ToolNotFoundError);
+    let gone = async || {
+        world
+            .call("app:late", json!({}))
+            .await
+            .error
+            .is_some_and(|fault| fault.kind == ToolNotFoundError)
+    };
     assert!(gone().await, "the control");
-    world.service.register(definition("app:late"), "x-late", Arc::new(XEcho)).unwrap();
-    assert_eq!(world.call("app:late", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
-    let fault = world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).unwrap_err();
-    assert!(fault.message.contains("type 'x-late' is already registered"), "{}", fault.message);
-    assert!(world.service.register(definition("nonamespace"), "x-none", Arc::new(XEcho)).is_err());
-    assert!(!world.service.unregister("fake:echo"), "what a file defines stays");
+    world
+        .service
+        .register(definition("app:late"), "x-late", Arc::new(XEcho))
+        .unwrap();
+    assert_eq!(
+        world.call("app:late", json!({"a": 1})).await.output(),
+        Some(json!({"a": 1}))
+    );
+    let fault = world
+        .service
+        .register(definition("app:other"), "x-late", Arc::new(XEcho))
+        .unwrap_err();
+    assert!(
+        fault
+            .message
+            .contains("type 'x-late' is already registered"),
+        "{}",
+        fault.message
+    );
+    assert!(
+        world
+            .service
+            .register(definition("nonamespace"), "x-none", Arc::new(XEcho))
+            .is_err()
+    );
+    assert!(
+        !world.service.unregister("fake:echo"),
+        "what a file defines stays"
+    );
     assert!(world.service.unregister("app:late") && !world.service.unregister("app:late"));
     assert!(gone().await);
-    world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).expect("its handler is gone as well");
+    world
+        .service
+        .register(definition("app:other"), "x-late", Arc::new(XEcho))
+        .expect("its handler is gone as well");
     // A call has its time once: a long check of its arguments is taken from it.
     let mut definition = definition("app:clock");
     let words = json!({"type": "array", "description": "d", "items": {"type": "string", "pattern": "^(ab|cd)*e?$"}});
     definition["parameters"]["properties"] = json!({ "words": words });
-    world.service.register(definition, "x-clock", Arc::new(XEcho)).unwrap();
+    world
+        .service
+        .register(definition, "x-clock", Arc::new(XEcho))
+        .unwrap();
     let began = Instant::now();
-    let report = world.call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]})).await;
-    let (ran, all) = (report.output().and_then(|ran| ran.as_u64()), began.elapsed().as_micros());
-    assert!(ran.is_some_and(|ran| u128::from(ran) * 4 > all), "{ran:?} of {all} us: {:?}", report.error);
+    let report = world
+        .call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]}))
+        .await;
+    let (ran, all) = (
+        report.output().and_then(|ran| ran.as_u64()),
+        began.elapsed().as_micros(),
+    );
+    assert!(
+        ran.is_some_and(|ran| u128::from(ran) * 4 > all),
+        "{ran:?} of {all} us: {:?}",
+        report.error
+    );
 }
 
 #[tokio::test]
@@ -210,12 +404,17 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
     let world = world();
     let start = |n| {
         let arguments = json!({"n": n, "delay": (n * 7) % 50});
-        world.start(written(&format!("user-{n}"), "fake:user", &arguments)).1
+        world
+            .start(written(&format!("user-{n}"), "fake:user", &arguments))
+            .1
     };
     let waiting: Vec<_> = (0..100).map(start).collect();
     for (n, mut call) in waiting.into_iter().enumerate() {
         let report = call.join_next().await.unwrap().unwrap();
-        assert_eq!(report.output(), Some(json!({"user": format!("user-{n}"), "n": n})));
+        assert_eq!(
+            report.output(),
+            Some(json!({"user": format!("user-{n}"), "n": n}))
+        );
     }
     assert_eq!(world.records().len(), 100);
 }
@@ -224,7 +423,11 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
 async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     let world = world_with(|root, _| {
         let file = root.join("tool-defs/long_running.tool.json");
-        fs::write(&file, fs::read_to_string(&file).unwrap().replace("200", "20000")).unwrap();
+        fs::write(
+            &file,
+            fs::read_to_string(&file).unwrap().replace("200", "20000"),
+        )
+        .unwrap();
     });
     let began = Instant::now();
     // More than may run, and more than may wait: 64 and 1024.
@@ -234,21 +437,32 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     for n in 0..20 {
         assert!(world.call("fake:echo", json!({"message": n})).await.success);
     }
-    assert_eq!(world.runs(), 48 + 20, "48 of one tool run at once, and those of another beside them");
-    assert!(began.elapsed() < Duration::from_secs(20), "control: none of those that hang has ended");
+    assert_eq!(
+        world.runs(),
+        48 + 20,
+        "48 of one tool run at once, and those of another beside them"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "control: none of those that hang has ended"
+    );
     let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
-    assert_eq!(report.error.unwrap().kind, RateLimitError, "the last one found no room");
+    assert_eq!(
+        report.error.unwrap().kind,
+        RateLimitError,
+        "the last one found no room"
+    );
 }
 
 /// A policy that narrows, and a manifest that asks for more than it gives.
 fn narrowing(root: &Path) {
     let files = json!({"allowRead": ["self"], "allowWrite": ["out/**"]});
-    let asks = json!({"securityContext": {"fileAccess": files}, "execution": {"timeoutMs": 20_000}});
+    let asks =
+        json!({"securityContext": {"fileAccess": files}, "execution": {"timeoutMs": 20_000}});
     define(root, "u:eager", script("eager/echo.py", "python"), asks);
     fs::create_dir_all(root.join("user_scripts/eager")).unwrap();
     fs::write(root.join("user_scripts/eager/echo.py"), "").unwrap();
-    let policy =
-        "name = \"narrow\"\nwhy = \"w\"\ntools = [\"u:eager\"]\nmode = \"narrow\"\n[limits]\ntimeout_ms = 5_000\n";
+    let policy = "name = \"narrow\"\nwhy = \"w\"\ntools = [\"u:eager\"]\nmode = \"narrow\"\n[limits]\ntimeout_ms = 5_000\n";
     fs::write(root.join("sandbox-policies/narrow.policy.toml"), policy).unwrap();
 }
 
@@ -256,21 +470,47 @@ fn narrowing(root: &Path) {
 async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
     let world = world_with(|root, _| narrowing(root));
     let report = world.call("u:eager", json!({"message": 1})).await;
-    let told = ["narrowed: write out/** is not granted in full", "clamped: timeoutMs asked 20000, gets 5000"];
+    let told = [
+        "narrowed: write out/** is not granted in full",
+        "clamped: timeoutMs asked 20000, gets 5000",
+    ];
     assert!(report.success, "{report:?}");
     assert_eq!(json!(report)["notes"], json!(told));
-    assert!(!json!(report).to_string().contains("policy.toml"), "no place for a caller");
+    assert!(
+        !json!(report).to_string().contains("policy.toml"),
+        "no place for a caller"
+    );
     let record = &world.records()[0];
     assert_eq!(record["notes"][0], told[0]);
     let clamp = record["notes"][1].as_str().unwrap();
-    assert!(clamp.starts_with(told[1]) && clamp.contains("narrow.policy.toml:"), "{clamp}");
+    assert!(
+        clamp.starts_with(told[1]) && clamp.contains("narrow.policy.toml:"),
+        "{clamp}"
+    );
 
     // The same script by the builtin's road, with a call that asks for still more.
-    let arguments = json!({"scriptPath": "eager/echo.py", "inputData": {"message": 1}, "timeoutMs": 25_000});
+    let arguments =
+        json!({"scriptPath": "eager/echo.py", "inputData": {"message": 1}, "timeoutMs": 25_000});
     let report = world.call("core:execute-python-script", arguments).await;
-    assert!(report.success && report.notes.contains(&"clamped: timeoutMs asked 25000, gets 5000".into()), "{report:?}");
-    assert!(report.notes.iter().any(|note| note.contains("u:eager@1.0.0 names this script")), "{:?}", report.notes);
-    assert_eq!(world.records()[1]["notes"].as_array().unwrap().len(), report.notes.len());
+    assert!(
+        report.success
+            && report
+                .notes
+                .contains(&"clamped: timeoutMs asked 25000, gets 5000".into()),
+        "{report:?}"
+    );
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|note| note.contains("u:eager@1.0.0 names this script")),
+        "{:?}",
+        report.notes
+    );
+    assert_eq!(
+        world.records()[1]["notes"].as_array().unwrap().len(),
+        report.notes.len()
+    );
     let plain = json!(world.call("fake:echo", json!({"message": 1})).await);
     assert!(plain.get("notes").is_none(), "nothing to say, nothing said");
 }
@@ -282,7 +522,12 @@ fn over_scripts(root: &Path, id: &str, map: Value, mut parameters: Value) {
     parameters["scriptPath"] = json!({"type": "string", "description": "d"});
     let read = json!({"fileAccess": {"allowRead": ["self"]}});
     let parameters = json!({"type": "object", "properties": parameters});
-    define(root, id, handler, json!({"parameters": parameters, "securityContext": read}));
+    define(
+        root,
+        id,
+        handler,
+        json!({"parameters": parameters, "securityContext": read}),
+    );
 }
 
 #[tokio::test]
@@ -291,22 +536,42 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
     let env = json!({"type": "object", "description": "d", "additionalProperties": secret});
     let world = world_with(|root, _| over_scripts(root, "u:env", json!({}), json!({ "env": env })));
     let call = |script: &str, name: &str, text: &str| {
-        world.call("u:env", json!({"scriptPath": format!("{script}/echo.py"), "env": {name: text}}))
+        world.call(
+            "u:env",
+            json!({"scriptPath": format!("{script}/echo.py"), "env": {name: text}}),
+        )
     };
     // The variables that child programs obey are too many to list: a call sets only those that the manifest declares.
     let obeyed = "BASH_ENV ENV PERL5OPT GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 OPENSSL_CONF RUBYOPT JAVA_TOOL_OPTIONS \
                   SSLKEYLOGFILE GCONV_PATH MODE";
-    for name in crate::policy::calls::REFUSED_NAMES.iter().copied().chain(obeyed.split(' ')) {
+    for name in crate::policy::calls::REFUSED_NAMES
+        .iter()
+        .copied()
+        .chain(obeyed.split(' '))
+    {
         let report = call("examples", name, "some text").await;
-        let error = report.error.as_ref().unwrap_or_else(|| panic!("{name}: {report:?}"));
-        let told = format!("{} {}", error.message, error.details.as_deref().unwrap_or_default());
+        let error = report
+            .error
+            .as_ref()
+            .unwrap_or_else(|| panic!("{name}: {report:?}"));
+        let told = format!(
+            "{} {}",
+            error.message,
+            error.details.as_deref().unwrap_or_default()
+        );
         assert_eq!(error.kind, SecurityError, "{name}: {report:?}");
-        assert!(told.contains("the script's own manifest does not declare it: add it to execution.env"), "{told}");
+        assert!(
+            told.contains("the script's own manifest does not declare it: add it to execution.env"),
+            "{told}"
+        );
     }
     // For a script that no manifest names a call may set no variable.
     assert!(!call("free", "GREETING", "some text").await.success);
     assert_eq!(world.runs(), 0);
-    assert!(call("examples", "GREETING", "some text").await.success, "the control");
+    assert!(
+        call("examples", "GREETING", "some text").await.success,
+        "the control"
+    );
 
     let mut digests = Vec::new();
     for text in ["hunter2-very-secret", "swordfish-very-secret"] {
@@ -316,16 +581,37 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
         let seen = world.fake.seen.lock().unwrap();
         let seen = seen.last().unwrap();
         assert_eq!(seen.per_call.env["TOKEN"], text);
-        assert!(seen.shape.env.is_empty() && !format!("{seen:?}").contains(text), "{seen:?}");
-        assert_eq!(world.records().pop().unwrap()["notes"], json!(["environment: set by the call: TOKEN"]));
+        assert!(
+            seen.shape.env.is_empty() && !format!("{seen:?}").contains(text),
+            "{seen:?}"
+        );
+        assert_eq!(
+            world.records().pop().unwrap()["notes"],
+            json!(["environment: set by the call: TOKEN"])
+        );
     }
-    assert!(world.call("u:env", json!({"scriptPath": "examples/echo.py"})).await.success);
+    assert!(
+        world
+            .call("u:env", json!({"scriptPath": "examples/echo.py"}))
+            .await
+            .success
+    );
     let seen = world.fake.seen.lock().unwrap();
-    assert!(seen[3].per_call.env.is_empty() && seen[3].shape == seen[2].shape, "it ends with its call");
+    assert!(
+        seen[3].per_call.env.is_empty() && seen[3].shape == seen[2].shape,
+        "it ends with its call"
+    );
     assert_eq!(digests[0], digests[1], "the digest is no oracle for it");
-    for entry in walkdir::WalkDir::new(world.root().join("state")).into_iter().flatten() {
+    for entry in walkdir::WalkDir::new(world.root().join("state"))
+        .into_iter()
+        .flatten()
+    {
         let kept = fs::read_to_string(entry.path()).unwrap_or_default();
-        assert!(!kept.contains("very-secret"), "{}: {kept}", entry.path().display());
+        assert!(
+            !kept.contains("very-secret"),
+            "{}: {kept}",
+            entry.path().display()
+        );
     }
 }
 
@@ -333,7 +619,12 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
 struct Stuck;
 
 impl method::ServiceMethod for Stuck {
-    fn call<'a>(&'a self, _: &'a method::MethodCall, _: Value, _: &'a Events) -> method::Answering<'a> {
+    fn call<'a>(
+        &'a self,
+        _: &'a method::MethodCall,
+        _: Value,
+        _: &'a Events,
+    ) -> method::Answering<'a> {
         Box::pin(std::future::pending())
     }
 }
@@ -341,7 +632,12 @@ impl method::ServiceMethod for Stuck {
 /// A tool of its own over executeScript, which says nothing of secrets.
 fn runner(root: &Path) {
     let any = json!({"type": "object", "description": "d", "additionalProperties": true});
-    over_scripts(root, "u:run", json!({"data": "inputData"}), json!({"data": any, "env": any}));
+    over_scripts(
+        root,
+        "u:run",
+        json!({"data": "inputData"}),
+        json!({"data": any, "env": any}),
+    );
 }
 
 fn run_of(script: &str) -> Value {
@@ -357,17 +653,30 @@ async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() 
     // It fails, and the words of its failure hold its token.
     let report = world.call("u:run", run_of("examples/fails.py")).await;
     let told = json!(report).to_string();
-    assert!(told.contains("bad token ***") && !told.contains("-secret"), "{told}");
+    assert!(
+        told.contains("bad token ***") && !told.contains("-secret"),
+        "{told}"
+    );
     // A script that no manifest names has no secret but its environment; of one that is not there nothing is shown.
     for (script, shown) in [
-        ("examples/fails.py", json!({"token": "***", "open": "plain words"})),
-        ("free/echo.py", json!({"token": "hunter2-secret", "open": "plain words"})),
+        (
+            "examples/fails.py",
+            json!({"token": "***", "open": "plain words"}),
+        ),
+        (
+            "free/echo.py",
+            json!({"token": "hunter2-secret", "open": "plain words"}),
+        ),
         ("free/missing.py", json!("***")),
     ] {
         world.call("u:run", run_of(script)).await;
         let record = world.records().pop().unwrap();
         let arguments: Value = serde_json::from_str(record["arguments"].as_str().unwrap()).unwrap();
-        assert_eq!((&arguments["data"], &arguments["env"]), (&shown, &json!({"KEY": "***"})), "{script}");
+        assert_eq!(
+            (&arguments["data"], &arguments["env"]),
+            (&shown, &json!({"KEY": "***"})),
+            "{script}"
+        );
         assert_eq!(arguments["scriptPath"], script);
         assert!(!record.to_string().contains("swordfish"), "{record}");
     }
@@ -377,15 +686,26 @@ async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() 
 async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_found() {
     let world = world_with(|root, executors| {
         runner(root);
-        executors.methods.register(method::SCRIPT_SERVICE, "executeScript", Arc::new(Stuck));
+        executors
+            .methods
+            .register(method::SCRIPT_SERVICE, "executeScript", Arc::new(Stuck));
     });
     let _call = world.start(request("u:run", run_of("examples/fails.py")));
     let begun = || {
-        let files = fs::read_dir(world.root().join("state/begun")).into_iter().flatten().flatten();
-        files.map(|file| fs::read_to_string(file.path()).unwrap()).collect::<String>()
+        let files = fs::read_dir(world.root().join("state/begun"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        files
+            .map(|file| fs::read_to_string(file.path()).unwrap())
+            .collect::<String>()
     };
     until("the call begins", || begun().contains("scriptPath")).await;
-    assert!(begun().contains("examples/fails.py") && !begun().contains("-secret"), "{}", begun());
+    assert!(
+        begun().contains("examples/fails.py") && !begun().contains("-secret"),
+        "{}",
+        begun()
+    );
 }
 
 /// Two tools whose lists may hold one of so many numbers: one takes such a list, one answers it.
@@ -393,10 +713,16 @@ fn choosy(root: &Path, choices: usize) {
     let choices: Vec<Value> = (0..choices).map(|n| json!({"const": n})).collect();
     let list = json!({"type": "object", "properties": {
         "a": {"type": "array", "description": "d", "items": {"anyOf": choices}}}});
-    let free = json!({"type": "object", "properties": {"a": {"type": "array", "description": "d"}}});
+    let free =
+        json!({"type": "object", "properties": {"a": {"type": "array", "description": "d"}}});
     for (name, parameters, output) in [("takes", &list, &free), ("gives", &free, &list)] {
         let more = json!({"parameters": parameters, "output": output});
-        define(root, &format!("c:{name}"), script("examples/whole.py", "python"), more);
+        define(
+            root,
+            &format!("c:{name}"),
+            script("examples/whole.py", "python"),
+            more,
+        );
     }
 }
 
@@ -404,17 +730,36 @@ fn choosy(root: &Path, choices: usize) {
 async fn a_check_that_would_take_long_is_refused_and_recorded() {
     let world = world_with(|root, _| choosy(root, 900));
     let list = |count: usize| json!({"a": vec![json!(899); count]});
-    for (tool, kind) in [("c:takes", ParameterValidationError), ("c:gives", OutputValidationError)] {
+    for (tool, kind) in [
+        ("c:takes", ParameterValidationError),
+        ("c:gives", OutputValidationError),
+    ] {
         let started = Instant::now();
         let error = world.call(tool, list(150_000)).await.error.unwrap();
         assert_eq!(error.kind, kind);
-        assert!(error.message.contains("must be smaller"), "{}", error.message);
-        assert!(started.elapsed() < Duration::from_secs(4), "{tool}: {:?}", started.elapsed());
+        assert!(
+            error.message.contains("must be smaller"),
+            "{}",
+            error.message
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(4),
+            "{tool}: {:?}",
+            started.elapsed()
+        );
         assert_eq!(world.records().pop().unwrap()["outcome"], kind.to_string());
         // The same schema for a list of everyday length, and a wrong one.
         let report = world.call(tool, list(200)).await;
         assert!(report.success, "{report:?}");
-        assert_eq!(world.call(tool, json!({"a": [900]})).await.error.unwrap().kind, kind);
+        assert_eq!(
+            world
+                .call(tool, json!({"a": [900]}))
+                .await
+                .error
+                .unwrap()
+                .kind,
+            kind
+        );
     }
 }
 
@@ -422,8 +767,18 @@ async fn a_check_that_would_take_long_is_refused_and_recorded() {
 async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     let world = world_with(|root, _| choosy(root, 100));
     let list = json!({"a": vec![json!(99); 60_000]});
-    assert!(world.call("c:takes", list.clone()).await.success, "long, but not too long");
-    let long = |timeout_ms| world.start(CallRequest { timeout_ms, ..request("c:takes", list.clone()) }).1;
+    assert!(
+        world.call("c:takes", list.clone()).await.success,
+        "long, but not too long"
+    );
+    let long = |timeout_ms| {
+        world
+            .start(CallRequest {
+                timeout_ms,
+                ..request("c:takes", list.clone())
+            })
+            .1
+    };
     let calls: Vec<_> = (0..4).map(|_| long(None)).collect();
     let mut late = long(Some(100));
     tokio::task::yield_now().await;
@@ -441,6 +796,12 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     let all = started.elapsed();
     assert!(quick < all / 4, "{quick:?} of {all:?}");
     let records = world.records();
-    assert_eq!(records.iter().filter(|record| record["outcome"] == "TimeoutError").count(), 1);
+    assert_eq!(
+        records
+            .iter()
+            .filter(|record| record["outcome"] == "TimeoutError")
+            .count(),
+        1
+    );
     assert_eq!(records.len(), 7);
 }

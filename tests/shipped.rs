@@ -5,7 +5,9 @@ use crate::prelude::*;
 pub const FILES: &str = include_str!("shipped.txt");
 
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .canonicalize()
+        .unwrap()
 }
 
 /// Copies what is shipped into this folder.
@@ -32,8 +34,15 @@ pub fn playground(who: Who) -> Playground {
 #[test]
 fn the_list_is_what_the_repository_has() {
     let folders = ["tool-defs", "user_scripts", "sandbox-policies"];
-    let listed = Command::new("git").arg("ls-files").args(folders).current_dir(repository()).output();
-    let Some(listed) = listed.ok().filter(|listed| listed.status.success() && !listed.stdout.is_empty()) else {
+    let listed = Command::new("git")
+        .arg("ls-files")
+        .args(folders)
+        .current_dir(repository())
+        .output();
+    let Some(listed) = listed
+        .ok()
+        .filter(|listed| listed.status.success() && !listed.stdout.is_empty())
+    else {
         return;
     };
     let text = String::from_utf8(listed.stdout).unwrap();
@@ -47,6 +56,9 @@ fn check_finds_no_fault_in_what_is_shipped() {
     let checked = playground(Who::ours()).cli(&["check", "--json"]);
     let files = checked.out.as_array().unwrap();
     let severe = |problem: &Value| problem["severity"] != "note";
-    let faults = files.iter().flat_map(|file| file["problems"].as_array().unwrap()).filter(|problem| severe(problem));
+    let faults = files
+        .iter()
+        .flat_map(|file| file["problems"].as_array().unwrap())
+        .filter(|problem| severe(problem));
     assert_eq!(faults.count(), 0, "{}", checked.text());
 }

@@ -27,11 +27,16 @@ fn tool(playground: &Playground, name: &str, script: &str, limits: Value) -> Pat
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
-    entries.map(|entry| (name(&entry), fs::read_to_string(entry.path()).unwrap())).collect()
+    entries
+        .map(|entry| (name(&entry), fs::read_to_string(entry.path()).unwrap()))
+        .collect()
 }
 
 fn are(files: &[(&str, &str)]) -> BTreeMap<String, String> {
-    files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    files
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+        .collect()
 }
 
 fn untouched(out: &Path) -> bool {
@@ -41,9 +46,17 @@ fn untouched(out: &Path) -> bool {
 /// path → why it was dropped, empty where it was published.
 fn told(ended: &Ended) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let all = ended.out["artifacts"].as_array().unwrap_or_else(|| panic!("{ended:?}"));
-    assert!(all.iter().all(|a| (a["published"] == true) == a["droppedBecause"].is_null()), "{all:?}");
-    all.iter().map(|a| (text(&a["path"]), text(&a["droppedBecause"]))).collect()
+    let all = ended.out["artifacts"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(
+        all.iter()
+            .all(|a| (a["published"] == true) == a["droppedBecause"].is_null()),
+        "{all:?}"
+    );
+    all.iter()
+        .map(|a| (text(&a["path"]), text(&a["droppedBecause"])))
+        .collect()
 }
 
 #[test]
@@ -61,9 +74,20 @@ fn what_matches_is_published_as_the_folders_owner() {
     for playground in Who::both().map(playground) {
         let out = tool(&playground, "maker", script, json!({}));
         let ended = playground.expect("esc:maker", "{}", "ok 2");
-        assert_eq!(files(&out), are(&[("new.csv", "1,2"), ("old.csv", "changed"), ("secret.csv", "3")]));
+        assert_eq!(
+            files(&out),
+            are(&[
+                ("new.csv", "1,2"),
+                ("old.csv", "changed"),
+                ("secret.csv", "3")
+            ])
+        );
         let owner = fs::metadata(&out).unwrap();
-        for (name, mode) in [("new.csv", 0o644), ("old.csv", 0o644), ("secret.csv", 0o600)] {
+        for (name, mode) in [
+            ("new.csv", 0o644),
+            ("old.csv", 0o644),
+            ("secret.csv", 0o600),
+        ] {
             let facts = fs::symlink_metadata(out.join(name)).unwrap();
             assert!(facts.is_file() && facts.nlink() == 1, "{name}");
             let own = (facts.mode() & 0o7777, facts.uid(), facts.gid());
@@ -72,17 +96,25 @@ fn what_matches_is_published_as_the_folders_owner() {
         let told = told(&ended);
         assert_eq!(told.len(), 6, "{told:?}");
         assert!(
-            ["new.csv", "old.csv", "secret.csv"].iter().all(|name| told[&format!("out/{name}")].is_empty()),
+            ["new.csv", "old.csv", "secret.csv"]
+                .iter()
+                .all(|name| told[&format!("out/{name}")].is_empty()),
             "{told:?}"
         );
         // A link is made where nothing is written live, and is not published.
         assert_eq!(told["out/hard.csv"], "it has more than one hard link");
         assert!(
-            ["note.txt", "x.tool.json"].iter().all(|name| told[&format!("out/{name}")].contains("matches none")),
+            ["note.txt", "x.tool.json"]
+                .iter()
+                .all(|name| told[&format!("out/{name}")].contains("matches none")),
             "{told:?}"
         );
         // What it holds is told of a file that was dropped, too.
-        let dropped = ended.out["artifacts"].as_array().unwrap().iter().find(|a| a["path"] == "out/x.tool.json");
+        let dropped = ended.out["artifacts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|a| a["path"] == "out/x.tool.json");
         assert_eq!(dropped.unwrap()["bytes"], 2, "{ended:?}");
     }
 }
@@ -97,21 +129,30 @@ fn a_published_file_has_the_access_list_of_the_one_it_replaces() {
         if sys.argv[1] == 'set':\n    os.chmod('listed.csv', 0o640)\n    os.chmod('old.csv', 0o640)\n\
         \x20   os.setxattr('listed.csv', name + 'access', listed)\n    os.setxattr('.', name + 'default', listed)\n\
         print(read('listed.csv') == listed, read('old.csv') == b'', read('new.csv') == listed)";
-    let script =
-        "for name in ['listed', 'old', 'new']:\n    (out / (name + '.csv')).write_text('changed')\nprint('1')\n";
+    let script = "for name in ['listed', 'old', 'new']:\n    (out / (name + '.csv')).write_text('changed')\nprint('1')\n";
     for playground in Who::both().map(playground) {
         let out = tool(&playground, "listed", script, json!({}));
         fs::write(out.join("listed.csv"), "old").unwrap();
         playground.settle();
         let run = |what: &str| {
-            let ran = Command::new("python3").args(["-c", lists, what]).current_dir(&out).output().unwrap();
+            let ran = Command::new("python3")
+                .args(["-c", lists, what])
+                .current_dir(&out)
+                .output()
+                .unwrap();
             String::from_utf8(ran.stdout).unwrap() + &String::from_utf8_lossy(&ran.stderr)
         };
         assert_eq!(run("set"), "True True False\n");
         let mode = |name: &str| fs::metadata(out.join(name)).unwrap().mode() & 0o7777;
         playground.expect("esc:listed", "{}", "ok 1");
-        assert_eq!(files(&out).values().map(String::as_str).collect::<Vec<_>>(), ["changed"; 3]);
-        assert_eq!([mode("listed.csv"), mode("old.csv"), mode("new.csv")], [0o640, 0o640, 0o640]);
+        assert_eq!(
+            files(&out).values().map(String::as_str).collect::<Vec<_>>(),
+            ["changed"; 3]
+        );
+        assert_eq!(
+            [mode("listed.csv"), mode("old.csv"), mode("new.csv")],
+            [0o640, 0o640, 0o640]
+        );
         assert_eq!(run("show"), "True True True\n");
     }
 }
@@ -127,17 +168,32 @@ fn what_others_obey_is_not_published() {
     let out = tool(&playground, "settings", &script, json!({}));
     let manifest = playground.path("user_scripts/settings/settings.tool.json");
     let text = fs::read_to_string(&manifest).unwrap();
-    fs::write(&manifest, text.replace("\"out/*.csv\"", "\"out/*\", \"out/.*\"")).unwrap();
+    fs::write(
+        &manifest,
+        text.replace("\"out/*.csv\"", "\"out/*\", \"out/.*\""),
+    )
+    .unwrap();
     fs::write(out.join(".mcp.json"), "old").unwrap();
     playground.settle();
     let ended = playground.call("esc:settings", "{}");
     let told = told(&ended);
     for name in obeyed {
-        assert!(told[&format!("out/{name}")].contains("run or obey"), "{name}: {ended:?}");
+        assert!(
+            told[&format!("out/{name}")].contains("run or obey"),
+            "{name}: {ended:?}"
+        );
     }
     // The controls: other names are published, and what was not changed is not told.
-    assert!(told["out/plain.yml"].is_empty() && told["out/.plain.csv"].is_empty() && told.len() == 7, "{told:?}");
-    let wanted = [(".mcp.json", "old"), (".plain.csv", "new"), ("old.csv", "old"), ("plain.yml", "new")];
+    assert!(
+        told["out/plain.yml"].is_empty() && told["out/.plain.csv"].is_empty() && told.len() == 7,
+        "{told:?}"
+    );
+    let wanted = [
+        (".mcp.json", "old"),
+        (".plain.csv", "new"),
+        ("old.csv", "old"),
+        ("plain.yml", "new"),
+    ];
     assert_eq!(files(&out), are(&wanted));
 }
 
@@ -150,7 +206,10 @@ fn too_many_or_too_much_is_not_published_at_all() {
     let playground = playground(Who::ours());
     let out = tool(&playground, "many", many, json!({"scratchBytes": 8 << 20}));
     let told = told(&playground.expect("esc:many", "{}", "ok 1"));
-    assert!(untouched(&out) && told.len() == 1 && told["out"].contains("more than 1000 files"), "{told:?}");
+    assert!(
+        untouched(&out) && told.len() == 1 && told["out"].contains("more than 1000 files"),
+        "{told:?}"
+    );
     // A limit of the call: it ends the call and names itself.
     let out = tool(&playground, "much", much, json!({"scratchBytes": 1 << 20}));
     let ended = playground.expect("esc:much", "{}", "ResourceLimitError");
@@ -171,9 +230,18 @@ fn a_file_that_cannot_be_written_out_fails_the_call() {
         call.join().unwrap()
     });
     assert_eq!(ended.error().0, "InternalError", "{ended:?}");
-    assert!(told(&ended)["out/a.csv"].contains("Is a directory"), "{ended:?}");
+    assert!(
+        told(&ended)["out/a.csv"].contains("Is a directory"),
+        "{ended:?}"
+    );
     // The file beside it is out, and the answer says so.
-    assert_eq!((&*told(&ended)["out/b.csv"], &*fs::read_to_string(out.join("b.csv")).unwrap()), ("", "y"));
+    assert_eq!(
+        (
+            &*told(&ended)["out/b.csv"],
+            &*fs::read_to_string(out.join("b.csv")).unwrap()
+        ),
+        ("", "y")
+    );
 }
 
 #[test]
@@ -186,14 +254,24 @@ fn nothing_is_published_without_a_good_answer() {
     for (end, kind) in [
         ("sys.exit(3)", "ScriptError"),
         ("raise ValueError('no')", "ScriptError"),
-        ("os.kill(os.getpid(), 9)\nimport ctypes\nctypes.string_at(8)", "ScriptError"),
+        (
+            "os.kill(os.getpid(), 9)\nimport ctypes\nctypes.string_at(8)",
+            "ScriptError",
+        ),
         ("time.sleep(60)", "TimeoutError"),
         ("pass", "ScriptError"),
         ("print('hello')", "ScriptError"),
-        ("while True: os.write(1, b'x' * 65536)", "ResourceLimitError"),
+        (
+            "while True: os.write(1, b'x' * 65536)",
+            "ResourceLimitError",
+        ),
     ] {
         let input = json!({"end": end}).to_string();
-        let more = if kind == "TimeoutError" { &["--timeout-ms", "1500"][..] } else { &[] };
+        let more = if kind == "TimeoutError" {
+            &["--timeout-ms", "1500"][..]
+        } else {
+            &[]
+        };
         let ended = playground.call_with("esc:ends", &input, more);
         fits(kind, &ended).unwrap();
         assert!(untouched(&out), "{end}: {:?}", files(&out));
@@ -207,7 +285,12 @@ fn nothing_is_published_without_a_good_answer() {
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
     for playground in Who::both().map(playground) {
-        let out = tool(&playground, "slow", "(out / 'new.csv').write_text('x')\ntime.sleep(3)\nprint(1)\n", json!({}));
+        let out = tool(
+            &playground,
+            "slow",
+            "(out / 'new.csv').write_text('x')\ntime.sleep(3)\nprint(1)\n",
+            json!({}),
+        );
         let aim = playground.path("granted/ro-sibling");
         let before = files(&aim);
         let ended = std::thread::scope(|scope| {
@@ -220,7 +303,10 @@ fn a_folder_that_became_a_link_leads_nowhere() {
         });
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let told = told(&ended);
-        assert!(told.len() == 1 && told["out"].contains("replaced during the call"), "{told:?}");
+        assert!(
+            told.len() == 1 && told["out"].contains("replaced during the call"),
+            "{told:?}"
+        );
         assert_eq!(files(&aim), before);
         assert!(untouched(&out.with_file_name("was")));
     }
@@ -230,13 +316,22 @@ fn a_folder_that_became_a_link_leads_nowhere() {
 #[test]
 fn what_cannot_be_staged_is_refused_before_the_run() {
     let playground = playground(Who::ours());
-    let out = tool(&playground, "large", "print(1)\n", json!({"scratchBytes": 65_536}));
+    let out = tool(
+        &playground,
+        "large",
+        "print(1)\n",
+        json!({"scratchBytes": 65_536}),
+    );
     fs::write(out.join("old.csv"), vec![b'x'; 300_000]).unwrap();
     let ended = playground.expect("esc:large", "{}", "ResourceLimitError");
-    assert!(ended.error().1.contains("scratchBytes is 65536 bytes"), "{ended:?}");
+    assert!(
+        ended.error().1.contains("scratchBytes is 65536 bytes"),
+        "{ended:?}"
+    );
 
     let places: Vec<String> = (0..33).map(|n| format!("o{n}/*.csv")).collect();
-    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
+    let asks =
+        json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
     playground.tool("wide", "python", "print(1)\n", asks);
     playground.settle();
     let ended = playground.expect("esc:wide", "{}", "SecurityError: 33 staged folders");
@@ -277,12 +372,18 @@ fn a_call_puts_back_nothing_that_it_did_not_change() {
     let playground = playground(Who::ours());
     let access = json!({"allowRead": ["self", "go/**"], "allowWrite": ["out/*.csv"]});
     let more = json!({"securityContext": {"fileAccess": access}});
-    let out = playground.tool("late", "python", &format!("{START}{script}"), more).join("out");
+    let out = playground
+        .tool("late", "python", &format!("{START}{script}"), more)
+        .join("out");
     let go = out.with_file_name("go");
-    [&out, &go].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+    [&out, &go]
+        .iter()
+        .for_each(|folder| fs::create_dir_all(folder).unwrap());
     fs::create_dir(out.join("folder.csv")).unwrap();
     (0..1100).for_each(|n| fs::write(out.join(format!("{n}.txt")), "x").unwrap());
-    ["private.csv", "old.csv", "gone.csv", "map.csv"].iter().for_each(|name| fs::write(out.join(name), "old").unwrap());
+    ["private.csv", "old.csv", "gone.csv", "map.csv"]
+        .iter()
+        .for_each(|name| fs::write(out.join(name), "old").unwrap());
     playground.settle();
     fs::set_permissions(out.join("private.csv"), fs::Permissions::from_mode(0o600)).unwrap();
     std::thread::scope(|scope| {
@@ -297,7 +398,22 @@ fn a_call_puts_back_nothing_that_it_did_not_change() {
         );
     });
     fs::remove_dir(out.join("folder.csv")).unwrap();
-    let kept: BTreeMap<_, _> = files(&out).into_iter().filter(|(name, _)| name.ends_with("csv")).collect();
-    assert_eq!(kept, are(&[("map.csv", "new"), ("mine.csv", "1"), ("old.csv", "newer"), ("private.csv", "2")]));
-    assert_eq!(fs::metadata(out.join("private.csv")).unwrap().mode() & 0o777, 0o600, "as private as before");
+    let kept: BTreeMap<_, _> = files(&out)
+        .into_iter()
+        .filter(|(name, _)| name.ends_with("csv"))
+        .collect();
+    assert_eq!(
+        kept,
+        are(&[
+            ("map.csv", "new"),
+            ("mine.csv", "1"),
+            ("old.csv", "newer"),
+            ("private.csv", "2")
+        ])
+    );
+    assert_eq!(
+        fs::metadata(out.join("private.csv")).unwrap().mode() & 0o777,
+        0o600,
+        "as private as before"
+    );
 }

@@ -11,24 +11,37 @@ const LANGUAGES: [&str; 3] = ["python", "nodejs", "bun"];
 /// A tool of one generator, which is a function of `streams/tools.py` and of `tools.js`.
 fn put(playground: &Playground, name: &str, language: &str, mut more: Value) {
     more["handler"] = json!({"entryPoint": name});
-    let script = if language == "python" { include_str!("streams/tools.py") } else { include_str!("streams/tools.js") };
+    let script = if language == "python" {
+        include_str!("streams/tools.py")
+    } else {
+        include_str!("streams/tools.js")
+    };
     playground.tool(&format!("{name}-{language}"), language, script, more);
 }
 
 /// A test of each language, all at once.
 fn side_by_side(test: impl Fn(&str, &Playground) + Sync) {
-    let of = |language| as_ours_with(language, |who| test(language, &Playground::new(who, "/var/tmp")));
+    let of = |language| {
+        as_ours_with(language, |who| {
+            test(language, &Playground::new(who, "/var/tmp"))
+        })
+    };
     std::thread::scope(|scope| LANGUAGES.map(|language| drop(scope.spawn(move || of(language)))));
 }
 
 fn parts(told: &[(String, Value)]) -> Vec<String> {
     let chunks = told.iter().filter(|(name, _)| name == "chunk");
-    chunks.map(|(_, data)| data["text"].as_str().unwrap().to_owned()).collect()
+    chunks
+        .map(|(_, data)| data["text"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn kind(outcome: &Value) -> (&str, String) {
     let error = &outcome["error"];
-    (error["type"].as_str().unwrap_or("none"), format!("{} {}", error["message"], error["details"]))
+    (
+        error["type"].as_str().unwrap_or("none"),
+        format!("{} {}", error["message"], error["details"]),
+    )
 }
 
 /// The first value is there while the tool waits for a file that is made only once it was seen.
@@ -42,7 +55,11 @@ fn a_yielded_value_is_told_at_once() {
         let mut stream = web.send("POST", &format!("/v1/tools/{tool}/calls"), &[STREAM], "{}");
         let first = heard(&mut stream, "\"one\"");
         assert!(!first.contains("event: end"), "{first}");
-        fs::write(playground.path(&format!("user_scripts/waits-{language}/made")), "").unwrap();
+        fs::write(
+            playground.path(&format!("user_scripts/waits-{language}/made")),
+            "",
+        )
+        .unwrap();
         let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
         assert!(rest.contains("event: end"), "{rest}");
         // The control, and the same whole answer for whoever takes no stream.
@@ -51,7 +68,10 @@ fn a_yielded_value_is_told_at_once() {
         assert_eq!(names, ["start", "chunk", "chunk", "end"], "{language}");
         assert_eq!(parts(&told), ["one", "{\"n\":2}"]);
         assert_eq!(told[3].1["outputData"], json!(["one", {"n": 2}]));
-        assert_eq!(web.call(&tool, &json!({}), &[]).json()["outputData"], json!(["one", {"n": 2}]));
+        assert_eq!(
+            web.call(&tool, &json!({}), &[]).json()["outputData"],
+            json!(["one", {"n": 2}])
+        );
         playground.expect(&tool, "{}", r#"ok ["one",{"n":2}]"#);
     });
 }
@@ -61,26 +81,90 @@ fn a_stream_ends_once_and_its_parts_come_before() {
     // Name, what its manifest says, parts, type of the error, words of it, the answer. `*`: any parts.
     let integers = json!({"output": {"type": "array", "items": {"type": "integer"}}});
     let cases: [(_, _, &[&str], _, _, _); 9] = [
-        ("text", json!({"output": {"type": "string"}}), &["a", "b"], "none", "", json!("ab")),
-        ("whole", json!({"output": {"type": "object"}}), &["1"], "none", "", json!({"sum": 1})),
+        (
+            "text",
+            json!({"output": {"type": "string"}}),
+            &["a", "b"],
+            "none",
+            "",
+            json!("ab"),
+        ),
+        (
+            "whole",
+            json!({"output": {"type": "object"}}),
+            &["1"],
+            "none",
+            "",
+            json!({"sum": 1}),
+        ),
         ("none", json!({}), &[], "none", "", json!([])),
-        ("breaks", json!({}), &["1"], "ScriptError", "in the middle", json!(null)),
-        ("odd", json!({}), &["1"], "ScriptError", "chunk 2 is a ", json!(null)),
-        ("long", json!({}), &["1"], "ScriptError", "longer than 256 KiB", json!(null)),
-        ("much", json!({"limits": {"outputBytes": 20000}}), &["*"], "ResourceLimitError", "outputBytes", json!(null)),
-        ("unfit", integers, &["1", "two"], "OutputValidationError", "integer", json!(null)),
-        ("endless", json!({"execution": {"timeoutMs": 4000}}), &["1"], "TimeoutError", "", json!(null)),
+        (
+            "breaks",
+            json!({}),
+            &["1"],
+            "ScriptError",
+            "in the middle",
+            json!(null),
+        ),
+        (
+            "odd",
+            json!({}),
+            &["1"],
+            "ScriptError",
+            "chunk 2 is a ",
+            json!(null),
+        ),
+        (
+            "long",
+            json!({}),
+            &["1"],
+            "ScriptError",
+            "longer than 256 KiB",
+            json!(null),
+        ),
+        (
+            "much",
+            json!({"limits": {"outputBytes": 20000}}),
+            &["*"],
+            "ResourceLimitError",
+            "outputBytes",
+            json!(null),
+        ),
+        (
+            "unfit",
+            integers,
+            &["1", "two"],
+            "OutputValidationError",
+            "integer",
+            json!(null),
+        ),
+        (
+            "endless",
+            json!({"execution": {"timeoutMs": 4000}}),
+            &["1"],
+            "TimeoutError",
+            "",
+            json!(null),
+        ),
     ];
     side_by_side(|language, playground| {
         playground.without_breaker();
-        cases.iter().for_each(|(name, more, ..)| put(playground, name, language, more.clone()));
+        cases
+            .iter()
+            .for_each(|(name, more, ..)| put(playground, name, language, more.clone()));
         playground.settle();
         let web = Web::start(playground, &[]);
         for (name, _, wanted, error, words, answer) in &cases {
-            let told = events(&web.call(&format!("esc:{name}-{language}"), &json!({}), &[STREAM]).body);
+            let told = events(
+                &web.call(&format!("esc:{name}-{language}"), &json!({}), &[STREAM])
+                    .body,
+            );
             let (last, end) = told.last().unwrap();
             let (seen, (kind, said)) = (parts(&told), kind(end));
-            assert!(wanted == &["*"] || seen == *wanted, "{language} {name}: {seen:.200?}");
+            assert!(
+                wanted == &["*"] || seen == *wanted,
+                "{language} {name}: {seen:.200?}"
+            );
             let ended = (last.as_str(), kind, &end["outputData"]);
             assert_eq!(ended, ("end", *error, answer), "{language} {name}: {end}");
             assert!(said.contains(words), "{language} {name}: {said}");
@@ -96,10 +180,25 @@ fn printed_lines_are_a_stream() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let line = |json: &str| format!("print('@toolhost {json}', flush=True)\n");
     let chunk = line("{\"chunk\": \"a\"}");
-    playground.tool("lines", "python", &(chunk.clone() + &line("{\"end\": true}")), json!({}));
-    playground.tool("own", "python", &(chunk.clone() + "print('{\"own\": 1}')\n"), json!({}));
+    playground.tool(
+        "lines",
+        "python",
+        &(chunk.clone() + &line("{\"end\": true}")),
+        json!({}),
+    );
+    playground.tool(
+        "own",
+        "python",
+        &(chunk.clone() + "print('{\"own\": 1}')\n"),
+        json!({}),
+    );
     playground.tool("open", "python", &chunk, json!({}));
-    playground.tool("late", "python", &format!("print('hello')\n{chunk}"), json!({}));
+    playground.tool(
+        "late",
+        "python",
+        &format!("print('hello')\n{chunk}"),
+        json!({}),
+    );
     playground.settle();
     let web = Web::start(&playground, &[]);
     for (name, chunks, answer, words) in [
@@ -110,7 +209,11 @@ fn printed_lines_are_a_stream() {
     ] {
         let told = events(&web.call(&format!("esc:{name}"), &json!({}), &[STREAM]).body);
         let end = &told.last().unwrap().1;
-        assert_eq!((parts(&told).len(), &end["outputData"]), (chunks, &answer), "{name}: {end}");
+        assert_eq!(
+            (parts(&told).len(), &end["outputData"]),
+            (chunks, &answer),
+            "{name}: {end}"
+        );
         assert!(kind(end).1.contains(words), "{name}: {end}");
     }
 }
@@ -126,13 +229,18 @@ fn a_slow_reader_makes_the_tool_wait() {
     put(&playground, "pours", "python", more);
     playground.settle();
     let web = Web::start(&playground, &[]);
-    let script = playground.path("user_scripts/pours-python/main.py").display().to_string();
+    let script = playground
+        .path("user_scripts/pours-python/main.py")
+        .display()
+        .to_string();
     // It never sleeps by itself: asleep in many looks, it waits for whoever takes what it prints.
     let stands_still = || {
         let asleep = || {
             processes_of(&script).iter().any(|(pid, _)| {
                 let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+                stat.rsplit(") ")
+                    .next()
+                    .is_some_and(|rest| rest.starts_with('S'))
             })
         };
         (0..10).all(|_| {
@@ -145,6 +253,11 @@ fn a_slow_reader_makes_the_tool_wait() {
     wait_for("the tool stands still", stands_still);
     // The control: of a reader that reads, the tool goes on to its end.
     let answer = String::from_utf8(exchanged(stream, b"")).unwrap();
-    assert!(answer.contains("\"outputData\":\"all\""), "{:.1000} … {}", answer, answer.len());
+    assert!(
+        answer.contains("\"outputData\":\"all\""),
+        "{:.1000} … {}",
+        answer,
+        answer.len()
+    );
     assert_eq!(answer.matches("event: chunk").count(), 120);
 }

@@ -37,7 +37,15 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("pep440_rs", &["policy/versions.rs"]),
     ("pep508_rs", &["packages/python.rs", "policy/versions.rs"]),
     ("nodejs_semver", &["policy/versions.rs"]),
-    ("jsonschema", &["manifest", "policy/document.rs", "policy/file.rs", "policy/callers.rs"]),
+    (
+        "jsonschema",
+        &[
+            "manifest",
+            "policy/document.rs",
+            "policy/file.rs",
+            "policy/callers.rs",
+        ],
+    ),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
     ("lapin", &["broker"]),
@@ -53,9 +61,19 @@ const HOMES: [(&str, &[&str]); 22] = [
 /// Every source file: its path below src/, and its text.
 fn sources() -> Vec<(PathBuf, String)> {
     let root = repository("src");
-    let files = walkdir::WalkDir::new(&root).sort_by_file_name().into_iter().flatten();
-    let files = files.map(|entry| entry.into_path()).filter(|path| path.extension().is_some_and(|x| x == "rs"));
-    let read = |path: PathBuf| (path.strip_prefix(&root).unwrap().to_owned(), fs::read_to_string(&path).unwrap());
+    let files = walkdir::WalkDir::new(&root)
+        .sort_by_file_name()
+        .into_iter()
+        .flatten();
+    let files = files
+        .map(|entry| entry.into_path())
+        .filter(|path| path.extension().is_some_and(|x| x == "rs"));
+    let read = |path: PathBuf| {
+        (
+            path.strip_prefix(&root).unwrap().to_owned(),
+            fs::read_to_string(&path).unwrap(),
+        )
+    };
     files.map(read).collect()
 }
 
@@ -64,20 +82,30 @@ fn breaches(rule: impl Fn(&Path, &str) -> Option<String>) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in sources() {
         let at = |line: usize| format!("src/{}:{}", path.display(), line + 1);
-        found.extend(code(&text).filter_map(|(line, text)| Some(format!("{}: {}", at(line), rule(&path, text)?))));
+        found.extend(
+            code(&text)
+                .filter_map(|(line, text)| Some(format!("{}: {}", at(line), rule(&path, text)?))),
+        );
     }
     found
 }
 
 /// The module of a file.
 fn module(path: &Path) -> &str {
-    path.iter().next().and_then(|first| first.to_str()).expect("a name").trim_end_matches(".rs")
+    path.iter()
+        .next()
+        .and_then(|first| first.to_str())
+        .expect("a name")
+        .trim_end_matches(".rs")
 }
 
 /// Code without comments and without what only tests see.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
-    product.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"))
+    product
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| !l.trim_start().starts_with("//"))
 }
 
 #[test]
@@ -85,17 +113,28 @@ fn modules_import_only_from_below() {
     let levels: BTreeMap<&str, u8> = LEVELS.into();
     // Modules of one level know one another only through one below (registry and sandbox through policy);
     // `quantity` is a table that names nothing.
-    let known = ["policy (1) names manifest (1)", "base (0) names quantity (0)"];
+    let known = [
+        "policy (1) names manifest (1)",
+        "base (0) names quantity (0)",
+    ];
     let wrong = breaches(|path, line| {
         let own = module(path);
         let level = levels.get(own)?;
-        let mut parts = line.split("crate::").skip(1).flat_map(|rest| match rest.strip_prefix('{') {
-            Some(group) => group.split([',', '}']).collect::<Vec<_>>(),
-            None => vec![rest],
-        });
+        let mut parts =
+            line.split("crate::")
+                .skip(1)
+                .flat_map(|rest| match rest.strip_prefix('{') {
+                    Some(group) => group.split([',', '}']).collect::<Vec<_>>(),
+                    None => vec![rest],
+                });
         parts.find_map(|part| {
-            let other = part.trim().split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
-            let above = *levels.get(other).filter(|above| other != own && *above >= level)?;
+            let other = part
+                .trim()
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()?;
+            let above = *levels
+                .get(other)
+                .filter(|above| other != own && *above >= level)?;
             let breach = format!("{own} ({level}) names {other} ({above})");
             (!known.contains(&&*breach)).then_some(breach)
         })
@@ -109,7 +148,9 @@ fn outside_crates_have_one_home() {
     let wrong = breaches(|path, line| {
         let (used, _, home) = homes.iter().find(|(used, named, home)| {
             (line.contains(used) || line.contains(named))
-                && !home.iter().any(|home| path.to_str().unwrap().starts_with(home))
+                && !home
+                    .iter()
+                    .any(|home| path.to_str().unwrap().starts_with(home))
         })?;
         (path != Path::new("main.rs")).then(|| format!("{used} belongs to {home:?}"))
     });
@@ -118,41 +159,72 @@ fn outside_crates_have_one_home() {
 
 #[test]
 fn unsafe_has_its_places() {
-    let places = ["base/messages.rs", "sandbox/sys.rs", "sandbox/spawn.rs", "executor/wasm/trusted_code.rs"];
+    let places = [
+        "base/messages.rs",
+        "sandbox/sys.rs",
+        "sandbox/spawn.rs",
+        "executor/wasm/trusted_code.rs",
+    ];
     let words = ["unsafe {", "unsafe fn", "allow(unsafe_code"];
     let wrong = breaches(|path, line| {
         let allowed = places.contains(&path.to_str().unwrap());
-        (!allowed && words.iter().any(|word| line.contains(word))).then(|| "holds unsafe".to_owned())
+        (!allowed && words.iter().any(|word| line.contains(word)))
+            .then(|| "holds unsafe".to_owned())
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn files_stay_short_and_say_what_they_are() {
-    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("tests.rs")) {
-        assert!(text.starts_with("//!"), "src/{} has no header", path.display());
-        assert!(text.lines().count() <= 800, "src/{} is usually two things", path.display());
+    for (path, text) in sources()
+        .into_iter()
+        .filter(|(path, _)| !path.ends_with("tests.rs"))
+    {
+        assert!(
+            text.starts_with("//!"),
+            "src/{} has no header",
+            path.display()
+        );
+        assert!(
+            text.lines().count() <= 800,
+            "src/{} is usually two things",
+            path.display()
+        );
     }
 }
 
 /// The name that follows one of these words at the start of a line.
 fn named_after<'t>(line: &'t str, words: &[&str]) -> Option<&'t str> {
-    let line = line.strip_prefix("pub ").or_else(|| line.strip_prefix("pub(super) ")).unwrap_or(line);
+    let line = line
+        .strip_prefix("pub ")
+        .or_else(|| line.strip_prefix("pub(super) "))
+        .unwrap_or(line);
     let rest = words.iter().find_map(|word| line.strip_prefix(word))?;
-    rest.split(|c: char| !c.is_alphanumeric() && c != '_').find(|name| !name.is_empty())
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .find(|name| !name.is_empty())
 }
 
 #[test]
 fn what_a_type_can_do_stands_in_its_module() {
     let sources = sources();
-    let lines = || sources.iter().flat_map(|(path, text)| code(text).map(move |(_, line)| (path, line)));
+    let lines = || {
+        sources
+            .iter()
+            .flat_map(|(path, text)| code(text).map(move |(_, line)| (path, line)))
+    };
     let kinds = ["struct ", "enum ", "union "];
     let types = lines().filter_map(|(path, line)| Some((named_after(line, &kinds)?, module(path))));
     let types: BTreeSet<(&str, &str)> = types.collect();
     let own = lines().filter(|(_, line)| !line.contains(" for "));
     let own = own.filter_map(|(path, line)| Some((named_after(line, &["impl "])?, path)));
-    let strays: Vec<_> = own.filter(|(name, path)| !types.contains(&(*name, module(path)))).collect();
-    assert!(types.len() > 300 && strays.is_empty(), "{} types; elsewhere: {strays:?}", types.len());
+    let strays: Vec<_> = own
+        .filter(|(name, path)| !types.contains(&(*name, module(path))))
+        .collect();
+    assert!(
+        types.len() > 300 && strays.is_empty(),
+        "{} types; elsewhere: {strays:?}",
+        types.len()
+    );
 }
 
 /// Longer functions, by file and name, and why they are in one piece.
@@ -167,21 +239,38 @@ fn functions(text: &str) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
-        let Some((before, after)) = line.trim_start().split_once("fn ") else { continue };
+        let Some((before, after)) = line.trim_start().split_once("fn ") else {
+            continue;
+        };
         let words = ["pub", "const", "async", "unsafe", "extern", "\"C\""];
         let head = |word: &str| words.contains(&word) || word.starts_with("pub(");
-        if !before.split_whitespace().all(head) || before.contains('(') && !before.starts_with("pub(") {
+        if !before.split_whitespace().all(head)
+            || before.contains('(') && !before.starts_with("pub(")
+        {
             continue;
         }
-        let closes = |line: &&str| line.starts_with('}') || line.starts_with(';') || line.ends_with(';');
-        let body = lines[at..].iter().position(|line| line.ends_with('{')).unwrap_or(0);
-        let signature = lines[at..].iter().position(|line| closes(&line.trim_start())).unwrap_or(0);
+        let closes =
+            |line: &&str| line.starts_with('}') || line.starts_with(';') || line.ends_with(';');
+        let body = lines[at..]
+            .iter()
+            .position(|line| line.ends_with('{'))
+            .unwrap_or(0);
+        let signature = lines[at..]
+            .iter()
+            .position(|line| closes(&line.trim_start()))
+            .unwrap_or(0);
         if signature < body || line.ends_with('}') {
             continue;
         }
         let end = format!("{}}}", " ".repeat(indent));
-        let length = lines[at..].iter().position(|line| *line == end).map_or(1, |length| length + 1);
-        let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        let length = lines[at..]
+            .iter()
+            .position(|line| *line == end)
+            .map_or(1, |length| length + 1);
+        let name = after
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .next()
+            .unwrap_or_default();
         found.push((name.to_owned(), length));
     }
     found
@@ -190,8 +279,9 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 #[test]
 fn functions_stay_short() {
     const LONGEST: usize = 70;
-    let measured =
-        functions("fn short() {}\nimpl X {\n    pub async fn two(\n        a: u8,\n    ) {\n        a\n    }\n}\n");
+    let measured = functions(
+        "fn short() {}\nimpl X {\n    pub async fn two(\n        a: u8,\n    ) {\n        a\n    }\n}\n",
+    );
     assert_eq!(measured, [("two".to_owned(), 5)]);
     let (mut wrong, mut all, mut known) = (Vec::new(), 0, 0);
     for (path, text) in sources() {
@@ -206,8 +296,16 @@ fn functions_stay_short() {
         }
     }
     assert!(all > 500, "only {all} functions were found");
-    assert!(wrong.is_empty(), "longer than {LONGEST} lines:\n{}", wrong.join("\n"));
-    assert_eq!(known, LONG_FUNCTIONS.len(), "the list of long functions names one that is short by now");
+    assert!(
+        wrong.is_empty(),
+        "longer than {LONGEST} lines:\n{}",
+        wrong.join("\n")
+    );
+    assert_eq!(
+        known,
+        LONG_FUNCTIONS.len(),
+        "the list of long functions names one that is short by now"
+    );
 }
 
 /// The table in the code, the names that audit uses and the table in the documents are one list.
@@ -216,15 +314,31 @@ fn the_wall_tables_agree() {
     let walls: BTreeSet<&str> = sandbox::WALLS.iter().map(|wall| wall.name).collect();
     assert_eq!(walls.len(), sandbox::WALLS.len(), "each once");
     let audit = fs::read_to_string(repository("src/policy/verdict.rs")).unwrap();
-    let named: BTreeSet<&str> = audit.split("\n}").next().unwrap().split('"').skip(1).step_by(2).collect();
-    assert!(!named.is_empty() && named.is_subset(&walls), "policy::wall: {named:?}");
+    let named: BTreeSet<&str> = audit
+        .split("\n}")
+        .next()
+        .unwrap()
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .collect();
+    assert!(
+        !named.is_empty() && named.is_subset(&walls),
+        "policy::wall: {named:?}"
+    );
     let document = fs::read_to_string(repository("docs/SECURITY.md")).unwrap();
     for wall in &walls {
-        assert!(document.contains(&format!("| `{wall}` |")), "{wall} is not in docs/SECURITY.md");
+        assert!(
+            document.contains(&format!("| `{wall}` |")),
+            "{wall} is not in docs/SECURITY.md"
+        );
     }
     let alone = fs::read_to_string(repository("src/sandbox/wall_tests.rs")).unwrap();
     // view and scratch are mounts of the launcher; the escape suite holds their attacks.
     for wall in walls.iter().filter(|w| !["view", "scratch"].contains(w)) {
-        assert!(alone.contains(&format!("fn {wall}()")), "{wall} is never raised alone");
+        assert!(
+            alone.contains(&format!("fn {wall}()")),
+            "{wall} is never raised alone"
+        );
     }
 }

@@ -4,8 +4,20 @@ use crate::http::Web;
 use crate::prelude::*;
 
 fn listed(web: &Web) -> Vec<String> {
-    let tools = web.get("/v1/tools?namespace=esc", &[]).json()["tools"].as_array().cloned().unwrap_or_default();
-    tools.iter().map(|tool| tool["toolId"].as_str().or(tool["id"].as_str()).unwrap_or_default().to_owned()).collect()
+    let tools = web.get("/v1/tools?namespace=esc", &[]).json()["tools"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    tools
+        .iter()
+        .map(|tool| {
+            tool["toolId"]
+                .as_str()
+                .or(tool["id"].as_str())
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect()
 }
 
 fn output(web: &Web, tool: &str) -> Value {
@@ -43,7 +55,12 @@ fn file_of(playground: &Playground, name: &str) -> PathBuf {
 #[test]
 fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    playground.tool("one", "python", "import time\ntime.sleep(2)\nprint(1)\n", json!({}));
+    playground.tool(
+        "one",
+        "python",
+        "import time\ntime.sleep(2)\nprint(1)\n",
+        json!({}),
+    );
     playground.settle();
     let web = Web::start(&playground, &[]);
     assert_eq!(listed(&web), ["esc:one"]);
@@ -51,7 +68,9 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     // A new tool, in a new folder.
     playground.tool("two", "python", "print(2)\n", json!({}));
     playground.settle();
-    wait_for("the tool that came", || listed(&web) == ["esc:one", "esc:two"]);
+    wait_for("the tool that came", || {
+        listed(&web) == ["esc:one", "esc:two"]
+    });
     assert_eq!(output(&web, "esc:two"), 2);
 
     // A call that runs keeps its definition; the next has the new one.
@@ -62,20 +81,39 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
         fs::write(playground.path("user_scripts/one/next.py"), "print(10)\n").unwrap();
         let next = text.replace("1.0.0", "2.0.0").replace("main.py", "next.py");
         fs::write(file_of(&playground, "one"), next).unwrap();
-        wait_for("the new version", || web.get("/v1/tools/esc:one@2", &[]).status == 200);
+        wait_for("the new version", || {
+            web.get("/v1/tools/esc:one@2", &[]).status == 200
+        });
         let next = web.call("esc:one", &json!({}), &[]).json();
-        for (outcome, version, answer) in [(next, "2.0.0", 10), (running.join().unwrap(), "1.0.0", 1)] {
-            assert_eq!((&outcome["version"], &outcome["outputData"]), (&json!(version), &json!(answer)), "{outcome}");
+        for (outcome, version, answer) in
+            [(next, "2.0.0", 10), (running.join().unwrap(), "1.0.0", 1)]
+        {
+            assert_eq!(
+                (&outcome["version"], &outcome["outputData"]),
+                (&json!(version), &json!(answer)),
+                "{outcome}"
+            );
         }
     });
 
     // A manifest that is broken leaves its tool as it was, and that is said.
     fs::write(file_of(&playground, "one"), &text[..text.len() / 2]).unwrap();
-    wait_for("it is told", || stale(&web).contains("is broken, and its old definition stays"));
-    assert_eq!(web.call("esc:one", &json!({}), &[]).json()["version"], "2.0.0");
-    assert!(web.said().contains("its old definition stays"), "{}", web.said());
+    wait_for("it is told", || {
+        stale(&web).contains("is broken, and its old definition stays")
+    });
+    assert_eq!(
+        web.call("esc:one", &json!({}), &[]).json()["version"],
+        "2.0.0"
+    );
+    assert!(
+        web.said().contains("its old definition stays"),
+        "{}",
+        web.said()
+    );
     fs::write(file_of(&playground, "one"), text.replace("1.0.0", "3.0.0")).unwrap();
-    wait_for("the repaired one", || web.get("/v1/tools/esc:one@3", &[]).status == 200);
+    wait_for("the repaired one", || {
+        web.get("/v1/tools/esc:one@3", &[]).status == 200
+    });
     assert_eq!(stale(&web), "[]");
 
     // Policies: obeyed at once, and whole or not at all.
@@ -91,18 +129,25 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     assert!(web.said().contains("two.policy.toml"), "{}", web.said());
     fs::remove_file(&policy).unwrap();
     wait_for("the policy that went", || !asks());
-    assert_eq!((stale(&web).as_str(), output(&web, "esc:two")), ("[]", json!(2)));
+    assert_eq!(
+        (stale(&web).as_str(), output(&web, "esc:two")),
+        ("[]", json!(2))
+    );
 
     // What is taken away is gone; sources are counted.
     assert_eq!(status(&web)["sources"]["files"], 2);
     fs::remove_dir_all(playground.path("user_scripts/one")).unwrap();
-    wait_for("the tool that went", || listed(&web) == ["esc:two"] && status(&web)["sources"]["files"] == 1);
+    wait_for("the tool that went", || {
+        listed(&web) == ["esc:two"] && status(&web)["sources"]["files"] == 1
+    });
     // Who comes in its place is seen, too.
     playground.tool("one", "python", "print(11)\n", json!({}));
     playground.settle();
     wait_for("the tool that came again", || listed(&web).len() == 2);
     fs::write(file_of(&playground, "one"), text.replace("1.0.0", "4.0.0")).unwrap();
-    wait_for("a change in a folder that came again", || web.get("/v1/tools/esc:one@4", &[]).status == 200);
+    wait_for("a change in a folder that came again", || {
+        web.get("/v1/tools/esc:one@4", &[]).status == 200
+    });
 }
 
 /// Taken away from this host, not taken away: no tool of a folder goes because the folder cannot be listed.
@@ -117,21 +162,33 @@ fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
     mode(0);
     // At once: a HUP ends no server that has only just said that it serves.
     web.signal(Signal::SIGHUP);
-    wait_for("it is told", || stale(&web).contains("user_scripts/one cannot be listed, and the tools in it stay"));
+    wait_for("it is told", || {
+        stale(&web).contains("user_scripts/one cannot be listed, and the tools in it stay")
+    });
     assert_eq!(status(&web)["sources"]["files"], 2);
     let refused = web.call("esc:one", &json!({}), &[]).json()["error"].clone();
     let words = "this tool's packages cannot be read, so it was not started";
-    assert_eq!((&refused["type"], &refused["message"]), (&json!("DependencyError"), &json!(words)));
+    assert_eq!(
+        (&refused["type"], &refused["message"]),
+        (&json!("DependencyError"), &json!(words))
+    );
     // The others go on, and are read again.
     fs::remove_dir_all(two).unwrap();
-    wait_for("the tool that went", || status(&web)["sources"]["files"] == 1);
+    wait_for("the tool that went", || {
+        status(&web)["sources"]["files"] == 1
+    });
     mode(0o755);
     web.signal(Signal::SIGHUP);
     wait_for("it is there again", || stale(&web) == "[]");
-    assert_eq!((listed(&web), output(&web, "esc:one")), (vec!["esc:one".to_owned()], json!(1)));
+    assert_eq!(
+        (listed(&web), output(&web, "esc:one")),
+        (vec!["esc:one".to_owned()], json!(1))
+    );
     // The control: what is gone is gone.
     fs::remove_dir_all(&one).unwrap();
-    wait_for("the other that went", || status(&web)["sources"]["files"] == 0);
+    wait_for("the other that went", || {
+        status(&web)["sources"]["files"] == 0
+    });
 }
 
 #[test]
@@ -143,8 +200,14 @@ fn every_kind_of_definition_is_watched_and_what_running_tools_write_is_not() {
     let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/", "*.csv"]}}});
     let folder = playground.tool("busy", "python", script, asks);
     playground.allow("busy", "esc:busy", &["./**"], &["./**"]);
-    let names = ["notes.json", "a.prompt.json", "a.resource.json", "a.tool-service.json"];
-    let write = |name: &str, text: &str| fs::write(playground.path("tool-defs").join(name), text).unwrap();
+    let names = [
+        "notes.json",
+        "a.prompt.json",
+        "a.resource.json",
+        "a.tool-service.json",
+    ];
+    let write =
+        |name: &str, text: &str| fs::write(playground.path("tool-defs").join(name), text).unwrap();
     names.iter().for_each(|name| write(name, "{}"));
     playground.settle();
     // Both ways of watching, at the same time.
@@ -162,11 +225,23 @@ fn every_kind_of_definition_is_watched_and_what_running_tools_write_is_not() {
     let file = file_of(&playground, "busy");
     for name in &names[1..] {
         write(name, "{\"a\": 1}");
-        wait_for(name, || webs.iter().zip(before).all(|(web, before)| reloads(web) > before));
+        wait_for(name, || {
+            webs.iter()
+                .zip(before)
+                .all(|(web, before)| reloads(web) > before)
+        });
         before = webs.each_ref().map(at_rest);
     }
-    fs::write(&file, fs::read_to_string(&file).unwrap().replace("1.0.0", "1.0.1")).unwrap();
-    wait_for("a manifest", || webs.iter().zip(before).all(|(web, before)| reloads(web) > before));
+    fs::write(
+        &file,
+        fs::read_to_string(&file).unwrap().replace("1.0.0", "1.0.1"),
+    )
+    .unwrap();
+    wait_for("a manifest", || {
+        webs.iter()
+            .zip(before)
+            .all(|(web, before)| reloads(web) > before)
+    });
 }
 
 #[test]
@@ -175,22 +250,32 @@ fn it_can_look_by_itself_or_not_at_all() {
     for folder in ["tool-defs", "user_scripts", "sandbox-policies"] {
         fs::remove_dir_all(playground.path(folder)).unwrap();
     }
-    let [off, poll, auto] = ["off", "poll", "auto"].map(|mode| Web::start(&playground, &["--watch", mode]));
+    let [off, poll, auto] =
+        ["off", "poll", "auto"].map(|mode| Web::start(&playground, &["--watch", mode]));
     fs::create_dir_all(playground.path("sandbox-policies")).unwrap();
     playground.tool("came", "python", "print(1)\n", json!({}));
     playground.allow("came", "esc:came", &["./**"], &[]);
     playground.settle();
     for web in [&auto, &poll] {
         wait_for("folders that came", || listed(web) == ["esc:came"]);
-        wait_for("policies that came", || web.get("/v1/tools/esc:came/audit", &[]).json()["policy"] == "came");
+        wait_for("policies that came", || {
+            web.get("/v1/tools/esc:came/audit", &[]).json()["policy"] == "came"
+        });
     }
     // A second folder of tools.
     fs::create_dir(playground.path("tool-defs")).unwrap();
-    fake::define(&playground.base, "esc:two", script("two.py", "python"), json!({}));
+    fake::define(
+        &playground.base,
+        "esc:two",
+        script("two.py", "python"),
+        json!({}),
+    );
     fs::write(playground.path("tool-defs/two.py"), "print(2)\n").unwrap();
     playground.settle();
     for web in [&auto, &poll] {
-        wait_for("the tool of the second folder", || listed(web) == ["esc:came", "esc:two"]);
+        wait_for("the tool of the second folder", || {
+            listed(web) == ["esc:came", "esc:two"]
+        });
         assert_eq!(output(web, "esc:two"), 2);
     }
     assert_eq!((listed(&off).len(), reloads(&off)), (0, 0));
@@ -202,7 +287,8 @@ fn it_can_look_by_itself_or_not_at_all() {
 #[test]
 fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
     let limited = |most: u32| {
-        let playground = Playground::with(Who::ours(), &[("first", "python", "print(1)\n", json!({}))]);
+        let playground =
+            Playground::with(Who::ours(), &[("first", "python", "print(1)\n", json!({}))]);
         let words = format!("echo {most} > /proc/sys/user/max_inotify_watches && exec \"$@\"");
         let mut program = playground.outside("/usr/bin/unshare");
         program.args(["-Ur", "/bin/sh", "-c", &words, "sh"]);
@@ -212,14 +298,22 @@ fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
     };
     let (scarce, plenty) = match (limited(2), limited(1000)) {
         (Ok(scarce), Ok(plenty)) => (scarce, plenty),
-        (Err(said), _) | (_, Err(said)) => return skipped(1, &format!("no limit in a user namespace: {said}")),
+        (Err(said), _) | (_, Err(said)) => {
+            return skipped(1, &format!("no limit in a user namespace: {said}"));
+        }
     };
     let words = "this user's inotify watches are used up: folders are compared instead";
     wait_for("it says so", || scarce.1.said().contains(words));
     for (playground, web) in [&scarce, &plenty] {
         playground.tool("came", "python", "print(2)\n", json!({}));
         playground.settle();
-        wait_for("what came is read", || listed(web) == ["esc:came", "esc:first"]);
+        wait_for("what came is read", || {
+            listed(web) == ["esc:came", "esc:first"]
+        });
     }
-    assert!(!plenty.1.said().contains(words), "control: {}", plenty.1.said());
+    assert!(
+        !plenty.1.said().contains(words),
+        "control: {}",
+        plenty.1.said()
+    );
 }

@@ -20,7 +20,10 @@ struct Guest {
 
 impl WasiView for Guest {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        WasiCtxView {
+            ctx: &mut self.wasi,
+            table: &mut self.table,
+        }
     }
 }
 
@@ -52,19 +55,33 @@ impl BareLoop {
         let loaded_in = start.elapsed();
         let mut linker: Linker<Guest> = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-        linker.instance(adapt::EXITS)?.func_wrap("proc-exit", |_, (code,): (u32,)| -> wasmtime::Result<()> {
-            Err(wasmtime::Error::new(I32Exit(code.cast_signed())))
-        })?;
+        linker.instance(adapt::EXITS)?.func_wrap(
+            "proc-exit",
+            |_, (code,): (u32,)| -> wasmtime::Result<()> {
+                Err(wasmtime::Error::new(I32Exit(code.cast_signed())))
+            },
+        )?;
         let ready = linker.instantiate_pre(&component)?;
         let entry = match adapt::contract(&component, None).map_err(wasmtime::Error::msg)? {
             Contract::Typed(name) => {
                 let index = component.get_export_index(None, &name);
-                Entry::Typed(ready, index.ok_or_else(|| wasmtime::Error::msg("the typed export is gone"))?)
+                Entry::Typed(
+                    ready,
+                    index.ok_or_else(|| wasmtime::Error::msg("the typed export is gone"))?,
+                )
             }
             Contract::Command => Entry::Command(CommandPre::new(ready)?),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        Ok(BareLoop { engine, entry, runtime, compiled_in, loaded_in })
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()?;
+        Ok(BareLoop {
+            engine,
+            entry,
+            runtime,
+            compiled_in,
+            loaded_in,
+        })
     }
 
     /// One call, and how long it took.
@@ -72,9 +89,16 @@ impl BareLoop {
         let start = Instant::now();
         let mut wasi = WasiCtxBuilder::new();
         if let Entry::Command(_) = self.entry {
-            wasi.stdin(MemoryInputPipe::new(input.to_owned())).stdout(MemoryOutputPipe::new(ANSWER));
+            wasi.stdin(MemoryInputPipe::new(input.to_owned()))
+                .stdout(MemoryOutputPipe::new(ANSWER));
         }
-        let mut store = Store::new(&self.engine, Guest { wasi: wasi.build(), table: ResourceTable::new() });
+        let mut store = Store::new(
+            &self.engine,
+            Guest {
+                wasi: wasi.build(),
+                table: ResourceTable::new(),
+            },
+        );
         store.set_epoch_deadline(u64::MAX / 2);
         self.runtime.block_on(self.enter(&mut store, input))?;
         Ok(start.elapsed())
@@ -84,7 +108,8 @@ impl BareLoop {
         match &self.entry {
             Entry::Typed(ready, export) => {
                 let instance = ready.instantiate_async(&mut *store).await?;
-                let run = instance.get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
+                let run = instance
+                    .get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
                 let (answer,) = run.call_async(&mut *store, (input,)).await?;
                 answer.map(drop).map_err(wasmtime::Error::msg)
             }
@@ -97,7 +122,10 @@ impl BareLoop {
     }
 }
 
-#[allow(unsafe_code, reason = "loading compiled code cannot be checked by the compiler")]
+#[allow(
+    unsafe_code,
+    reason = "loading compiled code cannot be checked by the compiler"
+)]
 fn load(engine: &Engine, compiled: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: the caller got these bytes from `Component::serialize` of this wasmtime a moment ago.
     unsafe { Component::deserialize(engine, compiled) }

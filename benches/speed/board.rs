@@ -14,7 +14,10 @@ pub struct Series {
 
 impl Series {
     pub fn new(name: impl Into<String>) -> Series {
-        Series { name: name.into(), times: Vec::new() }
+        Series {
+            name: name.into(),
+            times: Vec::new(),
+        }
     }
 
     pub fn push(&mut self, time: Duration) {
@@ -78,7 +81,9 @@ const NAME: usize = 40;
 impl Board {
     pub fn section(&mut self, title: &str) {
         self.section = title.to_owned();
-        let head = ["min", "p50", "p99", "ratio"].map(|word| format!("{word:>9}")).concat();
+        let head = ["min", "p50", "p99", "ratio"]
+            .map(|word| format!("{word:>9}"))
+            .concat();
         println!("\n{}{head}  gate", pad(title, NAME + 2));
     }
 
@@ -115,10 +120,20 @@ impl Board {
     }
 
     fn row(&mut self, series: &Series, ratio: Option<f64>, gate: Gate) -> String {
-        let times = [0, 50, 99].map(|p| format!("{:>9}", shown(series.percent(p)))).concat();
-        let text = ratio.map_or_else(String::new, |r| if r < 0.1 { format!("{r:.4}") } else { format!("{r:.2}") });
+        let times = [0, 50, 99]
+            .map(|p| format!("{:>9}", shown(series.percent(p))))
+            .concat();
+        let text = ratio.map_or_else(String::new, |r| {
+            if r < 0.1 {
+                format!("{r:.4}")
+            } else {
+                format!("{r:.2}")
+            }
+        });
         let verdict = ratio.map_or_else(String::new, |r| self.judge(&series.name, r, gate));
-        format!("  {}{times}{text:>9}  {verdict}", pad(&series.name, NAME)).trim_end().to_owned()
+        format!("  {}{times}{text:>9}  {verdict}", pad(&series.name, NAME))
+            .trim_end()
+            .to_owned()
     }
 
     fn judge(&mut self, name: &str, value: f64, gate: Gate) -> String {
@@ -129,7 +144,11 @@ impl Board {
                 format!("{} met", gate.text())
             }
             Some(false) => {
-                self.missed.push(format!("{}: {name}: {value:.3}, the gate is {}", self.section, gate.text()));
+                self.missed.push(format!(
+                    "{}: {name}: {value:.3}, the gate is {}",
+                    self.section,
+                    gate.text()
+                ));
                 format!("{} MISSED", gate.text())
             }
         }

@@ -25,85 +25,155 @@ pub struct Bare {
 
 impl Bare {
     pub fn of(shape: &policy::Shape) -> anyhow::Result<Bare> {
-        let policy::Program::Path(program) = &shape.runtime.program else { bail!("no program of its own") };
-        let mut arguments: Vec<OsString> = shape.runtime.arguments.iter().map(OsString::from).collect();
+        let policy::Program::Path(program) = &shape.runtime.program else {
+            bail!("no program of its own")
+        };
+        let mut arguments: Vec<OsString> =
+            shape.runtime.arguments.iter().map(OsString::from).collect();
         arguments.extend(shape.script.iter().map(OsString::from));
         let lines = environment::shape_lines(shape);
         let pairs = lines.iter().filter_map(|line| line.split_once('='));
         Ok(Bare {
             program: program.clone(),
             arguments,
-            environment: pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            environment: pairs
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
             folder: shape.folder.clone(),
         })
     }
 
     /// Surroundings alone; `instead` gives them a program.
     pub fn plain(folder: &Path, environment: [(&str, &str); 3]) -> Bare {
-        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Bare { program: PathBuf::new(), arguments: Vec::new(), environment, folder: folder.to_owned() }
+        let environment = environment
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        Bare {
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            environment,
+            folder: folder.to_owned(),
+        }
     }
 
     /// Another program in the same surroundings.
     pub fn instead(&self, program: &Path, arguments: &[OsString]) -> Bare {
-        Bare { program: program.to_owned(), arguments: arguments.to_vec(), ..self.clone() }
+        Bare {
+            program: program.to_owned(),
+            arguments: arguments.to_vec(),
+            ..self.clone()
+        }
     }
 
     /// The same call through bubblewrap, in the view that our walls would show, or close to it.
     pub fn behind_bwrap(&self, bwrap: &Path, shape: &policy::Shape) -> Bare {
-        let mut arguments: Vec<OsString> =
-            ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).into();
-        let mut add = |words: &[&std::ffi::OsStr]| arguments.extend(words.iter().map(|w| (*w).to_owned()));
-        let grants = shape.grants.iter().map(|grant| grant.opening.folder().to_owned());
-        let system = policy::SYSTEM_FOLDERS.iter().chain(&policy::SYSTEM_ETC).map(PathBuf::from);
+        let mut arguments: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"]
+            .map(Into::into)
+            .into();
+        let mut add =
+            |words: &[&std::ffi::OsStr]| arguments.extend(words.iter().map(|w| (*w).to_owned()));
+        let grants = shape
+            .grants
+            .iter()
+            .map(|grant| grant.opening.folder().to_owned());
+        let system = policy::SYSTEM_FOLDERS
+            .iter()
+            .chain(&policy::SYSTEM_ETC)
+            .map(PathBuf::from);
         // First, so that a grant below /tmp lies on it, as it does in ours.
         for folder in ["/tmp", "/dev/shm"] {
             add(&["--tmpfs".as_ref(), folder.as_ref()]);
         }
         let mut shown: Vec<PathBuf> = Vec::new();
-        for path in system.chain(shape.runtime.roots.iter().cloned()).chain(grants) {
-            let Ok(meta) = path.symlink_metadata() else { continue };
+        for path in system
+            .chain(shape.runtime.roots.iter().cloned())
+            .chain(grants)
+        {
+            let Ok(meta) = path.symlink_metadata() else {
+                continue;
+            };
             if shown.iter().any(|folder| path.starts_with(folder)) {
                 continue;
             }
             match std::fs::read_link(&path) {
-                Ok(target) if meta.is_symlink() => add(&["--symlink".as_ref(), target.as_ref(), path.as_ref()]),
+                Ok(target) if meta.is_symlink() => {
+                    add(&["--symlink".as_ref(), target.as_ref(), path.as_ref()])
+                }
                 _ => add(&["--ro-bind".as_ref(), path.as_ref(), path.as_ref()]),
             }
             if meta.is_dir() {
                 shown.push(path);
             }
         }
-        for device in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"] {
+        for device in [
+            "/dev/null",
+            "/dev/zero",
+            "/dev/full",
+            "/dev/random",
+            "/dev/urandom",
+        ] {
             add(&["--dev-bind".as_ref(), device.as_ref(), device.as_ref()]);
         }
-        add(&["--proc".as_ref(), "/proc".as_ref(), "--chdir".as_ref(), self.folder.as_ref()]);
+        add(&[
+            "--proc".as_ref(),
+            "/proc".as_ref(),
+            "--chdir".as_ref(),
+            self.folder.as_ref(),
+        ]);
         add(&["--".as_ref(), self.program.as_ref()]);
         arguments.extend(self.arguments.iter().cloned());
-        Bare { folder: "/".into(), ..self.instead(bwrap, &arguments) }
+        Bare {
+            folder: "/".into(),
+            ..self.instead(bwrap, &arguments)
+        }
     }
 
     /// vfork and exec, write the input, read to the end, wait.
     pub fn call(&self, input: &[u8]) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).env_clear().envs(self.environment.iter().map(|(n, v)| (n, v)));
+        command
+            .args(&self.arguments)
+            .env_clear()
+            .envs(self.environment.iter().map(|(n, v)| (n, v)));
         command.current_dir(&self.folder);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("{}", self.program.display()))?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{}", self.program.display()))?;
         child.stdin.take().context("stdin")?.write_all(input)?;
         let (mut output, mut log) = (Vec::new(), String::new());
-        child.stdout.take().context("stdout")?.read_to_end(&mut output)?;
-        child.stderr.take().context("stderr")?.read_to_string(&mut log)?;
+        child
+            .stdout
+            .take()
+            .context("stdout")?
+            .read_to_end(&mut output)?;
+        child
+            .stderr
+            .take()
+            .context("stderr")?
+            .read_to_string(&mut log)?;
         let status = child.wait()?;
         let took = started.elapsed();
-        ensure!(status.success() && !output.is_empty(), "{}: {status}: {}", self.program.display(), log.trim());
+        ensure!(
+            status.success() && !output.is_empty(),
+            "{}: {status}: {}",
+            self.program.display(),
+            log.trim()
+        );
         Ok(took)
     }
 }
 
 /// One call of an executor, timed on the thread that waits for it.
-pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Duration, Result<Outcome, fault::Fault>) {
+pub async fn run(
+    executor: &dyn Executor,
+    tool: &Tool,
+    input: &Value,
+) -> (Duration, Result<Outcome, fault::Fault>) {
     let events = toolhost::executor::Events::unheard();
     let call = tool.call(input);
     let started = Instant::now();
@@ -113,7 +183,11 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
 }
 
 /// As `run`, for a tool that answers.
-pub async fn answered(executor: &dyn Executor, tool: &Tool, input: &Value) -> anyhow::Result<Duration> {
+pub async fn answered(
+    executor: &dyn Executor,
+    tool: &Tool,
+    input: &Value,
+) -> anyhow::Result<Duration> {
     let (took, ended) = run(executor, tool, input).await;
     match ended.map_err(told)?.ending {
         Ending::Answered(_) => Ok(took),
@@ -142,7 +216,12 @@ impl House {
     }
 
     /// The whole road: registry, arguments, policy, executor, output schema, audit record. The mean of so many calls.
-    pub fn through_service(&self, tool: &str, input: &Value, calls: u32) -> anyhow::Result<Duration> {
+    pub fn through_service(
+        &self,
+        tool: &str,
+        input: &Value,
+        calls: u32,
+    ) -> anyhow::Result<Duration> {
         let service = Arc::clone(&self.service);
         let arguments = Arguments::Value(input.clone());
         let request = CallRequest::new(Caller::named("bench"), format!("bench:{tool}"), arguments);

@@ -24,7 +24,11 @@ const LIMIT: Duration = Duration::from_millis(200);
 pub type Way<'a> = Box<dyn Fn() -> anyhow::Result<Duration> + 'a>;
 
 /// Calls each way once a round, in an order that changes from round to round: no way always follows the same other.
-pub fn in_turn(rounds: usize, pause: Duration, ways: Vec<(&str, Way<'_>)>) -> anyhow::Result<Vec<Series>> {
+pub fn in_turn(
+    rounds: usize,
+    pause: Duration,
+    ways: Vec<(&str, Way<'_>)>,
+) -> anyhow::Result<Vec<Series>> {
     let mut series: Vec<Series> = ways.iter().map(|(name, _)| Series::new(*name)).collect();
     for _ in 0..3 {
         for (_, way) in &ways {
@@ -51,7 +55,9 @@ pub fn in_turn(rounds: usize, pause: Duration, ways: Vec<(&str, Way<'_>)>) -> an
 
 /// The mean of some calls in a row.
 fn in_a_row(mut call: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<Duration> {
-    let times = (0..IN_A_ROW).map(|_| call()).collect::<Result<Vec<_>, _>>()?;
+    let times = (0..IN_A_ROW)
+        .map(|_| call())
+        .collect::<Result<Vec<_>, _>>()?;
     Ok(times.iter().sum::<Duration>() / IN_A_ROW)
 }
 
@@ -78,13 +84,21 @@ fn cold(
     let bare = Bare::of(&tool.confinement.shape)?;
     let wrapped = bwrap().map(|bwrap| bare.behind_bwrap(&bwrap, &tool.confinement.shape));
     let usable = wrapped.as_ref().map(|wrapped| wrapped.call(&text));
-    let mut ways: Vec<(&str, Way)> =
-        vec![("bare spawn", Box::new(|| bare.call(&text))), ("toolhost, cold", Box::new(|| house.cold(tool, &input)))];
+    let mut ways: Vec<(&str, Way)> = vec![
+        ("bare spawn", Box::new(|| bare.call(&text))),
+        ("toolhost, cold", Box::new(|| house.cold(tool, &input))),
+    ];
     if let Some(name) = service {
-        ways.push(("toolhost, cold, the whole service", Box::new(move || house.through_service(name, &message(), 1))));
+        ways.push((
+            "toolhost, cold, the whole service",
+            Box::new(move || house.through_service(name, &message(), 1)),
+        ));
     }
     if let (Some(wrapped), Some(Ok(_))) = (&wrapped, &usable) {
-        ways.push(("bubblewrap, the same view", Box::new(|| wrapped.call(&text))));
+        ways.push((
+            "bubblewrap, the same view",
+            Box::new(|| wrapped.call(&text)),
+        ));
     }
     let series = in_turn(rounds, PAUSE, ways)?;
     board.base(&series[0]);
@@ -112,7 +126,11 @@ pub fn static_binary(house: &House, plan: &Plan, board: &mut Board) -> anyhow::R
     let more = (mine.p50() - bare.p50()) * 1e3;
     board.number("the layers add, ms", more, Gate::AtMost(1.3));
     if let Some(bwrap) = series.get(2) {
-        board.number("toolhost / bubblewrap", mine.p50() / bwrap.p50(), Gate::AtMost(0.30));
+        board.number(
+            "toolhost / bubblewrap",
+            mine.p50() / bwrap.p50(),
+            Gate::AtMost(0.30),
+        );
     }
     if !plan.quick {
         let tail = mine.percent(99).as_secs_f64() / mine.p50();
@@ -157,9 +175,24 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
     let component = modules::component()?;
     let below_tmp = House::below(Path::new("/tmp"))?;
     let shapes = [
-        ("typed", "typed component", modules::TYPED.as_bytes(), Gate::AtMost(8.0)),
-        ("preview1", "preview 1 module", modules::echo().as_bytes(), Gate::AtMost(4.0)),
-        ("component", "wasi:cli component", &component, Gate::AtMost(4.0)),
+        (
+            "typed",
+            "typed component",
+            modules::TYPED.as_bytes(),
+            Gate::AtMost(8.0),
+        ),
+        (
+            "preview1",
+            "preview 1 module",
+            modules::echo().as_bytes(),
+            Gate::AtMost(4.0),
+        ),
+        (
+            "component",
+            "wasi:cli component",
+            &component,
+            Gate::AtMost(4.0),
+        ),
     ]
     .map(|(tool, title, module, gate)| (tool, title, module.to_vec(), gate));
     for (tool, title, module, gate) in shapes {
@@ -179,14 +212,29 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
         };
         let (itself, nothing) = (format!("{tool}-self"), format!("{tool}-nothing"));
         let mut ways: Vec<(&str, Way)> = vec![
-            ("bare wasmtime loop", Box::new(|| in_a_row(|| bare.call(&text).map_err(said)))),
+            (
+                "bare wasmtime loop",
+                Box::new(|| in_a_row(|| bare.call(&text).map_err(said))),
+            ),
             ("toolhost, warm worker", Box::new(|| executor(&confined))),
-            ("toolhost, the whole service", Box::new(|| house.through_service(tool, &input, IN_A_ROW))),
+            (
+                "toolhost, the whole service",
+                Box::new(|| house.through_service(tool, &input, IN_A_ROW)),
+            ),
         ];
         if tool != "typed" {
-            ways.push(("the service, reads `self`", Box::new(|| house.through_service(&itself, &input, IN_A_ROW))));
-            ways.push(("the service, reads nothing", Box::new(|| house.through_service(&nothing, &input, IN_A_ROW))));
-            ways.push(("the service, root below /tmp", Box::new(|| below_tmp.through_service(tool, &input, IN_A_ROW))));
+            ways.push((
+                "the service, reads `self`",
+                Box::new(|| house.through_service(&itself, &input, IN_A_ROW)),
+            ));
+            ways.push((
+                "the service, reads nothing",
+                Box::new(|| house.through_service(&nothing, &input, IN_A_ROW)),
+            ));
+            ways.push((
+                "the service, root below /tmp",
+                Box::new(|| below_tmp.through_service(tool, &input, IN_A_ROW)),
+            ));
         }
         let series = in_turn(plan.rounds(150), Duration::from_micros(200), ways)?;
         board.base(&series[0]);
@@ -200,8 +248,14 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
 
 fn compiled(plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     let module = modules::large()?;
-    board.section(&format!("WASI, a module of {:.1} MB", module.len() as f64 / 1e6));
-    let (mut compile, mut load) = (Series::new("compile"), Series::new("load what was compiled"));
+    board.section(&format!(
+        "WASI, a module of {:.1} MB",
+        module.len() as f64 / 1e6
+    ));
+    let (mut compile, mut load) = (
+        Series::new("compile"),
+        Series::new("load what was compiled"),
+    );
     for _ in 0..if plan.quick { 1 } else { 3 } {
         let bare = BareLoop::new(&module).map_err(said)?;
         compile.push(bare.compiled_in);
@@ -214,7 +268,10 @@ fn compiled(plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
 
 /// How long after its limit a call that does not end comes back.
 pub fn timeout(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    board.section(&format!("timeout of {} ms, to the answer", LIMIT.as_millis()));
+    board.section(&format!(
+        "timeout of {} ms, to the answer",
+        LIMIT.as_millis()
+    ));
     let python = house.version(Language::Python).is_some();
     for (tool, title) in [
         ("python-spins", "Python, a busy loop"),
@@ -227,7 +284,11 @@ pub fn timeout(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<
             board.skip(title, "no Python on PATH");
             continue;
         }
-        let executor: Arc<dyn Executor> = if wasm { house.wasm.clone() } else { house.scripts.clone() };
+        let executor: Arc<dyn Executor> = if wasm {
+            house.wasm.clone()
+        } else {
+            house.scripts.clone()
+        };
         let confined = house.tool(tool)?;
         let late = confined.clone().with_timeout(LIMIT);
         let mut series = Series::new(title);
@@ -239,12 +300,19 @@ pub fn timeout(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<
                 let long = json!({"message": "x".repeat(modules::SHORT)});
                 let (took, ended) = run(&*executor, &late, &long).await;
                 let ending = ended.map_err(told)?.ending;
-                ensure!(matches!(ending, Ending::TimedOut { .. }), "it was to time out: {ending:?}");
+                ensure!(
+                    matches!(ending, Ending::TimedOut { .. }),
+                    "it was to time out: {ending:?}"
+                );
                 Ok(took)
             })?;
             series.push(took);
         }
-        board.with_ratio(&series, series.p50() / LIMIT.as_secs_f64(), Gate::AtMost(1.10));
+        board.with_ratio(
+            &series,
+            series.p50() / LIMIT.as_secs_f64(),
+            Gate::AtMost(1.10),
+        );
     }
     Ok(())
 }

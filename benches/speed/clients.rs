@@ -65,16 +65,25 @@ struct Web {
 
 impl Web {
     fn http(address: &str, tool: &str) -> Web {
-        let (path, body) = (format!("/v1/tools/bench:{tool}/calls"), input().to_string().into());
-        Web { address: address.to_owned(), path, headers: Vec::new(), body }
+        let (path, body) = (
+            format!("/v1/tools/bench:{tool}/calls"),
+            input().to_string().into(),
+        );
+        Web {
+            address: address.to_owned(),
+            path,
+            headers: Vec::new(),
+            body,
+        }
     }
 
     fn mcp(address: &str, tool: &str) -> Web {
         let name = format!("bench__{tool}");
-        let meta =
-            json!({"io.modelcontextprotocol/protocolVersion": NEW, "io.modelcontextprotocol/clientCapabilities": {}});
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": NEW, "io.modelcontextprotocol/clientCapabilities": {}});
         let params = json!({"name": name, "arguments": input(), "_meta": meta});
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string().into();
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+            .to_string()
+            .into();
         let headers = [
             ("accept", "application/json, text/event-stream"),
             ("mcp-protocol-version", NEW),
@@ -82,7 +91,12 @@ impl Web {
             ("mcp-name", &name),
         ];
         let headers = headers.map(|(name, value)| (name, value.to_owned())).into();
-        Web { address: address.to_owned(), path: "/mcp".to_owned(), headers, body }
+        Web {
+            address: address.to_owned(),
+            path: "/mcp".to_owned(),
+            headers,
+            body,
+        }
     }
 
     async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
@@ -98,7 +112,10 @@ impl Web {
         let mut request = Request::post(&self.path).body(Full::new(self.body.clone()))?;
         let headers = request.headers_mut();
         headers.insert(header::HOST, self.address.parse()?);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         for (name, value) in &self.headers {
             headers.insert(*name, value.parse()?);
         }
@@ -106,12 +123,23 @@ impl Web {
         let answer = sender.send_request(request).await?;
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
-        if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
+        if [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ]
+        .contains(&status)
+        {
             return Ok(false);
         }
         let text = std::str::from_utf8(&body)?;
-        let good = ["\"success\":true", "\"isError\":false"].iter().any(|words| text.contains(words));
-        ensure!(status == StatusCode::OK && good, "{}: {status}: {text}", self.path);
+        let good = ["\"success\":true", "\"isError\":false"]
+            .iter()
+            .any(|words| text.contains(words));
+        ensure!(
+            status == StatusCode::OK && good,
+            "{}: {status}: {text}",
+            self.path
+        );
         Ok(true)
     }
 }
@@ -125,7 +153,11 @@ struct Seen {
 
 impl Seen {
     fn new(name: &str) -> Seen {
-        Seen { calls: Series::new(name), refused: Series::new(name), busy: Duration::ZERO }
+        Seen {
+            calls: Series::new(name),
+            refused: Series::new(name),
+            busy: Duration::ZERO,
+        }
     }
 
     fn rate(&self) -> f64 {
@@ -134,14 +166,28 @@ impl Seen {
 
     fn shown(&self, clients: usize) -> Series {
         let mut shown = self.calls.clone();
-        shown.name = format!("{clients:>2} clients, {:<9}{:>7.0} calls/s", self.calls.name, self.rate());
+        shown.name = format!(
+            "{clients:>2} clients, {:<9}{:>7.0} calls/s",
+            self.calls.name,
+            self.rate()
+        );
         shown
     }
 
     /// So many clients of one way at once.
-    fn slice(&mut self, house: &House, way: &Way, clients: usize, until: Until) -> anyhow::Result<()> {
+    fn slice(
+        &mut self,
+        house: &House,
+        way: &Way,
+        clients: usize,
+        until: Until,
+    ) -> anyhow::Result<()> {
         let start = Arc::new(Barrier::new(clients + 1));
-        let runtime = if matches!(way, Way::Web(_)) { &house.clients } else { &house.runtime };
+        let runtime = if matches!(way, Way::Web(_)) {
+            &house.clients
+        } else {
+            &house.runtime
+        };
         let client = || runtime.spawn(client(way.clone(), until, start.clone()));
         let tasks: Vec<_> = (0..clients).map(|_| client()).collect();
         house.runtime.block_on(start.wait());
@@ -183,12 +229,16 @@ async fn client(way: Way, until: Until, start: Arc<Barrier>) -> anyhow::Result<(
         }
         let started = Instant::now();
         let served = match (&way, &mut connection) {
-            (Way::Executor(executor, tool), _) => answered(&**executor, tool, &input()).await.map(|_| true)?,
-            (Way::Service(service, request), _) => match service.call((**request).clone(), Sink::none()).await.error {
-                None => true,
-                Some(fault) if fault.kind == Kind::RateLimitError => false,
-                Some(fault) => return Err(told(fault)),
-            },
+            (Way::Executor(executor, tool), _) => {
+                answered(&**executor, tool, &input()).await.map(|_| true)?
+            }
+            (Way::Service(service, request), _) => {
+                match service.call((**request).clone(), Sink::none()).await.error {
+                    None => true,
+                    Some(fault) if fault.kind == Kind::RateLimitError => false,
+                    Some(fault) => return Err(told(fault)),
+                }
+            }
             (Way::Web(web), Some(connection)) => web.asked(connection).await?,
             (Way::Web(_), None) => bail!("no connection"),
         };
@@ -216,25 +266,49 @@ impl Drop for Served {
 fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
     house.runtime.block_on(async {
         let anywhere = face::Address::parse("127.0.0.1:0").map_err(anyhow::Error::msg)?;
-        let listener = face::Listener::bind(&anywhere).await.map_err(anyhow::Error::msg)?;
+        let listener = face::Listener::bind(&anywhere)
+            .await
+            .map_err(anyhow::Error::msg)?;
         let address = listener.address()?.to_string();
         let (background, opened) = Background::open(service.clone(), None).await;
         opened.map_err(anyhow::Error::msg)?;
         let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();
-        let options = face::Options { callers, names: face::ServerNames::default(), tls: None, brokers, announced };
+        let options = face::Options {
+            callers,
+            names: face::ServerNames::default(),
+            tls: None,
+            brokers,
+            announced,
+        };
         let kill = CancellationToken::new();
-        tokio::spawn(face::serve(listener, options, background, CancellationToken::new(), kill.clone()));
+        tokio::spawn(face::serve(
+            listener,
+            options,
+            background,
+            CancellationToken::new(),
+            kill.clone(),
+        ));
         Ok(Served { address, kill })
     })
 }
 
 /// Executor, service, HTTP and MCP by turns.
-fn compared(house: &House, plan: &Plan, board: &mut Board, tool: &str, gate: Gate) -> anyhow::Result<()> {
+fn compared(
+    house: &House,
+    plan: &Plan,
+    board: &mut Board,
+    tool: &str,
+    gate: Gate,
+) -> anyhow::Result<()> {
     let service = house.another_service(Settings::default())?;
     let server = served(house, &service)?;
     let of_tool = house.tool(tool)?;
-    let executor: Arc<dyn Executor> = if tool == "typed" { house.wasm.clone() } else { house.scripts.clone() };
+    let executor: Arc<dyn Executor> = if tool == "typed" {
+        house.wasm.clone()
+    } else {
+        house.scripts.clone()
+    };
     let ways = [
         ("executor", Way::Executor(executor, of_tool)),
         ("service", Way::service(&service, tool)),
@@ -245,10 +319,20 @@ fn compared(house: &House, plan: &Plan, board: &mut Board, tool: &str, gate: Gat
     for clients in CLIENTS {
         let mut all = ways.each_ref().map(|(name, _)| Seen::new(name));
         // So that launchers and workers are up.
-        Seen::new("").slice(house, &ways[1].1, clients, Until::Time(Duration::from_millis(300)))?;
+        Seen::new("").slice(
+            house,
+            &ways[1].1,
+            clients,
+            Until::Time(Duration::from_millis(300)),
+        )?;
         for _ in 0..rounds {
             for (seen, (_, way)) in all.iter_mut().zip(&ways) {
-                seen.slice(house, way, clients, Until::Time(Duration::from_millis(length)))?;
+                seen.slice(
+                    house,
+                    way,
+                    clients,
+                    Until::Time(Duration::from_millis(length)),
+                )?;
             }
         }
         board.base(&all[0].shown(clients));
@@ -259,10 +343,15 @@ fn compared(house: &House, plan: &Plan, board: &mut Board, tool: &str, gate: Gat
         for seen in [http, mcp] {
             let added = (seen.calls.p50() - service.calls.p50()) * 1e3;
             let gate = if clients == 8 { gate } else { Gate::None };
-            board.number(&format!("{clients:>2} clients: {} adds, ms, p50", seen.calls.name), added, gate);
+            board.number(
+                &format!("{clients:>2} clients: {} adds, ms, p50", seen.calls.name),
+                added,
+                gate,
+            );
         }
     }
-    board.note("ratio: p50 / the executor alone; what is added is the p50 less that of the service");
+    board
+        .note("ratio: p50 / the executor alone; what is added is the p50 less that of the service");
     Ok(())
 }
 
@@ -284,7 +373,11 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
 /// 64 clients of a host in which 4 calls run and 4 wait, of one tool three quarters, beside 6 clients of the same host.
 pub fn full(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     board.section("a full queue: 4 run, 4 wait");
-    let service = house.another_service(Settings { max_running: 4, max_queued: 4, ..Settings::default() })?;
+    let service = house.another_service(Settings {
+        max_running: 4,
+        max_queued: 4,
+        ..Settings::default()
+    })?;
     let server = served(house, &service)?;
     let way = Way::Web(Web::http(&server.address, "typed"));
     let length = Until::Time(Duration::from_millis(if plan.quick { 300 } else { 1000 }));
@@ -296,17 +389,28 @@ pub fn full(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
     board.base(&few.shown(6));
     board.beside(&many.shown(64), &few.calls, Gate::None);
     let mut refused = many.refused.clone();
-    refused.name = format!("64 clients, refused {:>8.0} a s", refused.len() as f64 / many.busy.as_secs_f64());
+    refused.name = format!(
+        "64 clients, refused {:>8.0} a s",
+        refused.len() as f64 / many.busy.as_secs_f64()
+    );
     board.base(&refused);
     ensure!(refused.len() > 0, "the queue was never full");
     let p99 = |seen: &Seen| seen.calls.percent(99).as_secs_f64();
-    board.number("p99, full / with room", p99(&many) / p99(&few), Gate::AtMost(6.0));
+    board.number(
+        "p99, full / with room",
+        p99(&many) / p99(&few),
+        Gate::AtMost(6.0),
+    );
     Ok(())
 }
 
 /// The memory of a server of its own, after the first thousand calls and after many.
 pub fn memory(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    let calls = if plan.long { 100_000 } else { plan.rounds(10_000).max(1000) };
+    let calls = if plan.long {
+        100_000
+    } else {
+        plan.rounds(10_000).max(1000)
+    };
     board.section(&format!("memory of a server, {calls} calls by 8 clients"));
     let server = Apart::start(house)?;
     let way = Way::Web(Web::http(&server.address, "typed"));
@@ -319,7 +423,11 @@ pub fn memory(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
     let rate = calls as f64 / began.elapsed().as_secs_f64();
     let after = server.resident_mib()?;
     board.number("resident after 1000 calls, MiB", before, Gate::None);
-    board.number(&format!("and {calls} later, MiB ({rate:.0} calls/s)"), after, Gate::None);
+    board.number(
+        &format!("and {calls} later, MiB ({rate:.0} calls/s)"),
+        after,
+        Gate::None,
+    );
     board.number("later / before", after / before, Gate::AtMost(1.25));
     Ok(())
 }
@@ -341,21 +449,46 @@ impl Apart {
     fn start(house: &House) -> anyhow::Result<Apart> {
         let state = tempfile::tempdir_in(&house.root)?.keep();
         let mut command = Command::new(BINARY);
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", &state);
-        command.arg("--root").arg(&house.root).arg("--audit-log").arg(state.join("audit.jsonl"));
-        let mut child = command.args(["serve", "--http", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn()?;
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", &state);
+        command
+            .arg("--root")
+            .arg(&house.root)
+            .arg("--audit-log")
+            .arg(state.join("audit.jsonl"));
+        let mut child = command
+            .args(["serve", "--http", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()?;
         let mut said = BufReader::new(child.stderr.take().context("stderr")?).lines();
-        let line = said.by_ref().find(|line| !line.as_ref().is_ok_and(|line| !line.contains("serving http at ")));
+        let line = said.by_ref().find(|line| {
+            !line
+                .as_ref()
+                .is_ok_and(|line| !line.contains("serving http at "))
+        });
         std::thread::spawn(move || said.for_each(drop));
         let line = line.transpose()?.unwrap_or_default();
-        let address = line.split(" at ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default().to_owned();
+        let address = line
+            .split(" at ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next())
+            .unwrap_or_default()
+            .to_owned();
         ensure!(!address.is_empty(), "the server does not start: {line}");
         Ok(Apart { child, address })
     }
 
     fn resident_mib(&self) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+        let kib = status.lines().find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse()
+                .ok()
+        });
         let kib: f64 = kib.context("VmRSS")?;
         Ok(kib / 1024.0)
     }

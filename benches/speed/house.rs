@@ -42,7 +42,13 @@ pub struct Tool {
 }
 
 /// Two files: a script and its manifest.
-pub fn write_tool(base: &Path, name: &str, language: &str, script: &str, content: &[u8]) -> anyhow::Result<()> {
+pub fn write_tool(
+    base: &Path,
+    name: &str,
+    language: &str,
+    script: &str,
+    content: &[u8],
+) -> anyhow::Result<()> {
     let folder = base.join(name);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(script), content)?;
@@ -54,24 +60,81 @@ pub fn write_tool(base: &Path, name: &str, language: &str, script: &str, content
             "properties": {"message": {"type": "string", "description": "Any text."}}},
         "output": {"type": "object", "required": ["message"]},
     });
-    fs::write(folder.join(format!("{name}.tool.json")), serde_json::to_vec_pretty(&manifest)?)?;
+    fs::write(
+        folder.join(format!("{name}.tool.json")),
+        serde_json::to_vec_pretty(&manifest)?,
+    )?;
     Ok(())
 }
 
 fn write_tools(base: &Path) -> anyhow::Result<()> {
-    write_tool(base, "python", "python", "main.py", modules::PYTHON.as_bytes())?;
-    write_tool(base, "python-spins", "python", "main.py", modules::PYTHON_SPINS.as_bytes())?;
-    write_tool(base, "python-sleeps", "python", "main.py", modules::PYTHON_SLEEPS.as_bytes())?;
-    write_tool(base, "streams", "python", "main.py", super::speakers::STREAMS.as_bytes())?;
-    write_tool(base, "connects", "python", "main.py", super::network::CONNECTS.as_bytes())?;
+    write_tool(
+        base,
+        "python",
+        "python",
+        "main.py",
+        modules::PYTHON.as_bytes(),
+    )?;
+    write_tool(
+        base,
+        "python-spins",
+        "python",
+        "main.py",
+        modules::PYTHON_SPINS.as_bytes(),
+    )?;
+    write_tool(
+        base,
+        "python-sleeps",
+        "python",
+        "main.py",
+        modules::PYTHON_SLEEPS.as_bytes(),
+    )?;
+    write_tool(
+        base,
+        "streams",
+        "python",
+        "main.py",
+        super::speakers::STREAMS.as_bytes(),
+    )?;
+    write_tool(
+        base,
+        "connects",
+        "python",
+        "main.py",
+        super::network::CONNECTS.as_bytes(),
+    )?;
     write_tool(base, "node", "nodejs", "main.js", modules::NODE.as_bytes())?;
     write_tool(base, "bun", "bun", "main.js", modules::BUN.as_bytes())?;
     write_tool(base, "typed", "wasm", "main.wat", modules::TYPED.as_bytes())?;
-    write_tool(base, "preview1", "wasm", "main.wat", modules::echo().as_bytes())?;
-    write_tool(base, "component", "wasm", "main.wasm", &modules::component()?)?;
+    write_tool(
+        base,
+        "preview1",
+        "wasm",
+        "main.wat",
+        modules::echo().as_bytes(),
+    )?;
+    write_tool(
+        base,
+        "component",
+        "wasm",
+        "main.wasm",
+        &modules::component()?,
+    )?;
     for (grants, reads) in [("self", json!(["self"])), ("nothing", json!([]))] {
-        write_tool(base, &format!("preview1-{grants}"), "wasm", "main.wat", modules::echo().as_bytes())?;
-        write_tool(base, &format!("component-{grants}"), "wasm", "main.wasm", &modules::component()?)?;
+        write_tool(
+            base,
+            &format!("preview1-{grants}"),
+            "wasm",
+            "main.wat",
+            modules::echo().as_bytes(),
+        )?;
+        write_tool(
+            base,
+            &format!("component-{grants}"),
+            "wasm",
+            "main.wasm",
+            &modules::component()?,
+        )?;
         for shape in ["preview1", "component"] {
             let file = base.join(format!("{shape}-{grants}/{shape}-{grants}.tool.json"));
             let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
@@ -79,8 +142,20 @@ fn write_tools(base: &Path) -> anyhow::Result<()> {
             fs::write(file, serde_json::to_vec_pretty(&manifest)?)?;
         }
     }
-    write_tool(base, "wasm-spins", "wasm", "main.wat", modules::spins().as_bytes())?;
-    write_tool(base, "wasm-sleeps", "wasm", "main.wat", modules::sleeps().as_bytes())
+    write_tool(
+        base,
+        "wasm-spins",
+        "wasm",
+        "main.wat",
+        modules::spins().as_bytes(),
+    )?;
+    write_tool(
+        base,
+        "wasm-sleeps",
+        "wasm",
+        "main.wat",
+        modules::sleeps().as_bytes(),
+    )
 }
 
 impl House {
@@ -99,16 +174,36 @@ impl House {
             &std::env::var_os("PATH").unwrap_or_default(),
             &runtimes::OffLimits::new(std::slice::from_ref(&root), Default::default()),
         );
-        let machine = Arc::new(policy::Machine { runtimes: found.runtimes, ..policy::Machine::default() });
+        let machine = Arc::new(policy::Machine {
+            runtimes: found.runtimes,
+            ..policy::Machine::default()
+        });
         let policies = Arc::new(policy::Policies::built_in());
-        let launchers = Arc::new(Launchers::new(fs::File::open(BINARY)?.into(), identity::POOL));
+        let launchers = Arc::new(Launchers::new(
+            fs::File::open(BINARY)?.into(),
+            identity::POOL,
+        ));
         let scripts = Arc::new(Scripts::new(launchers.clone()));
         let cache = Cache::temporary().map_err(anyhow::Error::msg)?;
         let wasm = Arc::new(Wasm::new(launchers.clone(), cache));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let rules = service::Rules { policies: policies.clone(), machine: machine.clone() };
-        let service = made(&root, "state", rules, (&scripts, &wasm), service::Settings::default())?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        let clients = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let rules = service::Rules {
+            policies: policies.clone(),
+            machine: machine.clone(),
+        };
+        let service = made(
+            &root,
+            "state",
+            rules,
+            (&scripts, &wasm),
+            service::Settings::default(),
+        )?;
         let snapshot = service.registry().snapshot();
         Ok(House {
             root,
@@ -128,12 +223,24 @@ impl House {
     /// One more, on the same executors, with bounds and a state folder of its own.
     pub fn another_service(&self, settings: service::Settings) -> anyhow::Result<Arc<Service>> {
         let state = tempfile::tempdir_in(&self.root)?.keep();
-        let rules = service::Rules { policies: self.policies.clone(), machine: self.machine.clone() };
-        made(&self.root, &state.to_string_lossy(), rules, (&self.scripts, &self.wasm), settings)
+        let rules = service::Rules {
+            policies: self.policies.clone(),
+            machine: self.machine.clone(),
+        };
+        made(
+            &self.root,
+            &state.to_string_lossy(),
+            rules,
+            (&self.scripts, &self.wasm),
+            settings,
+        )
     }
 
     pub fn version(&self, language: Language) -> Option<&str> {
-        self.machine.runtimes.get(&language).map(|runtime| runtime.version.as_str())
+        self.machine
+            .runtimes
+            .get(&language)
+            .map(|runtime| runtime.version.as_str())
     }
 
     /// A tool by its name, confined as the house's policy has it.
@@ -141,7 +248,11 @@ impl House {
         let tool = self.snapshot.find(&format!("bench:{name}"))?;
         let decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.machine);
         let confinement = policy::confine(&decision, None, None)?;
-        Ok(Tool { manifest: tool.manifest.clone(), site: tool.site.clone(), confinement })
+        Ok(Tool {
+            manifest: tool.manifest.clone(),
+            site: tool.site.clone(),
+            confinement,
+        })
     }
 
     /// A static program as a tool: no manifest speaks of those, so its shape is made by hand.
@@ -160,9 +271,19 @@ impl House {
             ..policy::Runtime::ourselves("")
         };
         let shape = policy::Shape::bare(&format!("bench:{name}@1.0.0"), runtime);
-        let per_call = policy::PerCall { timeout_ms: 30_000, ..Default::default() };
-        let confinement = policy::Confinement { shape: Arc::new(shape), per_call };
-        Ok(Tool { manifest: like.manifest.clone(), site: like.site.clone(), confinement })
+        let per_call = policy::PerCall {
+            timeout_ms: 30_000,
+            ..Default::default()
+        };
+        let confinement = policy::Confinement {
+            shape: Arc::new(shape),
+            per_call,
+        };
+        Ok(Tool {
+            manifest: like.manifest.clone(),
+            site: like.site.clone(),
+            confinement,
+        })
     }
 }
 
@@ -177,7 +298,9 @@ fn made(
     let base = root.join("user_scripts");
     let registry = registry::Registry::new();
     let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
-    registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
+    registry
+        .add_source(Arc::new(loader))
+        .map_err(anyhow::Error::msg)?;
     Ok(Service::new(Components {
         packages: toolhost::service::packages::BuildSettings::none("a bench without packages"),
         registry: Arc::new(registry),
@@ -204,7 +327,11 @@ fn compile(folder: &Path, program: &Path, source: &str) -> anyhow::Result<()> {
         .args([program, &text])
         .output()
         .context("gcc does not start")?;
-    ensure!(compiler.status.success(), "gcc -static: {}", String::from_utf8_lossy(&compiler.stderr).trim());
+    ensure!(
+        compiler.status.success(),
+        "gcc -static: {}",
+        String::from_utf8_lossy(&compiler.stderr).trim()
+    );
     Ok(())
 }
 

@@ -6,12 +6,12 @@ use std::fmt::Write;
 pub const SHORT: usize = 40;
 
 pub const PYTHON: &str = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
-pub const NODE: &str =
-    "const text = require('fs').readFileSync(0, 'utf8');\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
-pub const BUN: &str = "const text = await Bun.stdin.text();\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
-pub const PYTHON_SPINS: &str = "import sys\ntext = sys.stdin.read()\nwhile len(text) > 40:\n    pass\nprint(text)\n";
-pub const PYTHON_SLEEPS: &str =
-    "import sys, time\ntext = sys.stdin.read()\nif len(text) > 40:\n    time.sleep(60)\nprint(text)\n";
+pub const NODE: &str = "const text = require('fs').readFileSync(0, 'utf8');\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
+pub const BUN: &str =
+    "const text = await Bun.stdin.text();\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
+pub const PYTHON_SPINS: &str =
+    "import sys\ntext = sys.stdin.read()\nwhile len(text) > 40:\n    pass\nprint(text)\n";
+pub const PYTHON_SLEEPS: &str = "import sys, time\ntext = sys.stdin.read()\nif len(text) > 40:\n    time.sleep(60)\nprint(text)\n";
 
 /// Reads all, writes all.
 pub const ECHO_C: &str = r#"
@@ -70,7 +70,8 @@ pub const TYPED: &str = r#"(component
 
 const SPIN: &str = "(loop $for_ever (br $for_ever))";
 /// One subscription: the monotonic clock, a minute.
-const SLEEP: &str = "(i32.store (i32.const 116) (i32.const 1)) (i64.store (i32.const 124) (i64.const 60000000000))
+const SLEEP: &str =
+    "(i32.store (i32.const 116) (i32.const 1)) (i64.store (i32.const 124) (i64.const 60000000000))
     (drop (call $poll (i32.const 100) (i32.const 200) (i32.const 1) (i32.const 300)))";
 
 /// A preview 1 command that reads once and writes that; before it, `late` runs on long input. `more`: functions.
@@ -108,7 +109,10 @@ pub fn component() -> anyhow::Result<Vec<u8>> {
     use wasi_preview1_component_adapter_provider as adapter;
     wit_component::ComponentEncoder::default()
         .module(&wat::parse_str(echo())?)?
-        .adapter(adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER)?
+        .adapter(
+            adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME,
+            adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER,
+        )?
         .encode()
 }
 
@@ -116,10 +120,14 @@ pub fn component() -> anyhow::Result<Vec<u8>> {
 pub fn large() -> anyhow::Result<Vec<u8>> {
     let mut more = String::new();
     for function in 0..1100 {
-        writeln!(more, "(func (export \"f{function}\") (param i32 i32) (result i32)")?;
+        writeln!(
+            more,
+            "(func (export \"f{function}\") (param i32 i32) (result i32)"
+        )?;
         for step in 0..100 {
             let number = 1_000_000 + function * 100 + step;
-            let sum = format!("(i32.add (i32.mul (local.get 0) (i32.const {number})) (local.get 1))");
+            let sum =
+                format!("(i32.add (i32.mul (local.get 0) (i32.const {number})) (local.get 1))");
             writeln!(more, "(local.set {} {sum})", step % 2)?;
         }
         more.push_str("(local.get 0))\n");

@@ -60,11 +60,25 @@ fn networked(house: &House, port: u16) -> anyhow::Result<Tool> {
     let pattern = host::parse_pattern(&format!("127.0.0.1:{port}")).map_err(anyhow::Error::msg)?;
     let text = |text: &str| text.to_owned();
     let (asked, rule, why) = (pattern.to_string(), text("bench"), text("bench"));
-    let grant = HostGrant { pattern, ranges: vec!["127.0.0.0/8".parse()?], asked, rule, why };
-    let mut shape = Shape { network: Network::Hosts(vec![grant]), ..(*tool.confinement.shape).clone() };
+    let grant = HostGrant {
+        pattern,
+        ranges: vec!["127.0.0.0/8".parse()?],
+        asked,
+        rule,
+        why,
+    };
+    let mut shape = Shape {
+        network: Network::Hosts(vec![grant]),
+        ..(*tool.confinement.shape).clone()
+    };
     shape.limits.set(Limit::ReceivedBytes, 2 * BYTES);
-    tool.confinement =
-        Confinement { shape: Arc::new(shape), per_call: PerCall { timeout_ms: 60_000, ..PerCall::default() } };
+    tool.confinement = Confinement {
+        shape: Arc::new(shape),
+        per_call: PerCall {
+            timeout_ms: 60_000,
+            ..PerCall::default()
+        },
+    };
     Ok(tool)
 }
 
@@ -82,11 +96,20 @@ fn held(house: &House, tool: &Tool, input: &Value) -> anyhow::Result<Vec<u64>> {
 
 fn direct(tool: &Tool, input: &Value) -> anyhow::Result<Vec<u64>> {
     let shape = &tool.confinement.shape;
-    let toolhost::policy::Program::Path(python) = &shape.runtime.program else { bail!("no Python") };
+    let toolhost::policy::Program::Path(python) = &shape.runtime.program else {
+        bail!("no Python")
+    };
     let mut command = Command::new(python);
     command.args(&shape.runtime.arguments).args(&shape.script);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    child.stdin.take().context("stdin")?.write_all(input.to_string().as_bytes())?;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child
+        .stdin
+        .take()
+        .context("stdin")?
+        .write_all(input.to_string().as_bytes())?;
     Ok(serde_json::from_slice(&child.wait_with_output()?.stdout)?)
 }
 
@@ -98,25 +121,45 @@ pub fn hosts(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()
     }
     let port = server()?;
     let tool = networked(house, port)?;
-    let input = |bytes: u64| json!({"message": "x", "port": port, "n": CONNECTIONS, "bytes": bytes});
-    let mut series = [Series::new("connect and one round trip, direct"), Series::new("the same through the relay")];
+    let input =
+        |bytes: u64| json!({"message": "x", "port": port, "n": CONNECTIONS, "bytes": bytes});
+    let mut series = [
+        Series::new("connect and one round trip, direct"),
+        Series::new("the same through the relay"),
+    ];
     for _ in 0..plan.rounds(40).min(if plan.quick { 8 } else { 40 }) {
-        for (series, times) in series.iter_mut().zip([direct(&tool, &input(0))?, held(house, &tool, &input(0))?]) {
-            times.into_iter().for_each(|time| series.push(Duration::from_micros(time)));
+        for (series, times) in series
+            .iter_mut()
+            .zip([direct(&tool, &input(0))?, held(house, &tool, &input(0))?])
+        {
+            times
+                .into_iter()
+                .for_each(|time| series.push(Duration::from_micros(time)));
         }
     }
     board.base(&series[0]);
     board.beside(&series[1], &series[0], Gate::None);
-    board.number("added, ms", (series[1].p50() - series[0].p50()) * 1e3, Gate::AtMost(ADDED * 1e3));
+    board.number(
+        "added, ms",
+        (series[1].p50() - series[0].p50()) * 1e3,
+        Gate::AtMost(ADDED * 1e3),
+    );
     let mut best = [0.0_f64; 2];
     for _ in 0..if plan.quick { 2 } else { 5 } {
-        for (best, times) in best.iter_mut().zip([direct(&tool, &input(BYTES))?, held(house, &tool, &input(BYTES))?]) {
+        for (best, times) in best.iter_mut().zip([
+            direct(&tool, &input(BYTES))?,
+            held(house, &tool, &input(BYTES))?,
+        ]) {
             let time = times.last().copied().unwrap_or(u64::MAX) as f64 / 1e6;
             *best = best.max(BYTES as f64 / time);
         }
     }
     board.note(&format!("direct, best: {:.0} MB/s", best[0] / 1e6));
-    board.number("through the relay, best, MB/s", best[1] / 1e6, Gate::AtLeast(LEAST / 1e6));
+    board.number(
+        "through the relay, best, MB/s",
+        best[1] / 1e6,
+        Gate::AtLeast(LEAST / 1e6),
+    );
     let plain = house.tool("python")?;
     let idle = idle(&plain, &tool);
     let message = json!({"message": "hello"});
@@ -124,8 +167,14 @@ pub fn hosts(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()
         plan.rounds(60),
         Duration::from_millis(2),
         vec![
-            ("a call without hosts", Box::new(|| house.cold(&plain, &message))),
-            ("the same with hosts", Box::new(|| house.cold(&idle, &message))),
+            (
+                "a call without hosts",
+                Box::new(|| house.cold(&plain, &message)),
+            ),
+            (
+                "the same with hosts",
+                Box::new(|| house.cold(&idle, &message)),
+            ),
         ],
     )?;
     board.base(&calls[0]);
@@ -136,9 +185,18 @@ pub fn hosts(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()
 /// The plain tool with the hosts of the other.
 fn idle(plain: &Tool, networked: &Tool) -> Tool {
     let network = networked.confinement.shape.network.clone();
-    let shape = Shape { network, ..(*plain.confinement.shape).clone() };
-    let confinement = Confinement { shape: Arc::new(shape), per_call: plain.confinement.per_call.clone() };
-    Tool { confinement, ..plain.clone() }
+    let shape = Shape {
+        network,
+        ..(*plain.confinement.shape).clone()
+    };
+    let confinement = Confinement {
+        shape: Arc::new(shape),
+        per_call: plain.confinement.per_call.clone(),
+    };
+    Tool {
+        confinement,
+        ..plain.clone()
+    }
 }
 
 /// Connects `n` times for a round trip, or downloads `bytes`; answers with microseconds.

@@ -15,7 +15,9 @@ use toolhost::manifest::Language;
 use toolhost::packages::store::{BuildInfo, Layout, Store};
 use toolhost::packages::{DEFAULT, Index};
 use toolhost::policy::packages::{Ecosystem, Package};
-use toolhost::service::{self, Arguments, CallRequest, Caller, Components, Executors, Service, Sink, audit};
+use toolhost::service::{
+    self, Arguments, CallRequest, Caller, Components, Executors, Service, Sink, audit,
+};
 use toolhost::{executor, policy, registry, runtimes};
 
 /// What a tool with packages may cost beside the same one in an environment made by hand.
@@ -53,7 +55,9 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
         house.task(async move {
             let started = std::time::Instant::now();
             let report = service.call(request, Sink::none()).await;
-            report.error.map_or(Ok(started.elapsed()), |fault| Err(told(fault)))
+            report
+                .error
+                .map_or(Ok(started.elapsed()), |fault| Err(told(fault)))
         })
     };
     for (size, folders, each, _, gate) in SIZES {
@@ -63,16 +67,28 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
                 format!("by hand, {size}: {} files", 2 * folders * (each + 1)),
                 Box::new(|| call(&shop.service, &by_hand)),
             ),
-            (format!("of the store, {size}"), Box::new(|| call(&shop.service, size))),
+            (
+                format!("of the store, {size}"),
+                Box::new(|| call(&shop.service, size)),
+            ),
         ];
-        let named = ways.iter().map(|(name, way)| (name.as_str(), Box::new(way) as Way)).collect();
+        let named = ways
+            .iter()
+            .map(|(name, way)| (name.as_str(), Box::new(way) as Way))
+            .collect();
         let series = in_turn(plan.rounds(200), Duration::from_millis(2), named)?;
         board.base(&series[0]);
         board.beside(&series[1], &series[0], gate);
     }
     let ways: Vec<(&str, Way)> = vec![
-        ("a tool without packages, none granted", Box::new(|| call(&house.service, "python"))),
-        ("the same where a policy grants some", Box::new(|| call(&shop.service, "python"))),
+        (
+            "a tool without packages, none granted",
+            Box::new(|| call(&house.service, "python")),
+        ),
+        (
+            "the same where a policy grants some",
+            Box::new(|| call(&shop.service, "python")),
+        ),
     ];
     let series = in_turn(plan.rounds(200), Duration::from_millis(2), ways)?;
     board.base(&series[0]);
@@ -85,7 +101,13 @@ impl Shop {
         let folder = tempfile::tempdir_in(&house.root)?;
         let root = folder.path().canonicalize()?;
         let base = root.join("user_scripts");
-        write_tool(&base, "python", "python", "main.py", modules::PYTHON.as_bytes())?;
+        write_tool(
+            &base,
+            "python",
+            "python",
+            "main.py",
+            modules::PYTHON.as_bytes(),
+        )?;
         let mut environments = Vec::new();
         for (size, folders, each, used, _) in SIZES {
             let site = root.join("sites").join(size);
@@ -94,13 +116,27 @@ impl Shop {
             for name in [size.to_owned(), format!("by-hand-{size}")] {
                 write_tool(&base, &name, "python", "main.py", script.as_bytes())?;
             }
-            fs::write(base.join(size).join("requirements.txt"), format!("{size}==1 --hash={HASH}\n"))?;
+            fs::write(
+                base.join(size).join("requirements.txt"),
+                format!("{size}==1 --hash={HASH}\n"),
+            )?;
             environments.push((size, site));
         }
-        let real = house.machine.runtimes.get(&Language::Python).context("Python")?;
-        let policy::Program::Path(python) = &real.program else { anyhow::bail!("no program of its own") };
+        let real = house
+            .machine
+            .runtimes
+            .get(&Language::Python)
+            .context("Python")?;
+        let policy::Program::Path(python) = &real.program else {
+            anyhow::bail!("no program of its own")
+        };
         let python = python.canonicalize()?;
-        let short: String = real.version.split('.').take(2).collect::<Vec<_>>().join(".");
+        let short: String = real
+            .version
+            .split('.')
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(".");
         let layout = |site: PathBuf| Layout {
             from: site,
             site: format!("lib/python{short}/site-packages"),
@@ -108,13 +144,27 @@ impl Shop {
         };
         write_policies(&root, &environments)?;
         for (size, site) in &environments {
-            make_by_hand(&root.join("by-hand").join(size), site, &layout(PathBuf::new()), &python)?;
+            make_by_hand(
+                &root.join("by-hand").join(size),
+                site,
+                &layout(PathBuf::new()),
+                &python,
+            )?;
         }
         let service = service(house, &root, base)?;
         for (size, site) in environments {
-            put_into_store(&service, size, &site, layout(PathBuf::from("built/site")), &python)?;
+            put_into_store(
+                &service,
+                size,
+                &site,
+                layout(PathBuf::from("built/site")),
+                &python,
+            )?;
         }
-        Ok(Shop { service, _folder: folder })
+        Ok(Shop {
+            service,
+            _folder: folder,
+        })
     }
 }
 
@@ -132,7 +182,10 @@ fn write_package(place: &Path, folders: usize, each: usize, used: usize) -> anyh
             fs::write(below.join(format!("module_{module}.py")), &body)?;
         }
         let imported = (0..used).map(|module| {
-            format!("from {}.part_{folder} import module_{module}\n", place.file_name().unwrap_or_default().display())
+            format!(
+                "from {}.part_{folder} import module_{module}\n",
+                place.file_name().unwrap_or_default().display()
+            )
         });
         all.extend(imported);
     }
@@ -188,14 +241,26 @@ fn write_policies(root: &Path, environments: &[(&str, PathBuf)]) -> anyhow::Resu
     fs::create_dir_all(&folder)?;
     let write = |name: &str, tools: &str, rest: &str| {
         let files = "[files]\nread = [{ path = \"./**\", why = \"a bench\" }]\n";
-        let text = format!("name = \"{name}\"\nwhy = \"a bench\"\ntools = [\"{tools}\"]\n{files}{rest}\n");
+        let text =
+            format!("name = \"{name}\"\nwhy = \"a bench\"\ntools = [\"{tools}\"]\n{files}{rest}\n");
         fs::write(folder.join(format!("{name}.policy.toml")), text)
     };
-    write("default", "*", "[packages]\npython = { index = \"default\", why = \"a bench\" }")?;
+    write(
+        "default",
+        "*",
+        "[packages]\npython = { index = \"default\", why = \"a bench\" }",
+    )?;
     for (size, _) in environments {
         let path = root.join("by-hand").join(size).join("bin/python");
-        let named = format!("[runtimes]\npython = {{ path = \"{}\", why = \"a bench\" }}", path.display());
-        write(&format!("by-hand-{size}"), &format!("bench:by-hand-{size}"), &named)?;
+        let named = format!(
+            "[runtimes]\npython = {{ path = \"{}\", why = \"a bench\" }}",
+            path.display()
+        );
+        write(
+            &format!("by-hand-{size}"),
+            &format!("bench:by-hand-{size}"),
+            &named,
+        )?;
     }
     Ok(())
 }
@@ -204,10 +269,13 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
     let (policies, problems) = policy::Policies::look(&root.join("sandbox-policies"), root);
     ensure!(problems.is_empty(), "the policies: {problems:?}");
     let off_limits = runtimes::OffLimits::new(std::slice::from_ref(&base), Default::default());
-    let named = policies.named_runtimes().into_iter().map(|(language, path)| {
-        let runtime = runtimes::named(language, &path, &off_limits);
-        (path, runtime)
-    });
+    let named = policies
+        .named_runtimes()
+        .into_iter()
+        .map(|(language, path)| {
+            let runtime = runtimes::named(language, &path, &off_limits);
+            (path, runtime)
+        });
     let index = Index::built_in(Ecosystem::Python);
     let machine = policy::Machine {
         named_runtimes: named.collect(),
@@ -216,7 +284,9 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
     };
     let registry = registry::Registry::new();
     let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
-    registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
+    registry
+        .add_source(Arc::new(loader))
+        .map_err(anyhow::Error::msg)?;
     Ok(Service::new(Components {
         packages: service::packages::BuildSettings {
             store: Ok(root.join("state/packages")),
@@ -225,7 +295,10 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
             waits: true,
         },
         registry: Arc::new(registry),
-        rules: service::Rules { policies: Arc::new(policies), machine: Arc::new(machine) },
+        rules: service::Rules {
+            policies: Arc::new(policies),
+            machine: Arc::new(machine),
+        },
         executors: Executors {
             process: Some(house.scripts.clone()),
             wasm: None,
@@ -240,15 +313,36 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
 }
 
 /// Ahead of calls, in place of an installer: compiled as a build compiles.
-fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, python: &Path) -> anyhow::Result<()> {
-    let need = service.need(&format!("bench:{size}")).map_err(told)?.context("it requires something")?;
+fn put_into_store(
+    service: &Service,
+    size: &str,
+    site: &Path,
+    layout: Layout,
+    python: &Path,
+) -> anyhow::Result<()> {
+    let need = service
+        .need(&format!("bench:{size}"))
+        .map_err(told)?
+        .context("it requires something")?;
     let packages = service.packages();
-    let (store, key) = (packages.store().map_err(told)?, packages.key(&need).map_err(told)?);
+    let (store, key) = (
+        packages.store().map_err(told)?,
+        packages.key(&need).map_err(told)?,
+    );
     let work = store.begin(&key)?;
     let into = work.path.join(&layout.from);
     copy(site, &into)?;
-    compile(python, &into, "unchecked-hash", &store.path().join(&work.tree).join(&layout.site))?;
-    let package = Package { name: size.to_owned(), version: "1".to_owned(), hashes: vec![HASH.to_owned()] };
+    compile(
+        python,
+        &into,
+        "unchecked-hash",
+        &store.path().join(&work.tree).join(&layout.site),
+    )?;
+    let package = Package {
+        name: size.to_owned(),
+        version: "1".to_owned(),
+        hashes: vec![HASH.to_owned()],
+    };
     let places = [(size.to_owned(), package.clone())].into();
     let about = BuildInfo {
         ecosystem: Ecosystem::Python,

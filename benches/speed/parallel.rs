@@ -18,7 +18,10 @@ struct Side {
 
 impl Side {
     fn new(name: String) -> Side {
-        Side { series: Series::new(name), busy: Duration::ZERO }
+        Side {
+            series: Series::new(name),
+            busy: Duration::ZERO,
+        }
     }
 
     fn add(&mut self, (times, busy): (Vec<Duration>, Duration)) {
@@ -38,7 +41,11 @@ impl Side {
     }
 }
 
-fn bare_slice(bare: &Bare, at_once: usize, length: Duration) -> anyhow::Result<(Vec<Duration>, Duration)> {
+fn bare_slice(
+    bare: &Bare,
+    at_once: usize,
+    length: Duration,
+) -> anyhow::Result<(Vec<Duration>, Duration)> {
     let text = json!({"message": "hello"}).to_string();
     let started = Instant::now();
     let worker = || -> anyhow::Result<Vec<Duration>> {
@@ -50,7 +57,10 @@ fn bare_slice(bare: &Bare, at_once: usize, length: Duration) -> anyhow::Result<(
     };
     let times = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<anyhow::Result<Vec<_>>>()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect::<anyhow::Result<Vec<_>>>()
     })?;
     Ok((times.concat(), started.elapsed()))
 }
@@ -73,7 +83,9 @@ fn held_slice(
             anyhow::Ok(times)
         }
     };
-    let tasks: Vec<_> = (0..at_once).map(|_| house.runtime.spawn(worker())).collect();
+    let tasks: Vec<_> = (0..at_once)
+        .map(|_| house.runtime.spawn(worker()))
+        .collect();
     let mut times = Vec::new();
     for task in tasks {
         times.extend(house.runtime.block_on(task)??);
@@ -92,15 +104,21 @@ fn at_once(
     let bare = Bare::of(&tool.confinement.shape)?;
     let (rate_gate, tail_gate) = gates;
     for count in AT_ONCE {
-        let mut sides =
-            (Side::new(format!("{count:>2} at once, bare    ")), Side::new(format!("{count:>2} at once, toolhost")));
+        let mut sides = (
+            Side::new(format!("{count:>2} at once, bare    ")),
+            Side::new(format!("{count:>2} at once, toolhost")),
+        );
         // So that the launchers are up.
         held_slice(house, tool, count, Duration::from_millis(300))?;
         for _ in 0..if plan.quick { 1 } else { 4 } {
             sides.0.add(bare_slice(&bare, count, slice)?);
             sides.1.add(held_slice(house, tool, count, slice)?);
         }
-        let gate = if count == 8 { Gate::AtLeast(rate_gate) } else { Gate::None };
+        let gate = if count == 8 {
+            Gate::AtLeast(rate_gate)
+        } else {
+            Gate::None
+        };
         board.base(&sides.0.shown());
         board.with_ratio(&sides.1.shown(), sides.1.rate() / sides.0.rate(), gate);
         if let (8, Some(most), false) = (count, tail_gate, plan.quick) {
@@ -115,7 +133,14 @@ fn at_once(
 pub fn static_binary(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     board.section("static binary, many at once");
     match house.static_tool("echo", modules::ECHO_C) {
-        Ok(tool) => at_once(house, plan, board, &tool, Duration::from_millis(400), (0.40, Some(4.0))),
+        Ok(tool) => at_once(
+            house,
+            plan,
+            board,
+            &tool,
+            Duration::from_millis(400),
+            (0.40, Some(4.0)),
+        ),
         Err(why) => {
             board.skip("static binaries at once", &format!("{why:#}"));
             Ok(())
@@ -129,5 +154,12 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
         board.skip("Python at once", "not found on PATH");
         return Ok(());
     }
-    at_once(house, plan, board, &house.tool("python")?, Duration::from_millis(1200), (0.85, None))
+    at_once(
+        house,
+        plan,
+        board,
+        &house.tool("python")?,
+        Duration::from_millis(1200),
+        (0.85, None),
+    )
 }

@@ -16,7 +16,11 @@ const AT_ONCE: usize = 8;
 const PARTS: usize = 100;
 
 fn request() -> CallRequest {
-    CallRequest::new(Caller::operator("bench"), "bench:streams", Arguments::Value(json!({"message": "hello"})))
+    CallRequest::new(
+        Caller::operator("bench"),
+        "bench:streams",
+        Arguments::Value(json!({"message": "hello"})),
+    )
 }
 
 async fn apart(service: std::sync::Arc<toolhost::service::Service>) -> anyhow::Result<usize> {
@@ -46,12 +50,16 @@ fn round(house: &House, together: bool) -> anyhow::Result<Duration> {
             while let Some(next) = speakers.next().await {
                 match next.stage {
                     Stage::Output(_) => parts += 1,
-                    Stage::Completed(report) => report.error.map_or(Ok(()), |fault| Err(told(fault)))?,
+                    Stage::Completed(report) => {
+                        report.error.map_or(Ok(()), |fault| Err(told(fault)))?
+                    }
                     Stage::Prepare | Stage::Processing(_) => {}
                 }
             }
         } else {
-            let tasks: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(apart(service.clone()))).collect();
+            let tasks: Vec<_> = (0..AT_ONCE)
+                .map(|_| tokio::spawn(apart(service.clone())))
+                .collect();
             for task in tasks {
                 parts += task.await??;
             }

@@ -31,7 +31,9 @@ pub fn kill(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
             return Ok(());
         }
     };
-    Arc::make_mut(&mut tool.confinement.shape).limits.set(Limit::Processes, 2000);
+    Arc::make_mut(&mut tool.confinement.shape)
+        .limits
+        .set(Limit::Processes, 2000);
     for children in [0, 50, 500] {
         let mut series = Series::new(format!("{children} children"));
         for _ in 0..if plan.quick { 3 } else { 12 } {
@@ -39,8 +41,16 @@ pub fn kill(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
             let took = house.task(async move {
                 let (took, ended) = run(&*scripts, &tool, &json!({"children": children})).await;
                 let outcome = ended.map_err(told)?;
-                ensure!(matches!(outcome.ending, Ending::TimedOut { .. }), "it was to time out: {:?}", outcome.ending);
-                ensure!(outcome.logs == [format!("{children} up")], "the children: {:?}", outcome.logs);
+                ensure!(
+                    matches!(outcome.ending, Ending::TimedOut { .. }),
+                    "it was to time out: {:?}",
+                    outcome.ending
+                );
+                ensure!(
+                    outcome.logs == [format!("{children} up")],
+                    "the children: {:?}",
+                    outcome.logs
+                );
                 Ok(took)
             })?;
             let left = alive(HOSTILE);
@@ -49,7 +59,11 @@ pub fn kill(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
         }
         board.base(&series);
         if children == 50 {
-            board.number("50 children, p50, ms", series.p50() * 1e3, Gate::AtMost(50.0));
+            board.number(
+                "50 children, p50, ms",
+                series.p50() * 1e3,
+                Gate::AtMost(50.0),
+            );
         }
     }
     Ok(())
@@ -58,7 +72,9 @@ pub fn kill(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
 /// Processes of this name, zombies included.
 fn alive(name: &str) -> usize {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let is = |folder: &Path| std::fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let is = |folder: &Path| {
+        std::fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
     entries.filter(|entry| is(&entry.path())).count()
 }
 
@@ -67,14 +83,22 @@ pub fn load(house: &House, _plan: &Plan, board: &mut Board) -> anyhow::Result<()
     let folder = tempfile::tempdir_in(&house.root)?;
     let base = folder.path().canonicalize()?;
     for number in 0..MANIFESTS {
-        write_tool(&base, &format!("tool-{number}"), "python", "main.py", modules::PYTHON.as_bytes())?;
+        write_tool(
+            &base,
+            &format!("tool-{number}"),
+            "python",
+            "main.py",
+            modules::PYTHON.as_bytes(),
+        )?;
     }
     let mut series = Series::new("scan, check and index");
     for _ in 0..3 {
         let started = Instant::now();
         let registry = registry::Registry::new();
         let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
-        registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
+        registry
+            .add_source(Arc::new(loader))
+            .map_err(anyhow::Error::msg)?;
         series.push(started.elapsed());
         let found = registry.snapshot().list(&registry::Filter::default()).len();
         ensure!(found == MANIFESTS, "{found} of {MANIFESTS} were loaded");
@@ -94,7 +118,9 @@ pub fn cli(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> 
     let surroundings = cli_surroundings(house)?;
     let words = |words: &[&str]| -> Vec<OsString> {
         let root = [OsString::from("--root"), house.root.clone().into()];
-        root.into_iter().chain(words.iter().map(OsString::from)).collect()
+        root.into_iter()
+            .chain(words.iter().map(OsString::from))
+            .collect()
     };
     let program = Path::new(BINARY);
     let list = surroundings.instead(program, &words(&["list"]));
@@ -102,13 +128,23 @@ pub fn cli(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> 
         .iter()
         .map(|(tool, title, _)| {
             let name = format!("bench:{tool}");
-            (*title, surroundings.instead(program, &words(&["call", &name, "message=hello"])))
+            (
+                *title,
+                surroundings.instead(program, &words(&["call", &name, "message=hello"])),
+            )
         })
         .collect();
-    let python = house.tool("python").ok().map(|tool| Bare::of(&tool.confinement.shape)).transpose()?;
+    let python = house
+        .tool("python")
+        .ok()
+        .map(|tool| Bare::of(&tool.confinement.shape))
+        .transpose()?;
     let mut ways: Vec<(&str, Way)> = Vec::new();
     if let Some(python) = &python {
-        ways.push(("bare Python", Box::new(|| python.call(br#"{"message":"hello"}"#))));
+        ways.push((
+            "bare Python",
+            Box::new(|| python.call(br#"{"message":"hello"}"#)),
+        ));
     }
     ways.push(("toolhost list", Box::new(|| list.call(b""))));
     for (title, call) in &calls {
@@ -117,7 +153,10 @@ pub fn cli(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> 
     let series = in_turn(plan.rounds(40), Duration::from_millis(2), ways)?;
     board.base(&series[0]);
     for other in &series[1..] {
-        let gate = tools.iter().find(|(_, title, _)| *title == other.name).map_or(Gate::None, |(_, _, gate)| *gate);
+        let gate = tools
+            .iter()
+            .find(|(_, title, _)| *title == other.name)
+            .map_or(Gate::None, |(_, _, gate)| *gate);
         board.beside(other, &series[0], gate);
     }
     Ok(())
@@ -128,5 +167,12 @@ fn cli_surroundings(house: &House) -> anyhow::Result<Bare> {
     let home = house.root.join("home");
     std::fs::create_dir_all(&home)?;
     let path = std::env::var("PATH").unwrap_or_default();
-    Ok(Bare::plain(&home, [("PATH", path.as_str()), ("HOME", &home.to_string_lossy()), ("LANG", "C.UTF-8")]))
+    Ok(Bare::plain(
+        &home,
+        [
+            ("PATH", path.as_str()),
+            ("HOME", &home.to_string_lossy()),
+            ("LANG", "C.UTF-8"),
+        ],
+    ))
 }

@@ -15,9 +15,9 @@ pub fn special(address: IpAddr) -> Option<&'static str> {
 pub fn inner_v4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address else { return None };
     let pair = match v6.segments() {
-        [0, 0, 0, 0, 0, 0xFFFF, high, low] | [0x64, 0xFF9B, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            [high, low]
-        }
+        [0, 0, 0, 0, 0, 0xFFFF, high, low]
+        | [0x64, 0xFF9B, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => [high, low],
         _ => return None,
     };
     let [[a, b], [c, d]] = pair.map(u16::to_be_bytes);
@@ -82,7 +82,10 @@ mod tests {
             "fd00:ec2::254", "fe80::1", "febf::1", "fec0::1", "ff02::1", "4000::1", "5f00::1",
         ];
         for text in special_ones {
-            assert!(special(text.parse().expect("an address")).is_some(), "{text}");
+            assert!(
+                special(text.parse().expect("an address")).is_some(),
+                "{text}"
+            );
         }
         #[rustfmt::skip]
         let public = [

@@ -5,8 +5,8 @@
 use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::{
-    AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat,
-    renameat, renameat2,
+    AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2,
+    readlinkat, renameat, renameat2,
 };
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
@@ -27,8 +27,13 @@ const MAX_LINKS: usize = 40;
 
 /// The folder of this host's caches: `$XDG_CACHE_HOME/toolhost`, or `~/.cache/toolhost`; relative values do not count.
 pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    let absolute = |name: &str| {
+        environment(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base =
+        absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(base.join("toolhost"))
 }
 
@@ -50,7 +55,12 @@ pub fn whole(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
 /// Opens a file for reading, without waiting for a pipe or taking a terminal. `flags`: more of them, or none.
 pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     let always = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    Ok(File::from(openat(AT_FDCWD, path, flags | always, Mode::empty())?))
+    Ok(File::from(openat(
+        AT_FDCWD,
+        path,
+        flags | always,
+        Mode::empty(),
+    )?))
 }
 
 /// Why a file does not count as private to this user or root. `None`: it is private.
@@ -59,7 +69,10 @@ pub fn not_private(facts: &Metadata) -> Option<String> {
         return Some("it is not a regular file: name the file itself".to_owned());
     }
     if facts.mode() & 0o077 != 0 {
-        return Some(format!("others may read it (mode {:04o}): chmod 600", facts.mode() & 0o7777));
+        return Some(format!(
+            "others may read it (mode {:04o}): chmod 600",
+            facts.mode() & 0o7777
+        ));
     }
     (!is_trusted(facts.uid())).then(|| format!("{}: chown it", foreign(facts.uid())))
 }
@@ -75,7 +88,9 @@ pub fn checked(
     if let Some(why) = refuse(&file.metadata().map_err(words)?) {
         return Err(why);
     }
-    whole(file, most).map_err(words)?.ok_or_else(|| format!("it is larger than {most} bytes"))
+    whole(file, most)
+        .map_err(words)?
+        .ok_or_else(|| format!("it is larger than {most} bytes"))
 }
 
 /// Identifies a regular file and its state: a write or a rename changes its times.
@@ -101,7 +116,10 @@ impl Stamp {
 
     fn from_regular(facts: &Metadata) -> io::Result<Stamp> {
         let refused = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        facts.is_file().then(|| Stamp::from(facts)).ok_or_else(refused)
+        facts
+            .is_file()
+            .then(|| Stamp::from(facts))
+            .ok_or_else(refused)
     }
 }
 
@@ -132,12 +150,16 @@ impl AsFd for Folder {
 impl Folder {
     /// Opens an existing folder.
     pub fn open(path: &Path) -> io::Result<Folder> {
-        Ok(Folder { at: walk(path, false)? })
+        Ok(Folder {
+            at: walk(path, false)?,
+        })
     }
 
     /// Opens a folder, and makes what is missing on the way, closed to others from the first moment.
     pub fn make(path: &Path) -> io::Result<Folder> {
-        Ok(Folder { at: walk(path, true)? })
+        Ok(Folder {
+            at: walk(path, true)?,
+        })
     }
 
     /// A folder in this one, made where it is missing; a link there is refused.
@@ -190,7 +212,9 @@ impl Folder {
     pub fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat2(&self.at, from, &self.at, to, RenameFlags::RENAME_NOREPLACE) {
             // Not every file system knows that flag (rename(2)).
-            Err(Errno::EINVAL) if self.stat(to).is_none() => Ok(renameat(&self.at, from, &self.at, to)?),
+            Err(Errno::EINVAL) if self.stat(to).is_none() => {
+                Ok(renameat(&self.at, from, &self.at, to)?)
+            }
             Err(Errno::EINVAL) => Err(Errno::EEXIST.into()),
             done => Ok(done?),
         }
@@ -212,7 +236,10 @@ impl Folder {
     /// The names in this folder, as far as they are text.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let names: Vec<CString> = names_in(&self.at)?.collect::<nix::Result<_>>()?;
-        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+        Ok(names
+            .into_iter()
+            .filter_map(|name| name.into_string().ok())
+            .collect())
     }
 
     /// Takes the lock of this name for as long as the result lives; `None`: another holder has it. The lock's file is
@@ -223,7 +250,13 @@ impl Folder {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 // The last holder may have removed the file after it was opened here.
                 Ok(file) if file.metadata()?.nlink() == 0 => {}
-                Ok(file) => return Ok(Some(Lock { folder: self, name: name.to_owned(), _file: file })),
+                Ok(file) => {
+                    return Ok(Some(Lock {
+                        folder: self,
+                        name: name.to_owned(),
+                        _file: file,
+                    }));
+                }
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
                 Err((_, errno)) => return Err(errno.into()),
             }
@@ -246,7 +279,11 @@ impl Drop for Lock<'_> {
 
 /// Opens a name in an open folder, never through a link and never waiting for a pipe. With `O_CREAT` it is made for
 /// this user alone.
-pub fn open_at<N: NixPath + ?Sized>(folder: impl AsFd, name: &N, flags: OFlag) -> nix::Result<OwnedFd> {
+pub fn open_at<N: NixPath + ?Sized>(
+    folder: impl AsFd,
+    name: &N,
+    flags: OFlag,
+) -> nix::Result<OwnedFd> {
     let always = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     openat(folder, name, flags | always, Mode::S_IRUSR | Mode::S_IWUSR)
 }
@@ -254,12 +291,23 @@ pub fn open_at<N: NixPath + ?Sized>(folder: impl AsFd, name: &N, flags: OFlag) -
 /// Opens a path of which no component is a link (openat2(2)).
 pub fn without_links(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    openat2(AT_FDCWD, path, OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).resolve(resolve))
+    openat2(
+        AT_FDCWD,
+        path,
+        OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
+            .resolve(resolve),
+    )
 }
 
 /// Opens the target of a path with O_PATH, following links; for binding and comparing.
 pub fn handle(path: &Path) -> nix::Result<OwnedFd> {
-    openat(AT_FDCWD, path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+    openat(
+        AT_FDCWD,
+        path,
+        OFlag::O_PATH | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 /// The names in an open folder, one by one: a tool can make as many as it likes.
@@ -327,7 +375,9 @@ fn check_folder(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> 
     // In a sticky folder (/tmp) others can add names, not replace ours.
     if stat.st_mode & STICKY == 0 && others_may_write(stat.st_mode, stat.st_uid, stat.st_gid) {
         let path = path.display();
-        return Err(refused(format!("others may write {path} and replace files in it; `chmod go-w {path}` fixes it")));
+        return Err(refused(format!(
+            "others may write {path} and replace files in it; `chmod go-w {path}` fixes it"
+        )));
     }
     Ok(())
 }
@@ -343,13 +393,18 @@ fn check_owner(owner: u32, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Re
         return Ok(());
     }
     let what = foreign(owner).replacen("it", &path.display().to_string(), 1);
-    Err(refused(format!("{what}, who could replace what lies in it")))
+    Err(refused(format!(
+        "{what}, who could replace what lies in it"
+    )))
 }
 
 /// Why no file of this uid is used.
 pub fn foreign(uid: u32) -> String {
-    let anybody =
-        if is_anybody(uid) { ", which stands for everybody without an id in this user namespace" } else { "" };
+    let anybody = if is_anybody(uid) {
+        ", which stands for everybody without an id in this user namespace"
+    } else {
+        ""
+    };
     format!("it belongs to another user (uid {uid}{anybody})")
 }
 
@@ -367,15 +422,28 @@ pub fn is_trusted(uid: u32) -> bool {
 /// Whether a folder above one of ours, or a program of the machine, may belong to an id. In a user namespace those of
 /// the machine's root have the overflow id; where everybody may make names (/tmp) it may be anybody's.
 pub fn is_of_system(uid: u32, path: &Path) -> bool {
-    let sticky = || path.parent().and_then(|above| above.metadata().ok()).is_some_and(|of| of.mode() & STICKY != 0);
+    let sticky = || {
+        path.parent()
+            .and_then(|above| above.metadata().ok())
+            .is_some_and(|of| of.mode() & STICKY != 0)
+    };
     is_trusted(uid) || is_anybody(uid) && !sticky()
 }
 
 /// Whether an id may stand for any user (user_namespaces(7)). Read once, since every call asks.
 fn is_anybody(uid: u32) -> bool {
     static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
-    let read = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
-    every_id_is_mapped() != Some(true) && OVERFLOW.get_or_init(read).is_none_or(|overflow| overflow == uid)
+    let read = || {
+        std::fs::read_to_string("/proc/sys/kernel/overflowuid")
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    every_id_is_mapped() != Some(true)
+        && OVERFLOW
+            .get_or_init(read)
+            .is_none_or(|overflow| overflow == uid)
 }
 
 /// Whether this is the first user namespace, where every id means itself (user_namespaces(7)). `None`: /proc cannot be
@@ -429,7 +497,10 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     let _back = Back(setfsuid(none.0), setfsgid(gid));
     setfsuid(uid);
     if (setfsuid(none.0), setfsgid(none.1)) != (uid, gid) {
-        return Err(refused(format!("this process may not act as uid {} and gid {}", owner.0, owner.1)));
+        return Err(refused(format!(
+            "this process may not act as uid {} and gid {}",
+            owner.0, owner.1
+        )));
     }
     work()
 }
@@ -440,7 +511,10 @@ fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> 
     let written = name.to_str().filter(|name| *name != "/")?;
     let cases = [written.to_uppercase(), written.to_lowercase()];
     // Where case does not count, neither does a dot at the end.
-    let other = cases.into_iter().find(|other| other != written).unwrap_or_else(|| format!("{written}."));
+    let other = cases
+        .into_iter()
+        .find(|other| other != written)
+        .unwrap_or_else(|| format!("{written}."));
     let other = folder.join(other).symlink_metadata().ok()?;
     if (other.dev(), other.ino()) != (facts.dev(), facts.ino()) {
         return None;
@@ -451,9 +525,13 @@ fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> 
         return None;
     }
     let is_same = |entry: &&std::fs::DirEntry| {
-        entry.ino() == facts.ino() || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
+        entry.ino() == facts.ino()
+            || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
     };
-    entries.iter().find(is_same).map(std::fs::DirEntry::file_name)
+    entries
+        .iter()
+        .find(is_same)
+        .map(std::fs::DirEntry::file_name)
 }
 
 /// A path below a folder with each component as its folder lists it.
@@ -461,7 +539,10 @@ pub fn as_listed(folder: &Path, below: &Path) -> PathBuf {
     let (mut at, mut names) = (folder.to_path_buf(), below.iter());
     for name in names.by_ref() {
         let facts = at.join(name).symlink_metadata();
-        let listed = facts.as_ref().ok().and_then(|facts| listed_as(&at, name, facts));
+        let listed = facts
+            .as_ref()
+            .ok()
+            .and_then(|facts| listed_as(&at, name, facts));
         at.push(listed.as_deref().unwrap_or(name));
         if facts.is_err() {
             break;
@@ -508,7 +589,9 @@ pub fn steps(path: &Path) -> Vec<PathBuf> {
 
 /// The names of a path, last first.
 fn names(path: &Path) -> Vec<OsString> {
-    let kept = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+    let kept = path
+        .components()
+        .filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
     kept.map(|c| c.as_os_str().to_owned()).rev().collect()
 }
 
@@ -551,12 +634,20 @@ mod tests {
             assert_eq!(Folder::open(&base.join("open")).is_ok(), good, "{bits:o}");
         }
         mode(&base.join("open"), 0o777);
-        assert!(why(&inner.join("new")).contains("others may write"), "{}", why(&inner.join("new")));
+        assert!(
+            why(&inner.join("new")).contains("others may write"),
+            "{}",
+            why(&inner.join("new"))
+        );
         assert!(!inner.join("new").exists(), "nothing is made behind it");
         if geteuid().is_root() {
             mode(&base.join("open"), 0o755);
             chown(base.join("open"), Some(SOMEBODY), None).expect("chown");
-            assert!(why(&inner).contains("belongs to another user (uid 12345)"), "{}", why(&inner));
+            assert!(
+                why(&inner).contains("belongs to another user (uid 12345)"),
+                "{}",
+                why(&inner)
+            );
         }
     }
 
@@ -565,12 +656,20 @@ mod tests {
         let (_kept, base) = base();
         fs::create_dir(base.join("real")).expect("made");
         for (name, target) in [("near", "real"), ("up", "../real"), ("chain", "near")] {
-            let place = if name == "up" { base.join("real/up") } else { base.join(name) };
+            let place = if name == "up" {
+                base.join("real/up")
+            } else {
+                base.join(name)
+            };
             symlink(target, &place).expect("linked");
             fs::write(base.join("real/x"), name).expect("written");
             let mut text = String::new();
             let folder = Folder::open(&place).expect("ours");
-            io::Read::read_to_string(&mut folder.file("x", OFlag::O_RDONLY).expect("there"), &mut text).expect("text");
+            io::Read::read_to_string(
+                &mut folder.file("x", OFlag::O_RDONLY).expect("there"),
+                &mut text,
+            )
+            .expect("text");
             assert_eq!(text, name);
         }
         symlink(base.join("loop"), base.join("loop")).expect("linked");
@@ -585,7 +684,10 @@ mod tests {
             )
             .expect("chown");
             assert!(why(&base.join("near/new")).contains("near belongs to another user"));
-            assert!(why(&base.join("chain")).contains("near belongs to another user"), "a link to that link");
+            assert!(
+                why(&base.join("chain")).contains("near belongs to another user"),
+                "a link to that link"
+            );
         }
     }
 
@@ -593,22 +695,46 @@ mod tests {
     fn a_folder_and_its_files_are_no_links() {
         let (_kept, base) = base();
         let folder = Folder::make(&base.join("a/b")).expect("made");
-        assert_eq!(fs::metadata(base.join("a")).expect("there").mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(base.join("a")).expect("there").mode() & 0o777,
+            0o700
+        );
         fs::create_dir(base.join("elsewhere")).expect("made");
         symlink(base.join("elsewhere"), base.join("a/b/inner")).expect("linked");
         symlink(base.join("elsewhere/x"), base.join("a/b/file")).expect("linked");
-        assert!(folder.below("inner").expect_err("a link").to_string().contains("inner is not a folder"));
-        assert!(folder.file("file", OFlag::O_WRONLY | OFlag::O_CREAT).is_err());
-        folder.put("file", b"new").expect("the link is replaced, not followed");
+        assert!(
+            folder
+                .below("inner")
+                .expect_err("a link")
+                .to_string()
+                .contains("inner is not a folder")
+        );
+        assert!(
+            folder
+                .file("file", OFlag::O_WRONLY | OFlag::O_CREAT)
+                .is_err()
+        );
+        folder
+            .put("file", b"new")
+            .expect("the link is replaced, not followed");
         assert_eq!(fs::read(base.join("a/b/file")).expect("there"), b"new");
-        assert_eq!(fs::read_dir(base.join("elsewhere")).expect("there").count(), 0);
+        assert_eq!(
+            fs::read_dir(base.join("elsewhere")).expect("there").count(),
+            0
+        );
         fs::remove_file(base.join("a/b/inner")).expect("removed");
         let inner = folder.below("inner").expect("made");
         assert!(inner.is_private() && folder.below("inner").is_ok());
         folder.put("other", b"2").expect("written");
-        assert!(folder.rename_new("other", "file").is_err() && folder.rename_new("other", "third").is_ok());
+        assert!(
+            folder.rename_new("other", "file").is_err()
+                && folder.rename_new("other", "third").is_ok()
+        );
         mode(&base.join("a/b/file"), 0o666);
-        assert!(folder.trusted("file", OFlag::O_RDONLY).is_err() && folder.trusted("third", OFlag::O_RDONLY).is_ok());
+        assert!(
+            folder.trusted("file", OFlag::O_RDONLY).is_err()
+                && folder.trusted("third", OFlag::O_RDONLY).is_ok()
+        );
     }
 
     #[test]

@@ -42,14 +42,23 @@ impl Document<'_> {
 
     /// As `place`, for many pointers at the cost of one.
     pub fn places<'p>(&self, pointers: impl Iterator<Item = &'p str>) -> Vec<(usize, usize)> {
-        let mut found: Vec<_> = find_all(self.text, pointers).into_iter().enumerate().collect();
+        let mut found: Vec<_> = find_all(self.text, pointers)
+            .into_iter()
+            .enumerate()
+            .collect();
         found.sort_by_key(|(_, offsets)| offsets.map(|offsets| offsets.value));
         let mut places = vec![(0, 0); found.len()];
         let (mut line, mut column, mut at) = (1, 1, 0);
         for (number, offsets) in found {
-            let Some(Offsets { value, .. }) = offsets else { continue };
+            let Some(Offsets { value, .. }) = offsets else {
+                continue;
+            };
             let (lines, last) = line_and_column(&self.text[at..], value - at);
-            (line, column, at) = (line + lines - 1, if lines > 1 { last } else { column + last - 1 }, value);
+            (line, column, at) = (
+                line + lines - 1,
+                if lines > 1 { last } else { column + last - 1 },
+                value,
+            );
             places[number] = (line, column);
         }
         places
@@ -66,13 +75,26 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     let text = decode(bytes)?;
     let (compact, [comment, comma]) = Parser::read(text, dialect)?;
     let kinds = [
-        (comment, "comments are not JSON; toolhost reads them, other programs may not (the first one here)"),
-        (comma, "commas before a closing bracket are not JSON; toolhost reads them (the first one here)"),
+        (
+            comment,
+            "comments are not JSON; toolhost reads them, other programs may not (the first one here)",
+        ),
+        (
+            comma,
+            "commas before a closing bracket are not JSON; toolhost reads them (the first one here)",
+        ),
     ];
-    let notes = kinds
-        .into_iter()
-        .filter_map(|(at, what)| Some(Problem { severity: Severity::Note, ..problem(text, at?, String::new(), what) }));
-    Ok(Document { value: tree(&compact), notes: notes.collect(), text })
+    let notes = kinds.into_iter().filter_map(|(at, what)| {
+        Some(Problem {
+            severity: Severity::Note,
+            ..problem(text, at?, String::new(), what)
+        })
+    });
+    Ok(Document {
+        value: tree(&compact),
+        notes: notes.collect(),
+        text,
+    })
 }
 
 /// Exactly one strict document as compact text. No tree of it is made: that can be forty times as large.
@@ -80,20 +102,30 @@ pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     let text = decode(bytes)?;
     let (compact, _) = Parser::read(text, Dialect::Strict)?;
     let raw = RawValue::from_string(compact);
-    raw.map(Text).map_err(|_| problem(text, 0, String::new(), "this is not one JSON value"))
+    raw.map(Text)
+        .map_err(|_| problem(text, 0, String::new(), "this is not one JSON value"))
 }
 
 /// UTF-8 without its byte order mark.
 fn decode(bytes: &[u8]) -> Result<&str, Problem> {
-    let encoding =
-        |text, at, message: &str| Problem { code: Code::Encoding, ..problem(text, at, String::new(), message) };
+    let encoding = |text, at, message: &str| Problem {
+        code: Code::Encoding,
+        ..problem(text, at, String::new(), message)
+    };
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(encoding("", 0, "the file is UTF-16: save it as UTF-8"));
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     std::str::from_utf8(bytes).map_err(|error| {
         let good = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-        encoding(good, good.len(), &format!("byte {} is not UTF-8: save the file as UTF-8", error.valid_up_to()))
+        encoding(
+            good,
+            good.len(),
+            &format!(
+                "byte {} is not UTF-8: save the file as UTF-8",
+                error.valid_up_to()
+            ),
+        )
     })
 }
 
@@ -119,7 +151,16 @@ impl<'t> Parser<'t> {
     fn read(text: &'t str, dialect: Dialect) -> Result<(String, [Option<usize>; 2]), Problem> {
         let (tokens, path, hasher) = (Tokens { text, at: 0 }, Vec::new(), RandomState::new());
         let compact = String::with_capacity(text.len());
-        let mut reader = Parser { tokens, part: "", at: 0, dialect, path, compact, hasher, lenient: [None; 2] };
+        let mut reader = Parser {
+            tokens,
+            part: "",
+            at: 0,
+            dialect,
+            path,
+            compact,
+            hasher,
+            lenient: [None; 2],
+        };
         reader.advance()?;
         reader.value()?;
         match reader.part {
@@ -135,9 +176,12 @@ impl<'t> Parser<'t> {
             if !is_comment(self.part) {
                 return Ok(());
             }
-            let is_whole = self.part.starts_with("//") || self.part.len() > 3 && self.part.ends_with("*/");
+            let is_whole =
+                self.part.starts_with("//") || self.part.len() > 3 && self.part.ends_with("*/");
             if self.dialect == Dialect::Strict || !is_whole {
-                return self.fault("a JSON value is needed here; comments (// or closed /* */) are for files only");
+                return self.fault(
+                    "a JSON value is needed here; comments (// or closed /* */) are for files only",
+                );
             }
             self.lenient[0].get_or_insert(self.at);
         }
@@ -155,8 +199,12 @@ impl<'t> Parser<'t> {
             "[" => self.container("]"),
             "true" | "false" | "null" => self.copy(),
             part if part.starts_with('"') => self.string().map(drop),
-            part if serde_json::from_str::<IgnoredAny>(part).is_err() => self.fault("a JSON value is needed here"),
-            number if !fits(number) => self.fault("this number does not fit in 64 bits: send it as a string"),
+            part if serde_json::from_str::<IgnoredAny>(part).is_err() => {
+                self.fault("a JSON value is needed here")
+            }
+            number if !fits(number) => {
+                self.fault("this number does not fit in 64 bits: send it as a string")
+            }
             _ => self.copy(),
         }
     }
@@ -219,8 +267,12 @@ impl<'t> Parser<'t> {
     /// Copies a string, in one spelling, and returns its characters.
     fn string(&mut self) -> Result<Cow<'t, str>, Problem> {
         let part = self.part;
-        let inside = part.get(1..part.len() - 1).filter(|_| self.tokens.at <= self.tokens.text.len());
-        let Some(inside) = inside else { return self.fault("this string is not closed") };
+        let inside = part
+            .get(1..part.len() - 1)
+            .filter(|_| self.tokens.at <= self.tokens.text.len());
+        let Some(inside) = inside else {
+            return self.fault("this string is not closed");
+        };
         if inside.bytes().any(|byte| byte < b' ') {
             return self.fault("a raw control character in a string: escape it (\\n, \\t, …)");
         }
@@ -229,16 +281,23 @@ impl<'t> Parser<'t> {
             return Ok(Cow::Borrowed(inside));
         }
         let Ok(characters) = serde_json::from_str::<String>(part) else {
-            return self.fault("this string holds an escape that JSON does not have, or half of a surrogate pair");
+            return self.fault(
+                "this string holds an escape that JSON does not have, or half of a surrogate pair",
+            );
         };
-        self.compact.push_str(&Value::from(characters.as_str()).to_string());
+        self.compact
+            .push_str(&Value::from(characters.as_str()).to_string());
         self.advance()?;
         Ok(Cow::Owned(characters))
     }
 
     /// A fault at the current token.
     fn fault<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
-        let pointer = self.path.iter().map(|segment| format!("/{}", escape_segment(segment))).collect();
+        let pointer = self
+            .path
+            .iter()
+            .map(|segment| format!("/{}", escape_segment(segment)))
+            .collect();
         Err(problem(self.tokens.text, self.at, pointer, message))
     }
 }
@@ -253,7 +312,14 @@ fn fits(number: &str) -> bool {
 
 fn problem(text: &str, at: usize, pointer: String, message: impl Into<String>) -> Problem {
     let (line, column) = line_and_column(text, at);
-    Problem { severity: Severity::Error, code: Code::Syntax, pointer, line, column, message: message.into() }
+    Problem {
+        severity: Severity::Error,
+        code: Code::Syntax,
+        pointer,
+        line,
+        column,
+        message: message.into(),
+    }
 }
 
 /// 1-based line and column of a byte offset.
@@ -261,14 +327,23 @@ pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (line, before.get(start..).unwrap_or_default().chars().count() + 1)
+    (
+        line,
+        before.get(start..).unwrap_or_default().chars().count() + 1,
+    )
 }
 
 /// A whole number that is not negative. 100.0 is one too, as in JSON Schema, but only up to 2^53: larger reals do not
 /// tell neighbouring integers apart.
 pub fn whole(value: &Value) -> Option<u64> {
-    let written_as_real = |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
-    value.as_u64().or_else(|| value.as_f64().filter(written_as_real).map(|number| number as u64))
+    let written_as_real =
+        |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
+    value.as_u64().or_else(|| {
+        value
+            .as_f64()
+            .filter(written_as_real)
+            .map(|number| number as u64)
+    })
 }
 
 /// A compact JSON text: one value, no white space between its parts, no raw control character, no name twice.
@@ -291,7 +366,10 @@ impl Text {
 
     /// Its characters, if it is a string.
     pub fn string(&self) -> Option<String> {
-        self.as_str().starts_with('"').then(|| serde_json::from_str(self.as_str()).ok()).flatten()
+        self.as_str()
+            .starts_with('"')
+            .then(|| serde_json::from_str(self.as_str()).ok())
+            .flatten()
     }
 
     /// As a tree of at most about `room` bytes.
@@ -501,10 +579,17 @@ struct Search<'t, T: Iterator<Item = (usize, &'t str)>> {
 }
 
 fn find_all<'p>(text: &str, pointers: impl Iterator<Item = &'p str>) -> Vec<Option<Offsets>> {
-    let wanted = pointers.enumerate().map(|(number, pointer)| Wanted { number, below: pointer.split('/').skip(1) });
+    let wanted = pointers.enumerate().map(|(number, pointer)| Wanted {
+        number,
+        below: pointer.split('/').skip(1),
+    });
     let wanted: Vec<Wanted<'_>> = wanted.collect();
     let missing = wanted.len();
-    let mut search = Search { tokens: tokens(text).peekable(), found: vec![None; missing], missing };
+    let mut search = Search {
+        tokens: tokens(text).peekable(),
+        found: vec![None; missing],
+        missing,
+    };
     search.value(None, wanted);
     search.found
 }
@@ -520,9 +605,15 @@ impl<'t, T: Iterator<Item = (usize, &'t str)>> Search<'t, T> {
         let mut inside: HashMap<String, Vec<Wanted<'_>>> = HashMap::new();
         for mut it in wanted {
             if let Some(segment) = it.below.next() {
-                inside.entry(segment.replace("~1", "/").replace("~0", "~")).or_default().push(it);
+                inside
+                    .entry(segment.replace("~1", "/").replace("~0", "~"))
+                    .or_default()
+                    .push(it);
             } else {
-                self.found[it.number] = Some(Offsets { value, name: name.unwrap_or(value) });
+                self.found[it.number] = Some(Offsets {
+                    value,
+                    name: name.unwrap_or(value),
+                });
                 self.missing -= 1;
             }
         }
@@ -537,13 +628,21 @@ impl<'t, T: Iterator<Item = (usize, &'t str)>> Search<'t, T> {
     }
 
     /// Reads the members of an object or a list up to its end.
-    fn members(&mut self, is_list: bool, mut inside: HashMap<String, Vec<Wanted<'_>>>) -> Option<()> {
+    fn members(
+        &mut self,
+        is_list: bool,
+        mut inside: HashMap<String, Vec<Wanted<'_>>>,
+    ) -> Option<()> {
         for index in 0usize.. {
             if matches!(self.tokens.peek()?.1, "}" | "]") {
                 self.tokens.next();
                 break;
             }
-            let (name, at) = if is_list { (index.to_string(), None) } else { self.name()? };
+            let (name, at) = if is_list {
+                (index.to_string(), None)
+            } else {
+                self.name()?
+            };
             self.value(at, inside.remove(&name).unwrap_or_default())?;
             if self.tokens.peek()?.1 == "," {
                 self.tokens.next();
@@ -556,7 +655,11 @@ impl<'t, T: Iterator<Item = (usize, &'t str)>> Search<'t, T> {
         let (at, part) = self.tokens.next()?;
         (self.tokens.next()?.1 == ":").then_some(())?;
         let plain = || part.trim_matches('"').to_owned();
-        let name = if part.contains('\\') { serde_json::from_str(part).ok()? } else { plain() };
+        let name = if part.contains('\\') {
+            serde_json::from_str(part).ok()?
+        } else {
+            plain()
+        };
         Some((name, Some(at)))
     }
 }
@@ -595,7 +698,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn strict(text: &str) -> Result<Value, String> {
-        parse(text.as_bytes(), Dialect::Strict).map(|d| d.value).map_err(|p| p.message)
+        parse(text.as_bytes(), Dialect::Strict)
+            .map(|d| d.value)
+            .map_err(|p| p.message)
     }
 
     #[test]
@@ -632,9 +737,18 @@ mod tests {
             assert_eq!(ours.to_string(), theirs.to_string(), "{text}");
             assert_eq!(compact(text.as_bytes()).expect(text), theirs);
         }
-        let spelled = compact(br#" { "\u00e9\u0022\u0007" : [ 1e9 , -0, 1.50 ,"\/\t" ] } "#).unwrap();
-        assert_eq!(spelled.as_str(), r#"{"é\"\u0007":[1e9,-0,1.50,"/\t"]}"#, "a number stays as it was written");
-        assert_eq!(strict("\u{feff}1"), Ok(Value::from(1)), "a byte order mark is stripped");
+        let spelled =
+            compact(br#" { "\u00e9\u0022\u0007" : [ 1e9 , -0, 1.50 ,"\/\t" ] } "#).unwrap();
+        assert_eq!(
+            spelled.as_str(),
+            r#"{"é\"\u0007":[1e9,-0,1.50,"/\t"]}"#,
+            "a number stays as it was written"
+        );
+        assert_eq!(
+            strict("\u{feff}1"),
+            Ok(Value::from(1)),
+            "a byte order mark is stripped"
+        );
         let deep = "[".repeat(MAX_JSON_DEPTH) + &"]".repeat(MAX_JSON_DEPTH);
         assert!(strict(&deep).is_ok());
         assert_eq!(compact(deep.as_bytes()).unwrap().as_str(), deep);
@@ -645,7 +759,13 @@ mod tests {
         let text = compact(format!("[{}{{\"a\": {{}}}}]", "1, ".repeat(1000)).as_bytes()).unwrap();
         assert_eq!(text.tree(1000 * size_of::<Value>()), Err(TooMuch));
         assert!(text.tree(1100 * size_of::<Value>()).is_ok());
-        assert!(compact(format!("\"{}\"", "[,".repeat(1000)).as_bytes()).unwrap().tree(3000).is_ok(), "one string");
+        assert!(
+            compact(format!("\"{}\"", "[,".repeat(1000)).as_bytes())
+                .unwrap()
+                .tree(3000)
+                .is_ok(),
+            "one string"
+        );
     }
 
     #[test]
@@ -656,7 +776,10 @@ mod tests {
         let notes: Vec<_> = document.notes.iter().map(|n| (n.line, n.column)).collect();
         assert_eq!(notes, [(1, 1), (4, 13)]);
         for open in ["/*", "/* *", "/", "1 /"] {
-            assert!(parse(open.as_bytes(), Dialect::Commented).is_err(), "{open}");
+            assert!(
+                parse(open.as_bytes(), Dialect::Commented).is_err(),
+                "{open}"
+            );
         }
     }
 
@@ -674,16 +797,27 @@ mod tests {
         }
         assert_eq!(document.place_of_key("/z"), (3, 2));
         for (bytes, code, pointer, place) in [
-            (&b"{\n \"a\": {\"b\": 1,\n  \"b\": 2}}"[..], Code::Syntax, "/a/b", (3, 3)),
+            (
+                &b"{\n \"a\": {\"b\": 1,\n  \"b\": 2}}"[..],
+                Code::Syntax,
+                "/a/b",
+                (3, 3),
+            ),
             (b"{\n \"a\xff\"}", Code::Encoding, "", (2, 4)),
             (b"\xff\xfe{\0}\0", Code::Encoding, "", (1, 1)),
         ] {
             let bad = parse(bytes, Dialect::Strict).expect_err("bad");
-            assert_eq!((bad.code, bad.pointer.as_str(), (bad.line, bad.column)), (code, pointer, place));
+            assert_eq!(
+                (bad.code, bad.pointer.as_str(), (bad.line, bad.column)),
+                (code, pointer, place)
+            );
         }
         // Of a text with faults elsewhere, too: arguments are read apart from their message.
         let twice = r#"{"a": {"b": 1, "b": NaN}, "c": {"d": 1, "d": [2]} x"#;
-        assert_eq!((member(twice, "/c"), member(twice, "/c/d")), (Some(r#"{"d": 1, "d": [2]}"#), Some("1")));
+        assert_eq!(
+            (member(twice, "/c"), member(twice, "/c/d")),
+            (Some(r#"{"d": 1, "d": [2]}"#), Some("1"))
+        );
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
@@ -710,12 +844,16 @@ mod tests {
         let mut open = vec![(String::new(), value)];
         while let Some((pointer, value)) = open.pop() {
             match value {
-                Value::Array(items) => {
-                    open.extend(items.iter().enumerate().map(|(i, v)| (format!("{pointer}/{i}"), v)))
-                }
-                Value::Object(map) => {
-                    open.extend(map.iter().map(|(k, v)| (format!("{pointer}/{}", escape_segment(k)), v)))
-                }
+                Value::Array(items) => open.extend(
+                    items
+                        .iter()
+                        .enumerate()
+                        .map(|(i, v)| (format!("{pointer}/{i}"), v)),
+                ),
+                Value::Object(map) => open.extend(
+                    map.iter()
+                        .map(|(k, v)| (format!("{pointer}/{}", escape_segment(k)), v)),
+                ),
                 _ => {}
             }
             found.push((pointer, value));

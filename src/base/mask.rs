@@ -37,8 +37,13 @@ const SPREAD: usize = 2 * MAX_CODE_BYTES;
 const CHUNK_BYTES: usize = 4096;
 /// Stands between the texts of a document. It is not a character.
 const BETWEEN: char = '\u{ffff}';
-const NAMED: [(&[u8], char); 5] =
-    [(b"&amp;", '&'), (b"&lt;", '<'), (b"&gt;", '>'), (b"&quot;", '"'), (b"&apos;", '\'')];
+const NAMED: [(&[u8], char); 5] = [
+    (b"&amp;", '&'),
+    (b"&lt;", '<'),
+    (b"&gt;", '>'),
+    (b"&quot;", '"'),
+    (b"&apos;", '\''),
+];
 
 /// A set of secrets, and the automaton that finds them.
 #[derive(Clone, Default)]
@@ -69,13 +74,22 @@ impl Mask {
     /// As `add`; `shown` stands in its place.
     pub fn add_as(&mut self, secret: &str, shown: &str) {
         let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
-        parts.filter(|part| part.len() >= MIN_SECRET_BYTES).for_each(|part| self.insert(part, shown));
+        parts
+            .filter(|part| part.len() >= MIN_SECRET_BYTES)
+            .for_each(|part| self.insert(part, shown));
     }
 
     pub fn join(&mut self, other: Mask) {
         self.finder.take();
-        self.bytes = if other.is_over() { other.bytes } else { self.bytes };
-        other.secrets.iter().for_each(|(secret, shown)| self.insert(secret, shown));
+        self.bytes = if other.is_over() {
+            other.bytes
+        } else {
+            self.bytes
+        };
+        other
+            .secrets
+            .iter()
+            .for_each(|(secret, shown)| self.insert(secret, shown));
         self.short.extend(other.short);
     }
 
@@ -107,7 +121,11 @@ impl Mask {
 
     /// `None`: the secrets are too long together.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        let find = || Finder::new(&self.secrets).filter(|_| !self.is_over()).map(Arc::new);
+        let find = || {
+            Finder::new(&self.secrets)
+                .filter(|_| !self.is_over())
+                .map(Arc::new)
+        };
         self.finder.get_or_init(find).clone()
     }
 
@@ -132,11 +150,16 @@ impl Mask {
         if self.is_empty() || texts.iter().all(|text| text.is_empty()) {
             return texts.into_iter().map(str::to_owned).collect();
         }
-        let Some(finder) = self.finder() else { return vec![HIDDEN.to_owned(); texts.len()] };
+        let Some(finder) = self.finder() else {
+            return vec![HIDDEN.to_owned(); texts.len()];
+        };
         let whole = texts.join(between);
         let mut places = finder.places(whole.as_bytes());
         if cut && self.bytes > 0 {
-            places.extend(beside_cuts(&whole, finder.reach()).map(|range| Place { range, pattern: None }));
+            places.extend(beside_cuts(&whole, finder.reach()).map(|range| Place {
+                range,
+                pattern: None,
+            }));
             places.sort_by_key(|place| place.range.start);
         }
         let mut found = Vec::new();
@@ -157,17 +180,28 @@ impl Mask {
     /// `joins`: texts that follow one another in a list may hold a secret together. `None`: nothing was hidden. The
     /// result is still one JSON document.
     pub fn answer(&self, json: &str, host: &Mask, joins: bool) -> Option<String> {
-        self.document(json, host, joins, false).unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
+        self.document(json, host, joins, false)
+            .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
     /// A JSON text for a person, with the name of each secret in its place.
     pub fn record(&self, json: &str) -> Option<String> {
-        self.document(json, self, false, true).unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
+        self.document(json, self, false, true)
+            .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
     /// The outer `None`: the document cannot be searched, or holds too many secrets.
-    fn document(&self, json: &str, host: &Mask, joins: bool, is_named: bool) -> Option<Option<String>> {
-        let (values, names) = (self.in_document(json, false, joins)?, host.in_document(json, true, false)?);
+    fn document(
+        &self,
+        json: &str,
+        host: &Mask,
+        joins: bool,
+        is_named: bool,
+    ) -> Option<Option<String>> {
+        let (values, names) = (
+            self.in_document(json, false, joins)?,
+            host.in_document(json, true, false)?,
+        );
         if values.is_empty() && names.is_empty() && self.short.is_empty() {
             return Some(None);
         }
@@ -175,10 +209,18 @@ impl Mask {
         let (mut all, mut done, mut changed) = (String::new(), 0, 0);
         for (at, token) in json::tokens(json).filter(|(_, token)| is_text_or_number(token)) {
             let is_name = is_member_name(json, at, token);
-            let (places, (inside, from)) = (if is_name { &names } else { &values }, inside(token, at));
-            let show = if is_named { Shown::Named(&finder) } else { Shown::Hidden };
+            let (places, (inside, from)) =
+                (if is_name { &names } else { &values }, inside(token, at));
+            let show = if is_named {
+                Shown::Named(&finder)
+            } else {
+                Shown::Hidden
+            };
             let first = places.partition_point(|place| place.range.end <= from);
-            let hidden = match places.get(first).is_some_and(|place| place.range.start < from + inside.len()) {
+            let hidden = match places
+                .get(first)
+                .is_some_and(|place| place.range.start < from + inside.len())
+            {
                 true => text_of(&mask(inside.as_bytes(), from, places, show)),
                 false if !is_name && self.is_short(&characters(token, at)) => HIDDEN.to_owned(),
                 false => continue,
@@ -187,7 +229,11 @@ impl Mask {
             done = at + token.len();
             // A number keeps changed names distinct.
             changed += usize::from(is_name);
-            let count = if is_name && changed > 1 { format!(" ({changed})") } else { String::new() };
+            let count = if is_name && changed > 1 {
+                format!(" ({changed})")
+            } else {
+                String::new()
+            };
             all += &format!("\"{hidden}{count}\"");
         }
         Some((done > 0).then(|| all + &json[done..]))
@@ -204,7 +250,11 @@ impl Mask {
                 continue;
             }
             if !(joins && &json[done..at] == ",") {
-                units.push(Unit { code: BETWEEN, from: done, to: at });
+                units.push(Unit {
+                    code: BETWEEN,
+                    from: done,
+                    to: at,
+                });
             }
             done = at + token.len();
             for unit in units_of(token, at) {
@@ -236,8 +286,15 @@ impl Mask {
             stream.hid |= piece.is_some();
             return piece.map_or("", |_| HIDDEN).to_owned();
         };
-        let mut search = stream.search.take().unwrap_or_else(|| Search::new(finder, false));
-        let shown = if piece.is_some() { search.push(text.as_bytes()) } else { search.finish() };
+        let mut search = stream
+            .search
+            .take()
+            .unwrap_or_else(|| Search::new(finder, false));
+        let shown = if piece.is_some() {
+            search.push(text.as_bytes())
+        } else {
+            search.finish()
+        };
         stream.hid |= search.hid;
         stream.search = piece.map(|_| search);
         text_of(&shown)
@@ -255,7 +312,9 @@ fn is_member_name(json: &str, at: usize, token: &str) -> bool {
 
 /// What is between the quotes of a text, or a number, and where it begins.
 fn inside(token: &str, at: usize) -> (&str, usize) {
-    let inside = token.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    let inside = token
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
     inside.map_or((token, at), |text| (text, at + 1))
 }
 
@@ -264,16 +323,29 @@ fn units_of(token: &str, at: usize) -> impl Iterator<Item = Unit> {
     let (mut rest, mut from) = inside(token, at);
     std::iter::from_fn(move || {
         let first = rest.chars().next()?;
-        let escaped = if first == '\\' { character(rest.as_bytes()) } else { None };
-        let (length, code) = escaped.map_or((first.len_utf8(), first), |(length, code)| (length, code.character()));
-        let unit = Unit { code, from, to: from + length };
+        let escaped = if first == '\\' {
+            character(rest.as_bytes())
+        } else {
+            None
+        };
+        let (length, code) = escaped.map_or((first.len_utf8(), first), |(length, code)| {
+            (length, code.character())
+        });
+        let unit = Unit {
+            code,
+            from,
+            to: from + length,
+        };
         (rest, from) = (&rest[length..], unit.to);
         Some(unit)
     })
 }
 
 fn characters(token: &str, at: usize) -> String {
-    units_of(token, at).take(SPREAD * MIN_SECRET_BYTES).map(|unit| unit.code).collect()
+    units_of(token, at)
+        .take(SPREAD * MIN_SECRET_BYTES)
+        .map(|unit| unit.code)
+        .collect()
 }
 
 /// A text that comes in pieces.
@@ -286,17 +358,25 @@ pub struct TextStream {
 
 /// The first `most` bytes of a text, and a mark where something was cut.
 pub fn head(text: &str, most: usize) -> String {
-    if text.len() <= most { text.to_owned() } else { text[..text.floor_char_boundary(most)].to_owned() + CUT }
+    if text.len() <= most {
+        text.to_owned()
+    } else {
+        text[..text.floor_char_boundary(most)].to_owned() + CUT
+    }
 }
 
 /// The ranges of `reach` bytes beside cuts, which may be parts of a secret.
 fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
-    let starts =
-        text.match_indices("[…").map(|(at, _)| at).chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
+    let starts = text
+        .match_indices("[…")
+        .map(|(at, _)| at)
+        .chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
     let ends = text.match_indices("…]\n").map(|(at, mark)| at + mark.len());
     let ends = ends.chain(text.starts_with('…').then_some('…'.len_utf8()));
     let before = starts.map(move |at| at.saturating_sub(reach)..at);
-    before.chain(ends.map(move |at| at..text.len().min(at + reach))).filter(|place| !place.is_empty())
+    before
+        .chain(ends.map(move |at| at..text.len().min(at + reach)))
+        .filter(|place| !place.is_empty())
 }
 
 /// Bytes as text. Lossy, because a piece can begin or end within a character.
@@ -317,14 +397,25 @@ pub struct Finder {
 impl Finder {
     fn new(secrets: &BTreeMap<String, String>) -> Option<Finder> {
         let of_secret = |(secret, shown): (&String, &String)| {
-            patterns(secret).into_iter().map(|pattern| (pattern, shown.clone())).collect::<Vec<_>>()
+            patterns(secret)
+                .into_iter()
+                .map(|pattern| (pattern, shown.clone()))
+                .collect::<Vec<_>>()
         };
         let all: BTreeMap<_, _> = secrets.iter().flat_map(of_secret).collect();
         let longest = all.keys().map(String::len).max().unwrap_or(1);
         let automaton = NFA::builder().prefilter(false).build(all.keys()).ok()?;
         let start = automaton.start_state(Anchored::No).ok()?;
-        let patterns = all.into_iter().map(|(pattern, shown)| (pattern.chars().count(), shown)).collect();
-        Some(Finder { automaton, start, patterns, longest })
+        let patterns = all
+            .into_iter()
+            .map(|(pattern, shown)| (pattern.chars().count(), shown))
+            .collect();
+        Some(Finder {
+            automaton,
+            start,
+            patterns,
+            longest,
+        })
     }
 
     /// How many bytes of a text may belong to a secret that is not whole yet.
@@ -334,7 +425,10 @@ impl Finder {
 
     /// Where secrets stand in a whole text: in order, those that overlap as one.
     pub fn all(self: &Arc<Finder>, text: &[u8]) -> Vec<Range<usize>> {
-        self.places(text).into_iter().map(|place| place.range).collect()
+        self.places(text)
+            .into_iter()
+            .map(|place| place.range)
+            .collect()
     }
 
     fn places(self: &Arc<Finder>, text: &[u8]) -> Vec<Place> {
@@ -359,7 +453,11 @@ fn patterns(secret: &str) -> Vec<String> {
     for is_latin in [false, true] {
         // The text after a secret may change how its last characters are decoded.
         let once = decode(secret, is_latin, true);
-        found.extend([decode(secret, is_latin, false), decode(&once, is_latin, false), decode(&once, is_latin, true)]);
+        found.extend([
+            decode(secret, is_latin, false),
+            decode(&once, is_latin, false),
+            decode(&once, is_latin, true),
+        ]);
         found.push(once);
     }
     for before in 0..3 {
@@ -420,11 +518,26 @@ pub struct Search {
 
 impl Search {
     pub fn new(finder: Arc<Finder>, equal_length: bool) -> Search {
-        let reading = Reading { state: finder.start, places: VecDeque::new() };
-        let decoded = [false, true].map(|is_latin| [(); 2].map(|()| (Decoder::new(is_latin), reading.clone())));
+        let reading = Reading {
+            state: finder.start,
+            places: VecDeque::new(),
+        };
+        let decoded = [false, true]
+            .map(|is_latin| [(); 2].map(|()| (Decoder::new(is_latin), reading.clone())));
         let (bytes, found, text) = Default::default();
         let plain = usize::MAX / 2;
-        Search { finder, equal_length, bytes, reading, decoded, plain, found, read: 0, text, hid: false }
+        Search {
+            finder,
+            equal_length,
+            bytes,
+            reading,
+            decoded,
+            plain,
+            found,
+            read: 0,
+            text,
+            hid: false,
+        }
     }
 
     /// Takes bytes, and returns those that can be shown by now.
@@ -434,7 +547,13 @@ impl Search {
         let mut length = self.text.len().saturating_sub(self.finder.reach());
         // Do not split a character.
         for _ in 0..3 {
-            length -= usize::from(length > 0 && self.text.get(length).is_some_and(|byte| byte & 0xC0 == 0x80));
+            length -= usize::from(
+                length > 0
+                    && self
+                        .text
+                        .get(length)
+                        .is_some_and(|byte| byte & 0xC0 == 0x80),
+            );
         }
         self.release(length)
     }
@@ -448,8 +567,20 @@ impl Search {
     fn release(&mut self, length: usize) -> Vec<u8> {
         let from = self.read - self.text.len();
         let piece: Vec<u8> = self.text.drain(..length).collect();
-        let shown = mask(&piece, from, &self.found, if self.equal_length { Shown::Stars } else { Shown::Hidden });
-        self.hid |= self.found.first().is_some_and(|secret| secret.range.start < from + length);
+        let shown = mask(
+            &piece,
+            from,
+            &self.found,
+            if self.equal_length {
+                Shown::Stars
+            } else {
+                Shown::Hidden
+            },
+        );
+        self.hid |= self
+            .found
+            .first()
+            .is_some_and(|secret| secret.range.start < from + length);
         self.found.retain(|secret| secret.range.end > from + length);
         shown
     }
@@ -458,7 +589,14 @@ impl Search {
         for step in bytes.chunks(CHUNK_BYTES) {
             let mut units = Vec::with_capacity(step.len());
             for byte in step {
-                self.bytes.push(Unit { code: char::from(*byte), from: self.read, to: self.read + 1 }, &mut units);
+                self.bytes.push(
+                    Unit {
+                        code: char::from(*byte),
+                        from: self.read,
+                        to: self.read + 1,
+                    },
+                    &mut units,
+                );
                 self.read += 1;
             }
             self.take(units, false);
@@ -474,7 +612,11 @@ impl Search {
     /// Searches the next code points for secrets; `last`: no more follow.
     fn take(&mut self, units: Vec<Unit>, last: bool) {
         let is_same = self.plain >= self.finder.longest + SPREAD;
-        let after = units.iter().rev().take_while(|unit| !matches!(unit.code, '%' | '\\' | '&' | '\r' | '\n')).count();
+        let after = units
+            .iter()
+            .rev()
+            .take_while(|unit| !matches!(unit.code, '%' | '\\' | '&' | '\r' | '\n'))
+            .count();
         if is_same && after < units.len() {
             for (is_latin, chain) in [false, true].into_iter().zip(&mut self.decoded) {
                 *chain = [(); 2].map(|()| (Decoder::new(is_latin), self.reading.clone()));
@@ -518,10 +660,18 @@ impl Utf8 {
         }
         self.waiting.push(byte);
         while let Some(first) = self.waiting.first().copied() {
-            let bytes: Vec<u8> = self.waiting.iter().filter_map(|unit| u8::try_from(unit.code).ok()).collect();
+            let bytes: Vec<u8> = self
+                .waiting
+                .iter()
+                .filter_map(|unit| u8::try_from(unit.code).ok())
+                .collect();
             match std::str::from_utf8(&bytes).map(|text| text.chars().next()) {
                 Ok(code) => {
-                    to.push(Unit { code: code.unwrap_or(first.code), to: byte.to, ..first });
+                    to.push(Unit {
+                        code: code.unwrap_or(first.code),
+                        to: byte.to,
+                        ..first
+                    });
                     self.waiting.clear();
                 }
                 Err(error) if error.error_len().is_none() => return,
@@ -558,7 +708,13 @@ impl Reading {
                 // The first match is the longest: the others are suffixes of it.
                 let pattern = finder.automaton.match_pattern(self.state, 0).as_usize();
                 let range = self.places[self.places.len() - finder.patterns[pattern].0]..unit.to;
-                add(found, Place { range, pattern: Some(pattern) });
+                add(
+                    found,
+                    Place {
+                        range,
+                        pattern: Some(pattern),
+                    },
+                );
             }
         }
     }
@@ -573,7 +729,9 @@ fn add(found: &mut Vec<Place>, mut place: Place) {
     {
         (place.range.start, place.pattern) = (start.range.start, start.pattern.or(place.pattern));
     }
-    place.range.end = found[first..after].last().map_or(place.range.end, |other| other.range.end.max(place.range.end));
+    place.range.end = found[first..after].last().map_or(place.range.end, |other| {
+        other.range.end.max(place.range.end)
+    });
     found.splice(first..after, std::iter::once(place));
 }
 
@@ -589,13 +747,21 @@ enum Shown<'f> {
 fn mask(piece: &[u8], from: usize, found: &[Place], show: Shown<'_>) -> Vec<u8> {
     let (mut shown, mut done) = (Vec::with_capacity(piece.len()), 0);
     let first = found.partition_point(|secret| secret.range.end <= from);
-    for Place { range, pattern } in found[first..].iter().take_while(|secret| secret.range.start < from + piece.len()) {
-        let (start, end) = (range.start.saturating_sub(from), piece.len().min(range.end - from));
+    for Place { range, pattern } in found[first..]
+        .iter()
+        .take_while(|secret| secret.range.start < from + piece.len())
+    {
+        let (start, end) = (
+            range.start.saturating_sub(from),
+            piece.len().min(range.end - from),
+        );
         shown.extend_from_slice(&piece[done..start]);
         match (show, pattern) {
             (Shown::Stars, _) => shown.resize(shown.len() + end - start, b'*'),
             _ if range.start < from => {}
-            (Shown::Named(finder), Some(pattern)) => shown.extend_from_slice(finder.patterns[*pattern].1.as_bytes()),
+            (Shown::Named(finder), Some(pattern)) => {
+                shown.extend_from_slice(finder.patterns[*pattern].1.as_bytes())
+            }
             _ => shown.extend_from_slice(HIDDEN.as_bytes()),
         }
         done = end;
@@ -619,7 +785,12 @@ struct Decoder {
 
 impl Decoder {
     fn new(is_latin: bool) -> Decoder {
-        Decoder { waiting: VecDeque::new(), bytes: Utf8::default(), is_latin, skipped: 0 }
+        Decoder {
+            waiting: VecDeque::new(),
+            bytes: Utf8::default(),
+            is_latin,
+            skipped: 0,
+        }
     }
 
     /// `last`: nothing more comes.
@@ -630,14 +801,20 @@ impl Decoder {
             let mut encoded = None;
             if matches!(code, '%' | '\\' | '&') {
                 let ahead = self.waiting.iter().take(MAX_CODE_BYTES);
-                let ahead: Vec<u8> = ahead.map(|unit| u8::try_from(unit.code).unwrap_or_default()).collect();
+                let ahead: Vec<u8> = ahead
+                    .map(|unit| u8::try_from(unit.code).unwrap_or_default())
+                    .collect();
                 encoded = character(&ahead);
                 if encoded.is_none() && !last && ahead.len() < MAX_CODE_BYTES {
                     break;
                 }
             }
             let (length, code) = encoded.unwrap_or((1, Code::Character(code)));
-            let unit = Unit { code: code.character(), from, to: self.waiting[length - 1].to };
+            let unit = Unit {
+                code: code.character(),
+                from,
+                to: self.waiting[length - 1].to,
+            };
             self.waiting.drain(..length);
             match code {
                 Code::Byte(_) if !self.is_latin => self.bytes.push(unit, &mut decoded),
@@ -651,8 +828,13 @@ impl Decoder {
             self.bytes.finish(&mut decoded);
         }
         decoded.retain(|unit| {
-            let is_break = matches!(unit.code, '\r' | '\n') || self.skipped > 0 && matches!(unit.code, ' ' | '\t');
-            self.skipped = if is_break && self.skipped < MAX_CODE_BYTES { self.skipped + 1 } else { 0 };
+            let is_break = matches!(unit.code, '\r' | '\n')
+                || self.skipped > 0 && matches!(unit.code, ' ' | '\t');
+            self.skipped = if is_break && self.skipped < MAX_CODE_BYTES {
+                self.skipped + 1
+            } else {
+                0
+            };
             self.skipped == 0
         });
         decoded
@@ -661,8 +843,19 @@ impl Decoder {
 
 /// A text decoded once; without `last` as far as that does not depend on what follows it.
 fn decode(text: &str, is_latin: bool, last: bool) -> String {
-    let units: Vec<Unit> = text.chars().map(|code| Unit { code, from: 0, to: 0 }).collect();
-    Decoder::new(is_latin).decode(&units, last).iter().map(|unit| unit.code).collect()
+    let units: Vec<Unit> = text
+        .chars()
+        .map(|code| Unit {
+            code,
+            from: 0,
+            to: 0,
+        })
+        .collect();
+    Decoder::new(is_latin)
+        .decode(&units, last)
+        .iter()
+        .map(|unit| unit.code)
+        .collect()
 }
 
 /// What an encoded character stands for.
@@ -689,7 +882,10 @@ fn character(bytes: &[u8]) -> Option<(usize, Code)> {
     // A number of any length up to this sign.
     let until = |from: usize, end: u8, radix: u32| {
         let digits = bytes[from..].iter().position(|b| *b == end)?;
-        char(from + digits + 1, number(&bytes[from..from + digits], radix).filter(|value| *value > 0)?)
+        char(
+            from + digits + 1,
+            number(&bytes[from..from + digits], radix).filter(|value| *value > 0)?,
+        )
     };
     match *bytes {
         [b'%' | b'\\', b'u', b'{', ..] => until(3, b'}', 16),
@@ -709,19 +905,34 @@ fn character(bytes: &[u8]) -> Option<(usize, Code)> {
         [b'\\', b'b', ..] => char(2, 8),
         [b'\\', b'f', ..] => char(2, 12),
         // A sign stands for itself behind a backslash, unless it may begin another encoded character.
-        [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => char(2, sign.into()),
+        [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => {
+            char(2, sign.into())
+        }
         [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
         [b'&', b'#', ..] => until(2, b';', 10),
         [b'&', ..] => {
-            let is = |name: &[u8]| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-            NAMED.iter().find(|(name, _)| is(name)).map(|(name, c)| (name.len(), Code::Character(*c)))
+            let is = |name: &[u8]| {
+                bytes
+                    .get(..name.len())
+                    .is_some_and(|start| start.eq_ignore_ascii_case(name))
+            };
+            NAMED
+                .iter()
+                .find(|(name, _)| is(name))
+                .map(|(name, c)| (name.len(), Code::Character(*c)))
         }
         _ => None,
     }
 }
 
 fn number(digits: &[u8], radix: u32) -> Option<u32> {
-    let digit = |value: u32, b: &u8| Some(value.saturating_mul(radix).saturating_add(char::from(*b).to_digit(radix)?));
+    let digit = |value: u32, b: &u8| {
+        Some(
+            value
+                .saturating_mul(radix)
+                .saturating_add(char::from(*b).to_digit(radix)?),
+        )
+    };
     digits.iter().try_fold(0, digit)
 }
 

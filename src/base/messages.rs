@@ -17,18 +17,31 @@ const MAX_MESSAGE: usize = 64 * 1024;
 pub const MAX_DESCRIPTORS: usize = 32;
 
 /// Takes over a descriptor that the kernel just made for us.
-#[allow(unsafe_code, reason = "a number from the kernel becomes an owned descriptor")]
+#[allow(
+    unsafe_code,
+    reason = "a number from the kernel becomes an owned descriptor"
+)]
 pub fn adopt(fd: RawFd) -> OwnedFd {
     // SAFETY: callers pass a number fresh from a system call or SCM_RIGHTS; nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-pub fn send<T: Serialize>(socket: BorrowedFd, message: &T, descriptors: &[BorrowedFd]) -> std::io::Result<()> {
+pub fn send<T: Serialize>(
+    socket: BorrowedFd,
+    message: &T,
+    descriptors: &[BorrowedFd],
+) -> std::io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
     let control: &[ControlMessage] = if raw.is_empty() { &[] } else { &rights };
-    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&text)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&text)],
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
     Ok(())
 }
 
@@ -36,19 +49,29 @@ pub fn send<T: Serialize>(socket: BorrowedFd, message: &T, descriptors: &[Borrow
 const SCM_MAX_FD: usize = 253;
 
 /// Receives one message; `None` when the other end is gone.
-pub fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> std::io::Result<Option<(T, Vec<OwnedFd>)>> {
+pub fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd,
+) -> std::io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0u8; MAX_MESSAGE];
     let mut space = cmsg_space!([RawFd; SCM_MAX_FD]);
     let (length, descriptors) = {
         let mut slices = [IoSliceMut::new(&mut buffer)];
-        let got = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+        let got = recvmsg::<()>(
+            socket.as_raw_fd(),
+            &mut slices,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        )?;
         let mut descriptors = Vec::new();
         for control in got.cmsgs()? {
             if let ControlMessageOwned::ScmRights(raw) = control {
                 descriptors.extend(raw.into_iter().map(adopt));
             }
         }
-        if got.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
+        if got
+            .flags
+            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
+        {
             return Err(Errno::EMSGSIZE.into());
         }
         (got.bytes, descriptors)
@@ -56,7 +79,10 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> std::io::Result<Optio
     if length == 0 {
         return Ok(None);
     }
-    Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
+    Ok(Some((
+        serde_json::from_slice(&buffer[..length])?,
+        descriptors,
+    )))
 }
 
 /// A memory file with this content, to be sent beside a message.
@@ -71,6 +97,8 @@ pub fn memory_file(content: &[u8]) -> std::io::Result<OwnedFd> {
 /// Reads such a file, at most `limit` bytes.
 pub fn read_memory_file(fd: OwnedFd, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    std::fs::File::from(fd).take(limit).read_to_end(&mut content)?;
+    std::fs::File::from(fd)
+        .take(limit)
+        .read_to_end(&mut content)?;
     Ok(content)
 }

@@ -3,7 +3,8 @@
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+    sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,13 +21,24 @@ pub struct Netlink {
 
 impl Netlink {
     pub fn open(protocol: SockProtocol) -> Result<Netlink, Errno> {
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        let socket = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            protocol,
+        )?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(1))?;
         Ok(Netlink { socket, sent: 0 })
     }
 
     /// Sends one request, and waits for its answer: the body, which is empty where the kernel only acknowledges.
-    pub fn ask(&mut self, kind: u16, flags: i32, body: &[u8], attributes: &[(u16, &[u8])]) -> Result<Vec<u8>, Errno> {
+    pub fn ask(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        body: &[u8],
+        attributes: &[(u16, &[u8])],
+    ) -> Result<Vec<u8>, Errno> {
         self.sent += 1;
         let mut message = vec![0; 4];
         message.extend(kind.to_ne_bytes());
@@ -45,8 +57,13 @@ impl Netlink {
         let mut answer = [0; ANSWER];
         let length = recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
         // struct nlmsghdr; of an error, struct nlmsgerr, which begins with its number: 0 for none.
-        let word = |at: usize| answer[..length].get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        let kind = word(4).map(|[low, high, ..]: [u8; 4]| i32::from(u16::from_ne_bytes([low, high])));
+        let word = |at: usize| {
+            answer[..length]
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.try_into().ok())
+        };
+        let kind =
+            word(4).map(|[low, high, ..]: [u8; 4]| i32::from(u16::from_ne_bytes([low, high])));
         if word(8) != Some(self.sent.to_ne_bytes()) {
             return Err(Errno::EBADMSG);
         }

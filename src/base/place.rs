@@ -44,7 +44,13 @@ struct Mount {
 
 impl Mount {
     fn place_of(&self, path: &Path) -> Place {
-        Place(self.place.0.components().chain(path.strip_prefix(&self.point).unwrap_or(path).components()).collect())
+        Place(
+            self.place
+                .0
+                .components()
+                .chain(path.strip_prefix(&self.point).unwrap_or(path).components())
+                .collect(),
+        )
     }
 }
 
@@ -74,7 +80,10 @@ impl Mounts {
         static KEPT: Mutex<Option<(File, Arc<Mounts>)>> = Mutex::new(None);
         let mut kept = lock(&KEPT);
         if let Some((file, mounts)) = kept.as_ref()
-            && poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0)
+            && poll(
+                &mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)],
+                PollTimeout::ZERO,
+            ) == Ok(0)
         {
             return Ok(Arc::clone(mounts));
         }
@@ -97,8 +106,16 @@ impl Mounts {
     }
 
     fn parse(text: &[u8]) -> Mounts {
-        let unseen = Mount { point: PathBuf::from("/"), place: Place(PathBuf::from("unseen")) };
-        let mut all = Mounts { mounts: vec![unseen], children: HashMap::new(), by_point: BTreeMap::new(), depth: 0 };
+        let unseen = Mount {
+            point: PathBuf::from("/"),
+            place: Place(PathBuf::from("unseen")),
+        };
+        let mut all = Mounts {
+            mounts: vec![unseen],
+            children: HashMap::new(),
+            by_point: BTreeMap::new(),
+            depth: 0,
+        };
         let (mut indexes, mut parents) = (HashMap::new(), Vec::new());
         for line in text.split(|byte| *byte == b'\n') {
             let mut fields = line.split(|byte| *byte == b' ').map(unescape);
@@ -108,17 +125,31 @@ impl Mounts {
             else {
                 continue;
             };
-            let place =
-                Place(device.components().chain(root.strip_prefix("/").unwrap_or(&root).components()).collect());
+            let place = Place(
+                device
+                    .components()
+                    .chain(root.strip_prefix("/").unwrap_or(&root).components())
+                    .collect(),
+            );
             indexes.insert(id, all.mounts.len());
             parents.push(parent);
             all.depth = all.depth.max(point.components().count());
-            all.by_point.entry(point.clone()).or_default().push(all.mounts.len());
+            all.by_point
+                .entry(point.clone())
+                .or_default()
+                .push(all.mounts.len());
             all.mounts.push(Mount { point, place });
         }
         for (index, parent) in (1..).zip(parents) {
-            let parent = indexes.get(&parent).copied().filter(|parent| *parent != index).unwrap_or(UNSEEN);
-            all.children.entry(parent).or_default().insert(all.mounts[index].point.clone(), index);
+            let parent = indexes
+                .get(&parent)
+                .copied()
+                .filter(|parent| *parent != index)
+                .unwrap_or(UNSEEN);
+            all.children
+                .entry(parent)
+                .or_default()
+                .insert(all.mounts[index].point.clone(), index);
         }
         all
     }
@@ -153,14 +184,18 @@ impl Mounts {
     pub fn places(&self, path: &Path) -> Vec<Place> {
         let below = self.by_point.range::<Path, _>((Excluded(path), Unbounded));
         let below = below.take_while(|(point, _)| point.starts_with(path));
-        let mounted = below.flat_map(|(_, mounts)| mounts).map(|mount| self.mounts[*mount].place.clone());
+        let mounted = below
+            .flat_map(|(_, mounts)| mounts)
+            .map(|mount| self.mounts[*mount].place.clone());
         self.way(path).into_iter().chain(mounted).collect()
     }
 
     /// Whether the second path lies in the first, or is it, by any path.
     pub fn holds(&self, outer: &Path, inner: &Path) -> bool {
         let tree = self.place(outer);
-        self.way(inner).iter().any(|place| place.starts_with(&*tree))
+        self.way(inner)
+            .iter()
+            .any(|place| place.starts_with(&*tree))
     }
 }
 
@@ -168,7 +203,10 @@ impl Mounts {
 fn unescape(field: &[u8]) -> PathBuf {
     let (mut out, mut rest) = (Vec::with_capacity(field.len()), field);
     while let [first, more @ ..] = rest {
-        let digits = more.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = more
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
         out.push(escaped.unwrap_or(*first));
         rest = if escaped.is_some() { &more[3..] } else { more };
@@ -199,13 +237,19 @@ impl<T: Clone> Placed<T> {
         let mut kept = lock(&self.0);
         match kept.as_ref() {
             Some((of, value)) if Arc::ptr_eq(of, &mounts) => (mounts, Arc::clone(value)),
-            _ => kept.insert((Arc::clone(&mounts), Arc::new(make(&mounts)))).clone(),
+            _ => kept
+                .insert((Arc::clone(&mounts), Arc::new(make(&mounts))))
+                .clone(),
         }
     }
 
     /// Changes a value that was made already.
     pub fn update(&mut self, change: impl FnOnce(&Mounts, &mut T)) {
-        if let Some((mounts, value)) = self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        if let Some((mounts, value)) = self
+            .0
+            .get_mut()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        {
             change(mounts, Arc::make_mut(value));
         }
     }

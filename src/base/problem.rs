@@ -25,12 +25,26 @@ pub struct At {
 impl Problem {
     /// Whether the problem is about the value at `pointer`, or about a part of that value.
     pub fn is_below(&self, pointer: &str) -> bool {
-        self.pointer.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        self.pointer
+            .strip_prefix(pointer)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// A problem whose line and column are not known yet.
-    pub fn new(severity: Severity, code: Code, pointer: impl Into<String>, message: impl Into<String>) -> Problem {
-        Problem { severity, code, pointer: pointer.into(), line: 0, column: 0, message: message.into() }
+    pub fn new(
+        severity: Severity,
+        code: Code,
+        pointer: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Problem {
+        Problem {
+            severity,
+            code,
+            pointer: pointer.into(),
+            line: 0,
+            column: 0,
+            message: message.into(),
+        }
     }
 }
 

@@ -39,8 +39,13 @@ pub type Claim = Vec<(String, Share)>;
 
 /// Makes a claim: at most `all` permits in all, and at most the given number for each key.
 pub fn claim(all: usize, keys: impl IntoIterator<Item = (String, usize)>) -> Claim {
-    let keys = keys.into_iter().map(|(key, most)| (format!("of {key}"), Share::AtMost(most)));
-    [("all".to_owned(), Share::AtMost(all))].into_iter().chain(keys).collect()
+    let keys = keys
+        .into_iter()
+        .map(|(key, most)| (format!("of {key}"), Share::AtMost(most)));
+    [("all".to_owned(), Share::AtMost(all))]
+        .into_iter()
+        .chain(keys)
+        .collect()
 }
 
 /// One permit or more, until it is dropped.
@@ -56,12 +61,22 @@ struct Waiter<'p>(&'p Arc<FairSemaphore>, oneshot::Receiver<Permit>);
 
 impl FairSemaphore {
     pub fn new(all: usize, each: usize) -> Arc<FairSemaphore> {
-        Arc::new(FairSemaphore { state: Mutex::default(), all, each, share: Share::AtMost(each) })
+        Arc::new(FairSemaphore {
+            state: Mutex::default(),
+            all,
+            each,
+            share: Share::AtMost(each),
+        })
     }
 
     /// A semaphore of which each key may have what stays free.
     pub fn shared(all: usize) -> Arc<FairSemaphore> {
-        Arc::new(FairSemaphore { state: Mutex::default(), all, each: all, share: Share::WhatStaysFree })
+        Arc::new(FairSemaphore {
+            state: Mutex::default(),
+            all,
+            each: all,
+            share: Share::WhatStaysFree,
+        })
     }
 
     pub fn claim_for(&self, key: &str) -> Claim {
@@ -84,10 +99,14 @@ impl FairSemaphore {
     pub async fn enter_as(self: &Arc<Self>, claim: Claim, size: usize) -> Permit {
         let (send, receive) = oneshot::channel();
         let mut waiter = Waiter(self, receive);
-        self.hand_out(|state| match state.waiting.iter_mut().find(|(other, _)| *other == claim) {
-            Some((_, queue)) => queue.push_back((size, send)),
-            None => state.waiting.push_back((claim, VecDeque::from([(size, send)]))),
-        });
+        self.hand_out(
+            |state| match state.waiting.iter_mut().find(|(other, _)| *other == claim) {
+                Some((_, queue)) => queue.push_back((size, send)),
+                None => state
+                    .waiting
+                    .push_back((claim, VecDeque::from([(size, send)]))),
+            },
+        );
         match (&mut waiter.1).await {
             Ok(permit) => permit,
             // A sender is dropped unused only where its receiver is gone.
@@ -107,11 +126,19 @@ impl FairSemaphore {
 
     /// A permit of no size, which counts against no key.
     pub fn none(self: &Arc<Self>) -> Permit {
-        Permit { semaphore: self.clone(), claim: Claim::new(), size: 0 }
+        Permit {
+            semaphore: self.clone(),
+            claim: Claim::new(),
+            size: 0,
+        }
     }
 
     pub fn waiting(&self) -> usize {
-        lock(&self.state).waiting.iter().map(|(_, queue)| queue.len()).sum()
+        lock(&self.state)
+            .waiting
+            .iter()
+            .map(|(_, queue)| queue.len())
+            .sum()
     }
 
     /// Changes the state, then hands free permits to waiters.
@@ -125,10 +152,19 @@ impl FairSemaphore {
                 queue.retain(|(_, waiter)| !waiter.is_closed());
                 !queue.is_empty()
             });
-            while let Some((claim, mut queue)) = state.next().and_then(|at| state.waiting.remove(at)) {
+            while let Some((claim, mut queue)) =
+                state.next().and_then(|at| state.waiting.remove(at))
+            {
                 if let Some((size, to)) = queue.pop_front() {
                     state.add(&claim, size);
-                    granted.push((to, Permit { semaphore: self.clone(), claim: claim.clone(), size }));
+                    granted.push((
+                        to,
+                        Permit {
+                            semaphore: self.clone(),
+                            claim: claim.clone(),
+                            size,
+                        },
+                    ));
                 }
                 // The claim's other waiters go behind all other claims.
                 if !queue.is_empty() {
@@ -155,14 +191,18 @@ impl SemaphoreState {
         let in_use = |key: &str| self.in_use(key) + size;
         let full = |(key, share): &&(String, Share)| match (share, claim.first()) {
             (Share::AtMost(most), _) => in_use(key) > *most,
-            (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => in_use(key) + in_use(all) > *most,
+            (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
+                in_use(key) + in_use(all) > *most
+            }
             (Share::WhatStaysFree, _) => true,
         };
         claim.iter().rev().find(full).map(|(key, _)| key.as_str())
     }
 
     fn add(&mut self, claim: &Claim, size: usize) {
-        claim.iter().for_each(|(key, _)| *self.in_use.entry(key.clone()).or_default() += size);
+        claim
+            .iter()
+            .for_each(|(key, _)| *self.in_use.entry(key.clone()).or_default() += size);
     }
 
     fn remove(&mut self, claim: &Claim, size: usize) {
@@ -179,9 +219,20 @@ impl SemaphoreState {
     /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
         let fits = |(claim, queue): &(Claim, Queue)| self.full(claim, queue[0].0).is_none();
-        let in_use = |claim: &Claim| claim.iter().map(|(key, _)| self.in_use(key)).collect::<Vec<_>>();
-        let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| fits(waiting));
-        ready.min_by_key(|(_, (claim, _))| in_use(claim)).map(|(at, _)| at)
+        let in_use = |claim: &Claim| {
+            claim
+                .iter()
+                .map(|(key, _)| self.in_use(key))
+                .collect::<Vec<_>>()
+        };
+        let ready = self
+            .waiting
+            .iter()
+            .enumerate()
+            .filter(|(_, waiting)| fits(waiting));
+        ready
+            .min_by_key(|(_, (claim, _))| in_use(claim))
+            .map(|(at, _)| at)
     }
 }
 
@@ -229,15 +280,25 @@ mod tests {
     fn equal_claims_take_turns_and_whoever_holds_the_fewest_goes_first() {
         let semaphore = FairSemaphore::new(2, 2);
         let claim = |who: &str| semaphore.claim_for(who);
-        let _held = semaphore.enter_as(claim("a"), 1).now_or_never().expect("room");
+        let _held = semaphore
+            .enter_as(claim("a"), 1)
+            .now_or_never()
+            .expect("room");
         let first = semaphore.enter("x").now_or_never().expect("room");
         let mut waits = ["a", "a", "b", "c"].map(|who| Box::pin(semaphore.enter_as(claim(who), 1)));
-        let mut poll = || waits.iter_mut().map(|wait| wait.now_or_never()).collect::<Vec<_>>();
+        let mut poll = || {
+            waits
+                .iter_mut()
+                .map(|wait| wait.now_or_never())
+                .collect::<Vec<_>>()
+        };
         assert!(poll().iter().all(Option::is_none) && semaphore.waiting() == 4);
         drop(first);
         let mut order = Vec::new();
         for _ in 0..4 {
-            let given = waits.iter_mut().position(|wait| wait.now_or_never().is_some());
+            let given = waits
+                .iter_mut()
+                .position(|wait| wait.now_or_never().is_some());
             order.extend(given.map(|at| ["a", "a", "b", "c"][at]));
             if let Some(at) = given {
                 waits[at] = Box::pin(semaphore.enter_as(super::claim(0, []), 1));
@@ -249,24 +310,39 @@ mod tests {
     #[test]
     fn whoever_takes_what_it_can_leaves_others_as_much_as_it_has() {
         let semaphore = FairSemaphore::shared(64);
-        let take = |who: &str, size| std::iter::from_fn(|| semaphore.try_enter(who, size)).collect::<Vec<_>>();
+        let take = |who: &str, size| {
+            std::iter::from_fn(|| semaphore.try_enter(who, size)).collect::<Vec<_>>()
+        };
         let (first, second, third) = (take("a", 1), take("b", 1), take("c", 1));
-        assert_eq!([first.len(), second.len(), third.len()], [32, 16, 8], "each leaves as much as it takes");
+        assert_eq!(
+            [first.len(), second.len(), third.len()],
+            [32, 16, 8],
+            "each leaves as much as it takes"
+        );
         let alone = semaphore.claim_unless_alone("a", true);
-        assert!(semaphore.try_enter_as(&alone, 8).is_some(), "where nobody else can come");
+        assert!(
+            semaphore.try_enter_as(&alone, 8).is_some(),
+            "where nobody else can come"
+        );
         drop((first, second, third));
-        let turns: Vec<_> = (0..64).map_while(|n| semaphore.try_enter(["a", "b", "c"][n % 3], 1)).collect();
+        let turns: Vec<_> = (0..64)
+            .map_while(|n| semaphore.try_enter(["a", "b", "c"][n % 3], 1))
+            .collect();
         assert_eq!(turns.len(), 48, "three that grow together leave a quarter");
     }
 
     #[test]
     fn a_large_claim_is_waited_for_by_equal_ones_until_it_is_given_up() {
         let semaphore = FairSemaphore::new(8, 8);
-        let _held = semaphore.try_enter_as(&semaphore.claim_for("a"), 5).expect("room");
+        let _held = semaphore
+            .try_enter_as(&semaphore.claim_for("a"), 5)
+            .expect("room");
         let mut large = Box::pin(semaphore.enter_as(semaphore.claim_for("a"), 4));
         assert!((&mut large).now_or_never().is_none());
         let mut none = pin!(semaphore.enter_as(semaphore.claim_for("a"), 0));
-        assert!((&mut none).now_or_never().is_none() && semaphore.enter("b").now_or_never().is_some());
+        assert!(
+            (&mut none).now_or_never().is_none() && semaphore.enter("b").now_or_never().is_some()
+        );
         drop(large);
         assert!(none.now_or_never().is_some());
     }

@@ -38,25 +38,44 @@ pub struct Entry<V> {
 impl<K, V> Default for Shares<K, V> {
     /// Its semaphore has no bounds of its own: each claim has them.
     fn default() -> Shares<K, V> {
-        Shares { semaphore: FairSemaphore::new(0, 0), entries: BTreeMap::new(), unused: HashMap::new() }
+        Shares {
+            semaphore: FairSemaphore::new(0, 0),
+            entries: BTreeMap::new(),
+            unused: HashMap::new(),
+        }
     }
 }
 
 impl<K: Ord + Clone, V> Shares<K, V> {
     /// Removes the entry of this key, and inserts another. False: it has no room.
-    pub fn put(&mut self, key: K, (claim, size): (Claim, usize), until: Duration, value: V) -> bool {
+    pub fn put(
+        &mut self,
+        key: K,
+        (claim, size): (Claim, usize),
+        until: Duration,
+        value: V,
+    ) -> bool {
         self.remove(&key);
         let mut permit = self.semaphore.none();
         let fits = self.make_room(&mut permit, &claim, size);
         if fits {
-            self.insert(key, Entry { permit, until, value });
+            self.insert(
+                key,
+                Entry {
+                    permit,
+                    until,
+                    value,
+                },
+            );
         }
         fits
     }
 
     /// Charges an entry to another claim or size. False: without room, the entry stays as it was.
     pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
-        let Some(mut entry) = self.remove(key) else { return false };
+        let Some(mut entry) = self.remove(key) else {
+            return false;
+        };
         let fits = self.make_room(&mut entry.permit, &claim, size);
         self.insert(key.clone(), entry);
         fits
@@ -94,7 +113,11 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         let (key, entry) = self.entries.remove_entry(key)?;
         let at = (entry.until, key);
         for (name, _) in &entry.permit.claim {
-            if let Some((unused, size)) = self.unused.get_mut(name).filter(|(unused, _)| unused.contains(&at)) {
+            if let Some((unused, size)) = self
+                .unused
+                .get_mut(name)
+                .filter(|(unused, _)| unused.contains(&at))
+            {
                 unused.remove(&at);
                 *size -= entry.permit.size;
                 if unused.is_empty() {
@@ -107,7 +130,9 @@ impl<K: Ord + Clone, V> Shares<K, V> {
 
     fn make_room(&mut self, permit: &mut Permit, claim: &Claim, size: usize) -> bool {
         while let Err(full) = permit.charge(claim, size) {
-            let Some(key) = self.excess(full) else { return false };
+            let Some(key) = self.excess(full) else {
+                return false;
+            };
             self.remove(&key);
         }
         true
@@ -116,14 +141,26 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     /// The entry to remove if this key has no room: the earliest of the key below it whose unused entries are largest.
     fn excess(&self, full: &str) -> Option<K> {
         let now = now();
-        let first = |name: &str| self.unused.get(name)?.0.first().filter(|(until, _)| *until <= now);
+        let first = |name: &str| {
+            self.unused
+                .get(name)?
+                .0
+                .first()
+                .filter(|(until, _)| *until <= now)
+        };
         first(full)?;
-        let below = self.unused.keys().filter_map(|name| first(name)).filter_map(|(until, key)| {
-            let claim = &self.entries.get(key)?.permit.claim;
-            let at = claim.iter().position(|(name, _)| name == full)?;
-            let sizes = claim[at + 1..].iter().map(|(name, _)| self.unused.get(name).map_or(0, |(_, size)| *size));
-            Some((sizes.collect::<Vec<_>>(), Reverse(*until), Reverse(key)))
-        });
+        let below = self
+            .unused
+            .keys()
+            .filter_map(|name| first(name))
+            .filter_map(|(until, key)| {
+                let claim = &self.entries.get(key)?.permit.claim;
+                let at = claim.iter().position(|(name, _)| name == full)?;
+                let sizes = claim[at + 1..]
+                    .iter()
+                    .map(|(name, _)| self.unused.get(name).map_or(0, |(_, size)| *size));
+                Some((sizes.collect::<Vec<_>>(), Reverse(*until), Reverse(key)))
+            });
         below.max().map(|(.., Reverse(key))| key.clone())
     }
 }
@@ -143,15 +180,27 @@ mod tests {
         }
         assert_eq!((shares.iter().count(), shares.get(&0)), (6, Some(&())));
         assert!((100..103).all(|n| shares.put(n, of("b"), past(1), ())));
-        let left = |shares: &Shares<u64, ()>, from: u64| shares.iter().filter(|(n, _)| **n / 100 == from).count();
-        assert_eq!((left(&shares, 0), left(&shares, 1)), (5, 3), "one of whoever has most");
+        let left = |shares: &Shares<u64, ()>, from: u64| {
+            shares.iter().filter(|(n, _)| **n / 100 == from).count()
+        };
+        assert_eq!(
+            (left(&shares, 0), left(&shares, 1)),
+            (5, 3),
+            "one of whoever has most"
+        );
         let keys: Vec<u64> = shares.iter().map(|(n, _)| *n).collect();
         keys.iter().for_each(|n| shares.keep(n, IN_USE));
         assert!(!shares.put(200, of("c"), past(1), ()));
         shares.remove(&0);
         assert!(shares.put(200, of("c"), IN_USE, ()));
-        assert!(!shares.charge(&200, (of("c").0, 2)) && shares.charge(&200, of("d")), "a larger one finds no room");
+        assert!(
+            !shares.charge(&200, (of("c").0, 2)) && shares.charge(&200, of("d")),
+            "a larger one finds no room"
+        );
         (0..300).for_each(|n| _ = shares.remove(&n));
-        assert!(shares.semaphore.try_enter_as(&of("a").0, 6).is_some(), "nothing is charged any more");
+        assert!(
+            shares.semaphore.try_enter_as(&of("a").0, 6).is_some(),
+            "nothing is charged any more"
+        );
     }
 }

@@ -29,11 +29,17 @@ pub enum NoResult {
 
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     pub fn new(most: usize) -> SingleFlight<T> {
-        SingleFlight { tasks: Mutex::default(), most }
+        SingleFlight {
+            tasks: Mutex::default(),
+            most,
+        }
     }
 
     pub fn running(&self) -> usize {
-        lock(&self.tasks).values().filter(|(task, _)| !task.is_finished()).count()
+        lock(&self.tasks)
+            .values()
+            .filter(|(task, _)| !task.is_finished())
+            .count()
     }
 
     /// Waits for the work of this key, and begins it if it is not under way.
@@ -49,7 +55,8 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
                 None if tasks.len() >= self.most => return Err(NoResult::Full),
                 None => {
                     let task = tokio::spawn(work());
-                    let (handle, result) = (task.abort_handle(), task.map(Result::ok).boxed().shared());
+                    let (handle, result) =
+                        (task.abort_handle(), task.map(Result::ok).boxed().shared());
                     tasks.insert(key.to_owned(), (handle, result.clone()));
                     result
                 }
@@ -80,12 +87,28 @@ mod tests {
             }
         };
         let early = tokio::time::timeout(Duration::from_millis(5), tasks.join("a", work)).await;
-        assert!(early.is_err() && tasks.running() == 1, "no caller waits for it any more");
+        assert!(
+            early.is_err() && tasks.running() == 1,
+            "no caller waits for it any more"
+        );
         assert_eq!(tasks.join("b", || async { 2 }).await, Err(NoResult::Full));
         let (one, other) = tokio::join!(tasks.join("a", work), tasks.join("a", work));
         assert_eq!((one, other), (Ok(1), Ok(1)));
-        assert_eq!(tasks.join("a", work).await, Ok(2), "it was done, so this is another");
-        assert_eq!(tasks.join("a", || async { if true { panic!("a bug") } else { 1 } }).await, Err(NoResult::Panicked));
-        assert_eq!(tasks.join("a", || async { 3 }).await, Ok(3), "a panic blocks no caller");
+        assert_eq!(
+            tasks.join("a", work).await,
+            Ok(2),
+            "it was done, so this is another"
+        );
+        assert_eq!(
+            tasks
+                .join("a", || async { if true { panic!("a bug") } else { 1 } })
+                .await,
+            Err(NoResult::Panicked)
+        );
+        assert_eq!(
+            tasks.join("a", || async { 3 }).await,
+            Ok(3),
+            "a panic blocks no caller"
+        );
     }
 }

@@ -65,7 +65,9 @@ impl Content {
     /// Whether the content is as its digest says.
     pub fn is_intact(&self) -> bool {
         let found = self.reader().and_then(digest);
-        found.is_ok_and(|(found, bytes)| bytes == self.bytes && self.stated().is_ok_and(|stated| stated == found))
+        found.is_ok_and(|(found, bytes)| {
+            bytes == self.bytes && self.stated().is_ok_and(|stated| stated == found)
+        })
     }
 
     /// The whole content, if it is intact.
@@ -78,7 +80,9 @@ impl Content {
     /// The digest that the record begins with.
     pub fn stated(&self) -> io::Result<[u8; 32]> {
         let mut stated = [0; 32];
-        self.file.read_exact_at(&mut stated, HEADER_BYTES - 32).map(|()| stated)
+        self.file
+            .read_exact_at(&mut stated, HEADER_BYTES - 32)
+            .map(|()| stated)
     }
 
     fn reader(&self) -> io::Result<impl Read> {
@@ -102,7 +106,10 @@ pub struct Writer {
 impl Writer {
     pub fn write(&mut self, piece: &[u8]) -> io::Result<()> {
         if self.bytes + piece.len() as u64 > self.kind.max_bytes {
-            return Err(io::Error::other(format!("it is larger than {} bytes", self.kind.max_bytes)));
+            return Err(io::Error::other(format!(
+                "it is larger than {} bytes",
+                self.kind.max_bytes
+            )));
         }
         self.sum.update(piece);
         self.file.write_all_at(piece, HEADER_BYTES + self.bytes)?;
@@ -113,7 +120,8 @@ impl Writer {
     /// Gives the record its name.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.write_all_at(self.kind.mark, 0)?;
-        self.file.write_all_at(&self.sum.finalize_reset(), HEADER_BYTES - 32)?;
+        self.file
+            .write_all_at(&self.sum.finalize_reset(), HEADER_BYTES - 32)?;
         fchmod(&self.file, Mode::S_IRUSR)?;
         self.folder.rename(&self.temporary, &self.name)
     }
@@ -160,10 +168,22 @@ pub struct ContentStore {
 
 impl ContentStore {
     /// Opens the folder, and makes it where it is missing. The error is for the person.
-    pub fn open(path: &Path, kinds: &'static [RecordKind], limits: Limits) -> Result<ContentStore, String> {
-        let folder = Folder::make(path).map_err(|e| format!("{} cannot be used: {e}", path.display()))?;
-        let path = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
-        let store = ContentStore { folder: Arc::new(folder), path, kinds, limits };
+    pub fn open(
+        path: &Path,
+        kinds: &'static [RecordKind],
+        limits: Limits,
+    ) -> Result<ContentStore, String> {
+        let folder =
+            Folder::make(path).map_err(|e| format!("{} cannot be used: {e}", path.display()))?;
+        let path = path
+            .canonicalize()
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        let store = ContentStore {
+            folder: Arc::new(folder),
+            path,
+            kinds,
+            limits,
+        };
         store.check_private().map(|()| store)
     }
 
@@ -186,7 +206,10 @@ impl ContentStore {
     pub fn open_record(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         let content = self.peek(key, kind)?;
         let used = content.file.metadata().ok()?.modified().ok()?;
-        if SystemTime::now().duration_since(used).map_or(true, |since| since > USE_PRECISION) {
+        if SystemTime::now()
+            .duration_since(used)
+            .map_or(true, |since| since > USE_PRECISION)
+        {
             content.file.set_modified(SystemTime::now()).ok()?;
         }
         Some(content)
@@ -194,16 +217,26 @@ impl ContentStore {
 
     /// Opens a record without marking it as used.
     pub fn peek(&self, key: &str, kind: &RecordKind) -> Option<Content> {
-        let file = self.folder.file(&format!("{key}{}", kind.ending), OFlag::O_RDONLY).ok()?;
+        let file = self
+            .folder
+            .file(&format!("{key}{}", kind.ending), OFlag::O_RDONLY)
+            .ok()?;
         let stat = fstat(&file).ok()?;
-        let is_private = files::is_me(stat.st_uid) && stat.st_mode & 0o077 == 0 && stat.st_nlink == 1;
-        let bytes = u64::try_from(stat.st_size).ok()?.checked_sub(HEADER_BYTES)?;
+        let is_private =
+            files::is_me(stat.st_uid) && stat.st_mode & 0o077 == 0 && stat.st_nlink == 1;
+        let bytes = u64::try_from(stat.st_size)
+            .ok()?
+            .checked_sub(HEADER_BYTES)?;
         if !is(stat.st_mode, SFlag::S_IFREG) || !is_private || bytes > kind.max_bytes {
             return None;
         }
         let mut mark = [0; 8];
         file.read_exact_at(&mut mark, 0).ok()?;
-        (mark == *kind.mark).then(|| Content { file: Arc::new(file), offset: HEADER_BYTES, bytes })
+        (mark == *kind.mark).then(|| Content {
+            file: Arc::new(file),
+            offset: HEADER_BYTES,
+            bytes,
+        })
     }
 
     /// Opens a record whose content fits its digest. Any other record counts as missing.
@@ -213,9 +246,19 @@ impl ContentStore {
 
     pub fn write(&self, key: &str, kind: &'static RecordKind) -> io::Result<Writer> {
         let temporary = format!(".{key}.{}", uuid::Uuid::now_v7());
-        let file = self.folder.file(&temporary, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+        let file = self
+            .folder
+            .file(&temporary, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
         let (folder, name) = (Arc::clone(&self.folder), format!("{key}{}", kind.ending));
-        Ok(Writer { folder, kind, file, temporary, name, sum: Sha256::new(), bytes: 0 })
+        Ok(Writer {
+            folder,
+            kind,
+            file,
+            temporary,
+            name,
+            sum: Sha256::new(),
+            bytes: 0,
+        })
     }
 
     pub fn put(&self, key: &str, kind: &'static RecordKind, content: &[u8]) -> io::Result<()> {
@@ -235,12 +278,18 @@ impl ContentStore {
         let name = format!("work.{key}.{id}");
         drop(self.folder.below(&name)?);
         let (path, tree) = (self.path.join(&name), format!("{key}-{}", &id[24..]));
-        Ok(Work { folder: Arc::clone(&self.folder), name, path, tree })
+        Ok(Work {
+            folder: Arc::clone(&self.folder),
+            name,
+            path,
+            tree,
+        })
     }
 
     /// Gives a folder of the work the name of its tree.
     pub fn keep_tree(&self, work: &Work, built: &str) -> io::Result<()> {
-        self.folder.rename(&format!("{}/{built}", work.name), &work.tree)
+        self.folder
+            .rename(&format!("{}/{built}", work.name), &work.tree)
     }
 
     pub fn remove_tree(&self, name: &str) -> io::Result<()> {
@@ -253,7 +302,9 @@ impl ContentStore {
 
     /// Opens a tree. It is not removed while the result is open. `None`: it does not exist.
     pub fn hold_tree(&self, name: &str) -> io::Result<Option<File>> {
-        let Ok(root) = self.open_tree(name).map(File::from) else { return Ok(None) };
+        let Ok(root) = self.open_tree(name).map(File::from) else {
+            return Ok(None);
+        };
         root.lock_shared()?;
         // It may have been removed meanwhile.
         Ok(Some(root).filter(|root| fstat(root).is_ok_and(|stat| stat.st_nlink > 0)))
@@ -262,22 +313,41 @@ impl ContentStore {
     /// The keys of this kind that have a record, and when each was used last.
     pub fn keys(&self, kind: &RecordKind) -> io::Result<Vec<(String, SystemTime)>> {
         let names = self.folder.names()?;
-        let keys = names.iter().filter_map(|name| name.strip_suffix(kind.ending)).filter(|name| is_key(name));
+        let keys = names
+            .iter()
+            .filter_map(|name| name.strip_suffix(kind.ending))
+            .filter(|name| is_key(name));
         let used = |key: &str| self.peek(key, kind)?.file.metadata().ok()?.modified().ok();
-        Ok(keys.filter_map(|key| Some((key.to_owned(), used(key)?))).collect())
+        Ok(keys
+            .filter_map(|key| Some((key.to_owned(), used(key)?)))
+            .collect())
     }
 
     /// Removes a record and the tree that it names. False: the record or tree is in use or being built.
     pub fn remove(&self, key: &str, kind: &RecordKind, tree: Option<&str>) -> io::Result<bool> {
         // The record goes first: if this process ends in between, the remaining tree belongs to no record.
-        let names: Vec<_> = [&*format!("{key}{}", kind.ending)].into_iter().chain(tree).map(str::to_owned).collect();
+        let names: Vec<_> = [&*format!("{key}{}", kind.ending)]
+            .into_iter()
+            .chain(tree)
+            .map(str::to_owned)
+            .collect();
         self.discard(key, &names, &|| false)
     }
 
     /// Removes files of a key. False: they stay, because the key is being built, a tree is in use, or they are needed.
-    fn discard(&self, key: &str, names: &[String], are_needed: &dyn Fn() -> bool) -> io::Result<bool> {
-        let Some(_lock) = self.lock(key)? else { return Ok(false) };
-        let trees: Vec<_> = names.iter().filter_map(|name| self.open_tree(name).map(File::from).ok()).collect();
+    fn discard(
+        &self,
+        key: &str,
+        names: &[String],
+        are_needed: &dyn Fn() -> bool,
+    ) -> io::Result<bool> {
+        let Some(_lock) = self.lock(key)? else {
+            return Ok(false);
+        };
+        let trees: Vec<_> = names
+            .iter()
+            .filter_map(|name| self.open_tree(name).map(File::from).ok())
+            .collect();
         for tree in &trees {
             match tree.try_lock() {
                 Ok(()) => {}
@@ -304,11 +374,17 @@ impl ContentStore {
     pub fn tidy(&self, tree_of: &dyn Fn(&str) -> Option<Tree>) -> io::Result<()> {
         let mut records = Vec::new();
         for name in self.folder.names()? {
-            let Some((key, part)) = self.part(&name) else { continue };
+            let Some((key, part)) = self.part(&name) else {
+                continue;
+            };
             let is_needed = || self.is_needed(&name, key, &part, tree_of);
             if !is_needed() {
                 // `discard` itself locks the key, which removes a lock file. Other files may be needed by now.
-                let names = if name.ends_with(".lock") { Vec::new() } else { vec![name.clone()] };
+                let names = if name.ends_with(".lock") {
+                    Vec::new()
+                } else {
+                    vec![name.clone()]
+                };
                 if let Err(e) = self.discard(key, &names, &is_needed) {
                     let store = self.path.display();
                     tracing::warn!(target: "toolhost::store", "{name} in {store} cannot be removed: {e}");
@@ -316,9 +392,18 @@ impl ContentStore {
             } else if let (Part::Record(kind), Some(stat)) = (&part, self.folder.stat(&name)) {
                 let own = u64::try_from(stat.st_size).unwrap_or(0).max(4096);
                 let tree = tree_of(key).filter(|_| kind.has_tree);
-                let (bytes, files) = tree.as_ref().map_or((own, 1), |tree| (own + tree.bytes, 1 + tree.files));
+                let (bytes, files) = tree
+                    .as_ref()
+                    .map_or((own, 1), |tree| (own + tree.bytes, 1 + tree.files));
                 let tree = tree.map(|tree| tree.name);
-                records.push(((stat.st_mtime, stat.st_mtime_nsec), key.to_owned(), *kind, tree, bytes, files));
+                records.push((
+                    (stat.st_mtime, stat.st_mtime_nsec),
+                    key.to_owned(),
+                    *kind,
+                    tree,
+                    bytes,
+                    files,
+                ));
             }
         }
         records.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
@@ -353,13 +438,21 @@ impl ContentStore {
         is_key(key).then_some((key, part))
     }
 
-    fn is_needed(&self, name: &str, key: &str, part: &Part, tree_of: &dyn Fn(&str) -> Option<Tree>) -> bool {
+    fn is_needed(
+        &self,
+        name: &str,
+        key: &str,
+        part: &Part,
+        tree_of: &dyn Fn(&str) -> Option<Tree>,
+    ) -> bool {
         match part {
             Part::Record(kind) => !kind.has_tree || tree_of(key).is_some(),
             Part::Tree => tree_of(key).is_some_and(|tree| tree.name == name),
             Part::Unfinished => {
                 let now = jiff::Timestamp::now().as_second();
-                self.folder.stat(name).is_none_or(|stat| now.saturating_sub(stat.st_mtime) < ABANDONED_AFTER_SECONDS)
+                self.folder
+                    .stat(name)
+                    .is_none_or(|stat| now.saturating_sub(stat.st_mtime) < ABANDONED_AFTER_SECONDS)
             }
             Part::Leftover => false,
         }
@@ -418,7 +511,13 @@ fn remove_tree(parent: BorrowedFd, name: &str) -> io::Result<()> {
                 loop {
                     moved += 1;
                     let aside = CString::new(format!(".{moved}"))?;
-                    match renameat2(&below, inner.as_c_str(), &top, aside.as_c_str(), RenameFlags::RENAME_NOREPLACE) {
+                    match renameat2(
+                        &below,
+                        inner.as_c_str(),
+                        &top,
+                        aside.as_c_str(),
+                        RenameFlags::RENAME_NOREPLACE,
+                    ) {
                         Err(nix::errno::Errno::EEXIST) => {}
                         done => break done?,
                     }
@@ -435,10 +534,23 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    const CODE: RecordKind = RecordKind { mark: b"thcode1\n", ending: "", max_bytes: 6000, has_tree: false };
-    const LIST: RecordKind = RecordKind { mark: b"thlist1\n", ending: ".list", max_bytes: 6000, has_tree: true };
+    const CODE: RecordKind = RecordKind {
+        mark: b"thcode1\n",
+        ending: "",
+        max_bytes: 6000,
+        has_tree: false,
+    };
+    const LIST: RecordKind = RecordKind {
+        mark: b"thlist1\n",
+        ending: ".list",
+        max_bytes: 6000,
+        has_tree: true,
+    };
     static KINDS: [RecordKind; 2] = [CODE, LIST];
-    const LIMITS: Limits = Limits { bytes: 12_500, files: 100 };
+    const LIMITS: Limits = Limits {
+        bytes: 12_500,
+        files: 100,
+    };
 
     fn key(digit: &str) -> String {
         digit.repeat(64)
@@ -453,12 +565,23 @@ mod tests {
         let base = tempfile::tempdir().expect("tempdir");
         let folder = base.path().join("a/b");
         let store = ContentStore::open(&folder, &KINDS, LIMITS).expect("made");
-        let get = || store.get(&key("a"), &CODE).and_then(|content| content.read());
+        let get = || {
+            store
+                .get(&key("a"), &CODE)
+                .and_then(|content| content.read())
+        };
         let file = folder.join(key("a"));
         assert!(get().is_none());
         store.put(&key("a"), &CODE, b"code").expect("written");
         assert_eq!(get().as_deref(), Some(&b"code"[..]));
-        assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o400);
+        assert_eq!(
+            std::fs::metadata(&file)
+                .expect("there")
+                .permissions()
+                .mode()
+                & 0o777,
+            0o400
+        );
         std::fs::copy(&file, folder.join(format!("{}.list", key("a")))).expect("copied");
         assert!(store.get(&key("a"), &LIST).is_none(), "another kind");
         chmod(&file, 0o604);
@@ -482,9 +605,16 @@ mod tests {
         std::fs::remove_file(&file).expect("removed");
         symlink(base.path().join("second"), &file).expect("linked");
         assert!(get().is_none(), "a link");
-        assert!(store.put(&key("a"), &CODE, &[0; 6001]).is_err(), "too large");
+        assert!(
+            store.put(&key("a"), &CODE, &[0; 6001]).is_err(),
+            "too large"
+        );
         chmod(&folder, 0o755);
-        assert!(ContentStore::open(&folder, &KINDS, LIMITS).expect_err("open to others").contains("chmod 700"));
+        assert!(
+            ContentStore::open(&folder, &KINDS, LIMITS)
+                .expect_err("open to others")
+                .contains("chmod 700")
+        );
     }
 
     #[test]
@@ -494,7 +624,8 @@ mod tests {
         let store = ContentStore::open(&folder, &KINDS, LIMITS).expect("made");
         let used = |name: String, seconds: u64| {
             let file = File::open(folder.join(name)).expect("there");
-            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("older");
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+                .expect("older");
         };
         for (at, digit) in [1, 2, 3].into_iter().zip(["a", "b", "c"]) {
             store.put(&key(digit), &CODE, &[0; 5000]).expect("written");
@@ -502,7 +633,10 @@ mod tests {
         }
         store.get(&key("a"), &CODE).expect("the oldest is used");
         store.tidy(&|_| None).expect("tidied");
-        assert!(store.peek(&key("b"), &CODE).is_none(), "not used for longest");
+        assert!(
+            store.peek(&key("b"), &CODE).is_none(),
+            "not used for longest"
+        );
         assert!(store.peek(&key("a"), &CODE).is_some() && store.peek(&key("c"), &CODE).is_some());
 
         store.remove(&key("a"), &CODE, None).expect("removed");
@@ -510,17 +644,27 @@ mod tests {
             let work = store.begin_tree(&key(digit)).expect("begun");
             std::fs::create_dir(work.path.join("built")).expect("made");
             store.keep_tree(&work, "built").expect("kept");
-            store.put(&key(digit), &LIST, work.tree.as_bytes()).expect("written");
+            store
+                .put(&key(digit), &LIST, work.tree.as_bytes())
+                .expect("written");
             work.tree.clone()
         };
         let (first, second, stray) = (make("d"), make("e"), make("f"));
         std::fs::remove_file(folder.join(format!("{}.list", key("f")))).expect("removed");
         let tree_of = |key: &str| {
             let name = String::from_utf8(store.peek(key, &LIST)?.read()?).ok()?;
-            Some(Tree { name, bytes: 0, files: 1 })
+            Some(Tree {
+                name,
+                bytes: 0,
+                files: 1,
+            })
         };
         let half = format!(".{}.x", key("d"));
-        let gone = [format!("work.{}.x", key("d")), format!("{}.lock", key("a")), format!("{}.json", key("d"))];
+        let gone = [
+            format!("work.{}.x", key("d")),
+            format!("{}.lock", key("a")),
+            format!("{}.json", key("d")),
+        ];
         let others = ["notes".to_owned(), ".hidden".to_owned(), format!("x{half}")];
         for name in gone.iter().chain(&others).chain([&half]) {
             std::fs::write(folder.join(name), "x").expect("made");
@@ -530,15 +674,31 @@ mod tests {
         assert!(folder.join(&stray).exists(), "somebody uses it");
         drop(held);
         store.tidy(&tree_of).expect("tidied");
-        assert!(!folder.join(&stray).exists() && gone.iter().all(|name| !folder.join(name).exists()));
+        assert!(
+            !folder.join(&stray).exists() && gone.iter().all(|name| !folder.join(name).exists())
+        );
         assert!(others.iter().all(|name| folder.join(name).exists()));
-        assert!(folder.join(&half).exists(), "it is young: somebody may still write it");
-        assert!(folder.join(&first).exists() && folder.join(&second).exists(), "the control");
+        assert!(
+            folder.join(&half).exists(),
+            "it is young: somebody may still write it"
+        );
+        assert!(
+            folder.join(&first).exists() && folder.join(&second).exists(),
+            "the control"
+        );
 
         let held = store.hold_tree(&first).expect("looked at").expect("there");
-        assert!(!store.remove(&key("d"), &LIST, Some(&first)).expect("tried"), "somebody uses it");
+        assert!(
+            !store.remove(&key("d"), &LIST, Some(&first)).expect("tried"),
+            "somebody uses it"
+        );
         drop(held);
-        assert!(store.remove(&key("d"), &LIST, Some(&first)).expect("removed") && !folder.join(&first).exists());
+        assert!(
+            store
+                .remove(&key("d"), &LIST, Some(&first))
+                .expect("removed")
+                && !folder.join(&first).exists()
+        );
         std::fs::remove_dir(folder.join(&second)).expect("removed");
         assert!(store.hold_tree(&second).expect("looked at").is_none());
     }
@@ -553,7 +713,8 @@ mod tests {
             std::fs::create_dir(&at).expect("made");
         }
         chmod(&at, 0o000);
-        let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY)
+            .expect("a folder");
         remove_tree(parent.as_fd(), "top").expect("removed");
         assert!(!folder.path().join("top").exists());
     }

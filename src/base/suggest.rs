@@ -7,16 +7,32 @@ const MAX_NAMES: usize = 1000;
 /// The nearest known name, if a typing mistake, another style (`memoryBytes`, `memory_bytes`) or a missing end (`node`,
 /// `nodejs`) explains the difference.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = |name: &str| -> String { name.to_lowercase().chars().filter(|c| !matches!(c, '_' | '-')).collect() };
+    let plain = |name: &str| -> String {
+        name.to_lowercase()
+            .chars()
+            .filter(|c| !matches!(c, '_' | '-'))
+            .collect()
+    };
     let folded = plain(written);
-    let is_near_in_length = |name: &&str| name.len() <= MAX_NAME_BYTES && name.len().abs_diff(folded.len()) <= 8;
-    let near = known.into_iter().filter(is_near_in_length).take(MAX_NAMES).map(|name| {
-        let other = plain(name);
-        let shorter = other.chars().count().min(folded.chars().count());
-        let most = if shorter > 2 && other.starts_with(&folded) { usize::MAX } else { (shorter / 3).clamp(1, 4) };
-        (strsim::damerau_levenshtein(&folded, &other), most, name)
-    });
-    near.filter(|(distance, most, _)| distance <= most).min_by_key(|(distance, ..)| *distance).map(|(.., name)| name)
+    let is_near_in_length =
+        |name: &&str| name.len() <= MAX_NAME_BYTES && name.len().abs_diff(folded.len()) <= 8;
+    let near = known
+        .into_iter()
+        .filter(is_near_in_length)
+        .take(MAX_NAMES)
+        .map(|name| {
+            let other = plain(name);
+            let shorter = other.chars().count().min(folded.chars().count());
+            let most = if shorter > 2 && other.starts_with(&folded) {
+                usize::MAX
+            } else {
+                (shorter / 3).clamp(1, 4)
+            };
+            (strsim::damerau_levenshtein(&folded, &other), most, name)
+        });
+    near.filter(|(distance, most, _)| distance <= most)
+        .min_by_key(|(distance, ..)| *distance)
+        .map(|(.., name)| name)
 }
 
 /// `: did you mean 'x'?`, or nothing.

@@ -62,12 +62,19 @@ fn is_default_ignorable(c: char) -> bool {
 /// The fields of a JSON object and one more, whose value is JSON text.
 pub fn with_field(head: &serde_json::Value, name: &str, json: &str) -> String {
     let head = self::json(head, false);
-    format!("{},\"{name}\":{json}}}", head.strip_suffix('}').unwrap_or_default())
+    format!(
+        "{},\"{name}\":{json}}}",
+        head.strip_suffix('}').unwrap_or_default()
+    )
 }
 
 /// JSON for a terminal or a frame: what `printable` would escape is written as `\uXXXX`, so the value is the same.
 pub fn json(value: &serde_json::Value, indented: bool) -> String {
-    escaped_json(&if indented { format!("{value:#}") } else { value.to_string() })
+    escaped_json(&if indented {
+        format!("{value:#}")
+    } else {
+        value.to_string()
+    })
 }
 
 /// JSON text with every hidden character written as an escape: the same value, and nothing in it that a terminal or a
@@ -97,11 +104,19 @@ impl fmt::Write for Escaping<'_, '_> {
 pub struct VisibleJson;
 
 impl serde_json::ser::Formatter for VisibleJson {
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        to: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         write_escaped(fragment, |piece| to.write_all(piece.as_bytes()))
     }
 
-    fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_raw_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        to: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         write_escaped(fragment, |piece| to.write_all(piece.as_bytes()))
     }
 }
@@ -110,7 +125,10 @@ impl serde_json::ser::Formatter for VisibleJson {
 fn write_escaped<E>(json: &str, mut put: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let mut plain = 0;
     // Outside of strings the only hidden character of JSON is the line break.
-    for (at, c) in json.char_indices().filter(|(_, c)| *c != '\n' && is_hidden(*c)) {
+    for (at, c) in json
+        .char_indices()
+        .filter(|(_, c)| *c != '\n' && is_hidden(*c))
+    {
         put(&json[plain..at])?;
         let mut units = [0u16; 2];
         for unit in c.encode_utf16(&mut units) {
@@ -134,7 +152,11 @@ pub fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
-    format!("{}… ({} bytes)", &text[..text.floor_char_boundary(most)], text.len())
+    format!(
+        "{}… ({} bytes)",
+        &text[..text.floor_char_boundary(most)],
+        text.len()
+    )
 }
 
 #[cfg(test)]
@@ -148,9 +170,15 @@ mod tests {
             ("\u{1b}[31mred", "\\u{1b}[31mred"),
             ("a\nb\rc\td", "a\\nb\\rc\\td"),
             ("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}"),
-            ("a\u{202e}b\u{2066}c\u{200f}d\u{61c}", "a\\u{202e}b\\u{2066}c\\u{200f}d\\u{61c}"),
+            (
+                "a\u{202e}b\u{2066}c\u{200f}d\u{61c}",
+                "a\\u{202e}b\\u{2066}c\\u{200f}d\\u{61c}",
+            ),
             ("hi\u{e0041}\u{e007f}", "hi\\u{e0041}\\u{e007f}"),
-            ("\u{2028}\u{2029}\u{200b}\u{feff}", "\\u{2028}\\u{2029}\\u{200b}\\u{feff}"),
+            (
+                "\u{2028}\u{2029}\u{200b}\u{feff}",
+                "\\u{2028}\\u{2029}\\u{200b}\\u{feff}",
+            ),
             ("\u{fdd0}\u{ffff}\u{1fffe}", "\\u{fdd0}\\u{ffff}\\u{1fffe}"),
         ];
         for (raw, shown) in cases {
@@ -164,7 +192,11 @@ mod tests {
     fn what_is_drawn_as_nothing_is_what_unicode_says() {
         let property = serde_json::json!({"pattern": "^\\p{Default_Ignorable_Code_Point}$"});
         let property = jsonschema::validator_for(&property).expect("a pattern");
-        for c in (0..0x20000).chain(0xdff00..0xe1100).filter_map(char::from_u32).filter(|c| !c.is_control()) {
+        for c in (0..0x20000)
+            .chain(0xdff00..0xe1100)
+            .filter_map(char::from_u32)
+            .filter(|c| !c.is_control())
+        {
             let ignorable = property.is_valid(&serde_json::json!(c.to_string()));
             assert_eq!(is_default_ignorable(c), ignorable, "{:x}", u32::from(c));
         }
@@ -172,11 +204,15 @@ mod tests {
 
     #[test]
     fn json_means_the_same() {
-        let value = serde_json::json!({ "k\u{202e}": ["\u{9b}\u{e0041}\u{7f}", "ok ü🙂", "line\nbreak"] });
+        let value =
+            serde_json::json!({ "k\u{202e}": ["\u{9b}\u{e0041}\u{7f}", "ok ü🙂", "line\nbreak"] });
         for indented in [false, true] {
             let text = json(&value, indented);
             assert!(is_printable(&text.replace('\n', "")), "{text}");
-            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).ok(), Some(value.clone()));
+            assert_eq!(
+                serde_json::from_str::<serde_json::Value>(&text).ok(),
+                Some(value.clone())
+            );
         }
     }
 }

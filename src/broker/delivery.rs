@@ -22,7 +22,11 @@ const PUT_BACK: Duration = Duration::from_secs(600);
 pub enum Subscription {
     /// A queue that several hosts share: each message goes to one of them. RabbitMQ delivers at most `at_once`
     /// messages that are not acknowledged.
-    Shared { topic: Topic, subscription: String, at_once: u16 },
+    Shared {
+        topic: Topic,
+        subscription: String,
+        at_once: u16,
+    },
     /// Every message that is published to the topic from now on.
     All { topic: Topic },
 }
@@ -38,13 +42,17 @@ pub struct Trace {
 impl Trace {
     /// Reads the context of a message. `text` looks up a property by its name.
     pub(super) fn new(text: impl Fn(&str) -> Option<String>) -> Trace {
-        Trace { parent: text("traceparent"), state: text("tracestate") }
+        Trace {
+            parent: text("traceparent"),
+            state: text("tracestate"),
+        }
     }
 
     /// The properties that are present, each with its name.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let both = [("traceparent", &self.parent), ("tracestate", &self.state)];
-        both.into_iter().filter_map(|(name, text)| Some((name, text.as_deref()?)))
+        both.into_iter()
+            .filter_map(|(name, text)| Some((name, text.as_deref()?)))
     }
 }
 
@@ -120,7 +128,11 @@ pub enum Settlement {
 
 /// Settles a message that the broker keeps until then.
 pub trait Hold: Send + Sync {
-    fn settle<'a>(&'a self, delivery: &'a Delivery, how: Settlement) -> BoxFuture<'a, Result<(), String>>;
+    fn settle<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        how: Settlement,
+    ) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// One connection: what comes in.
@@ -133,8 +145,12 @@ pub trait Incoming: Send {
 
 /// One connection: what goes out, in the order in which it is given.
 pub trait Outgoing: Send + Sync {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace)
-    -> BoxFuture<'a, Result<(), PublishError>>;
+    fn publish<'a>(
+        &'a self,
+        id: &'a [u8],
+        body: &'a [u8],
+        trace: &'a Trace,
+    ) -> BoxFuture<'a, Result<(), PublishError>>;
 }
 
 /// The receiving and the sending half of one connection.

@@ -12,7 +12,10 @@ use serde_json::value::RawValue;
 #[serde(default)]
 pub struct ToolServiceRequest {
     /// Sent by releases of TrustGraph before 2.4. A label.
-    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "text_or_null")]
+    #[serde(
+        skip_serializing_if = "String::is_empty",
+        deserialize_with = "text_or_null"
+    )]
     pub user: String,
     /// JSON text; empty text is an empty map.
     #[serde(deserialize_with = "text_or_null")]
@@ -21,7 +24,11 @@ pub struct ToolServiceRequest {
     #[serde(deserialize_with = "text_or_null")]
     pub arguments: String,
     /// The message is itself a reply. Its answer could arrive as a request again, without end.
-    #[serde(rename = "end_of_stream", skip_serializing, deserialize_with = "whatever")]
+    #[serde(
+        rename = "end_of_stream",
+        skip_serializing,
+        deserialize_with = "whatever"
+    )]
     pub is_reply: bool,
 }
 
@@ -70,10 +77,14 @@ struct Failure<'a> {
 
 /// A string as it is, any other value as its JSON text, and a missing one as an empty string.
 fn text(raw: Option<&RawValue>) -> Result<String, String> {
-    let Some(raw) = raw else { return Ok(String::new()) };
+    let Some(raw) = raw else {
+        return Ok(String::new());
+    };
     match raw.get().starts_with('"') {
-        true => serde_json::from_str(raw.get()).map_err(|why| format!("a string of the reply cannot be read: {why}")),
-        false => Ok(json::compact(raw.get().as_bytes()).map_or_else(|_| raw.to_string(), |it| it.as_str().to_owned())),
+        true => serde_json::from_str(raw.get())
+            .map_err(|why| format!("a string of the reply cannot be read: {why}")),
+        false => Ok(json::compact(raw.get().as_bytes())
+            .map_or_else(|_| raw.to_string(), |it| it.as_str().to_owned())),
     }
 }
 
@@ -84,10 +95,15 @@ impl ToolServiceRequest {
 
     pub fn decode(body: &[u8]) -> Result<ToolServiceRequest, String> {
         if body.len() > MAX_BODY_BYTES {
-            return Err(format!("The request is longer than {MAX_BODY_BYTES} bytes."));
+            return Err(format!(
+                "The request is longer than {MAX_BODY_BYTES} bytes."
+            ));
         }
-        let wrong =
-            |why: &str| format!("The request is not a JSON object with \"config\" and \"arguments\" as texts: {why}.");
+        let wrong = |why: &str| {
+            format!(
+                "The request is not a JSON object with \"config\" and \"arguments\" as texts: {why}."
+            )
+        };
         // serde would read a list as the fields in their order.
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(wrong("it begins with something else"));
@@ -99,18 +115,33 @@ impl ToolServiceRequest {
 impl ToolServiceResponse {
     /// An answer in one reply.
     pub fn whole(response: String) -> ToolServiceResponse {
-        ToolServiceResponse { error: None, response, end_of_stream: true }
+        ToolServiceResponse {
+            error: None,
+            response,
+            end_of_stream: true,
+        }
     }
 
     /// A part of an answer; more parts will follow.
     pub fn part(response: String) -> ToolServiceResponse {
-        ToolServiceResponse { error: None, response, end_of_stream: false }
+        ToolServiceResponse {
+            error: None,
+            response,
+            end_of_stream: false,
+        }
     }
 
     /// An error reply, in the form of TrustGraph's own services. The agent reads the message.
     pub fn failed(message: impl Into<String>) -> ToolServiceResponse {
-        let error = ServiceError { kind: "tool-service-error".to_owned(), message: message.into() };
-        ToolServiceResponse { error: Some(error), response: String::new(), end_of_stream: true }
+        let error = ServiceError {
+            kind: "tool-service-error".to_owned(),
+            message: message.into(),
+        };
+        ToolServiceResponse {
+            error: Some(error),
+            response: String::new(),
+            end_of_stream: true,
+        }
     }
 
     /// `None`: the reply is larger than a broker accepts.
@@ -128,17 +159,28 @@ impl ToolServiceResponse {
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err("the reply is not a JSON object".to_owned());
         }
-        let read: Reply<'_> = serde_json::from_slice(body).map_err(|why| format!("the reply is not JSON: {why}"))?;
+        let read: Reply<'_> =
+            serde_json::from_slice(body).map_err(|why| format!("the reply is not JSON: {why}"))?;
         let response = text(read.response)?;
         let error = match read.error {
             None => None,
             Some(raw) => {
-                let said = serde_json::from_str(raw.get()).unwrap_or(Failure { kind: None, message: Some(raw) });
-                Some(ServiceError { kind: text(said.kind)?, message: text(said.message)? })
+                let said = serde_json::from_str(raw.get()).unwrap_or(Failure {
+                    kind: None,
+                    message: Some(raw),
+                });
+                Some(ServiceError {
+                    kind: text(said.kind)?,
+                    message: text(said.message)?,
+                })
             }
         };
         let end_of_stream = read.end_of_stream.is_some_and(|end| end.get() == "true");
-        Ok(ToolServiceResponse { error, response, end_of_stream })
+        Ok(ToolServiceResponse {
+            error,
+            response,
+            end_of_stream,
+        })
     }
 }
 
@@ -150,17 +192,50 @@ mod tests {
     fn replies_say_error_null_and_stay_below_the_cap() {
         let whole = ToolServiceResponse::whole("größer".to_owned());
         let body = String::from_utf8(whole.encode().unwrap()).unwrap();
-        assert_eq!(body, r#"{"error":null,"response":"größer","end_of_stream":true}"#);
+        assert_eq!(
+            body,
+            r#"{"error":null,"response":"größer","end_of_stream":true}"#
+        );
         assert_eq!(ToolServiceResponse::decode(body.as_bytes()).unwrap(), whole);
-        assert_eq!(ToolServiceResponse::whole("x".repeat(MAX_BODY_BYTES)).encode(), None);
+        assert_eq!(
+            ToolServiceResponse::whole("x".repeat(MAX_BODY_BYTES)).encode(),
+            None
+        );
         let read = ToolServiceResponse::decode(br#"{"error": {}}"#).unwrap();
-        assert_eq!((read.error.unwrap().message.as_str(), read.end_of_stream), ("", false));
-        assert_eq!(ToolServiceResponse::decode(br#"{"response": {"a": 1}}"#).unwrap().response, r#"{"a":1}"#);
-        let odd = ToolServiceResponse::decode(br#" {"x": [{}], "error": "no", "response": null, "end_of_stream": 1}"#)
-            .unwrap();
-        assert_eq!((odd.error.unwrap().message.as_str(), odd.response.as_str(), odd.end_of_stream), ("no", "", false));
-        for wrong in [&b"[null, \"x\", true]"[..], b"{", b"", b"{} {}", br#"{"response": "\ud800"}"#] {
-            assert!(ToolServiceResponse::decode(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        assert_eq!(
+            (read.error.unwrap().message.as_str(), read.end_of_stream),
+            ("", false)
+        );
+        assert_eq!(
+            ToolServiceResponse::decode(br#"{"response": {"a": 1}}"#)
+                .unwrap()
+                .response,
+            r#"{"a":1}"#
+        );
+        let odd = ToolServiceResponse::decode(
+            br#" {"x": [{}], "error": "no", "response": null, "end_of_stream": 1}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (
+                odd.error.unwrap().message.as_str(),
+                odd.response.as_str(),
+                odd.end_of_stream
+            ),
+            ("no", "", false)
+        );
+        for wrong in [
+            &b"[null, \"x\", true]"[..],
+            b"{",
+            b"",
+            b"{} {}",
+            br#"{"response": "\ud800"}"#,
+        ] {
+            assert!(
+                ToolServiceResponse::decode(wrong).is_err(),
+                "{}",
+                String::from_utf8_lossy(wrong)
+            );
         }
     }
 }

@@ -4,7 +4,8 @@
 //! everything again. It sends nothing twice.
 
 use super::delivery::{
-    CONFIRMED, Delivery, Ends, Incoming, MAX_BODY_BYTES, MAX_ID_BYTES, Outgoing, PublishError, Subscription, Trace,
+    CONFIRMED, Delivery, Ends, Incoming, MAX_BODY_BYTES, MAX_ID_BYTES, Outgoing, PublishError,
+    Subscription, Trace,
 };
 #[cfg(feature = "pulsar")]
 use super::pulsar;
@@ -63,10 +64,19 @@ impl Link {
     /// `stop`.
     pub fn open(terms: Terms, source: Subscription, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(MAX_DELIVERIES);
-        let state = LinkState::Away { since: Timestamp::now(), why: FIRST.to_owned() };
+        let state = LinkState::Away {
+            since: Timestamp::now(),
+            why: FIRST.to_owned(),
+        };
         let (sender, standing) = watch::channel(LinkStatus { state, out: None });
         let (stop, end) = (CancellationToken::new(), CancellationToken::new());
-        let kept = Connector { terms, source, to, standing: sender, stop: stop.clone() };
+        let kept = Connector {
+            terms,
+            source,
+            to,
+            standing: sender,
+            stop: stop.clone(),
+        };
         let until = end.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -74,7 +84,14 @@ impl Link {
                 () = kept.up(deliveries) => {}
             }
         });
-        (Link { standing, stop, _end: end.drop_guard() }, receiver)
+        (
+            Link {
+                standing,
+                stop,
+                _end: end.drop_guard(),
+            },
+            receiver,
+        )
     }
 
     pub fn state(&self) -> LinkState {
@@ -84,7 +101,11 @@ impl Link {
     /// Waits until it is connected.
     pub async fn connected(&self) {
         let mut standing = self.standing.clone();
-        if standing.wait_for(|standing| standing.out.is_some()).await.is_err() {
+        if standing
+            .wait_for(|standing| standing.out.is_some())
+            .await
+            .is_err()
+        {
             std::future::pending::<()>().await;
         }
     }
@@ -106,17 +127,33 @@ impl Link {
     }
 
     /// Publishes a request in the same way. Returns the state of the connection that carried it.
-    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<LinkState, PublishError> {
+    pub async fn ask(
+        &self,
+        id: &[u8],
+        body: &[u8],
+        trace: &Trace,
+    ) -> Result<LinkState, PublishError> {
         if body.len() > MAX_BODY_BYTES || id.len() > MAX_ID_BYTES {
             return Err(PublishError::TooLarge);
         }
         let mut standing = self.standing.clone();
-        let connected = standing.wait_for(|standing| standing.out.is_some()).await.map(|standing| standing.clone());
-        let Ok(LinkStatus { state, out: Some((outgoing, broken)) }) = connected else {
+        let connected = standing
+            .wait_for(|standing| standing.out.is_some())
+            .await
+            .map(|standing| standing.clone());
+        let Ok(LinkStatus {
+            state,
+            out: Some((outgoing, broken)),
+        }) = connected
+        else {
             return Err(PublishError::Failed("the link is closed".to_owned()));
         };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
-        let sent = sent.unwrap_or_else(|_| Err(PublishError::Failed("the broker did not confirm in time".to_owned())));
+        let sent = sent.unwrap_or_else(|_| {
+            Err(PublishError::Failed(
+                "the broker did not confirm in time".to_owned(),
+            ))
+        });
         // A message that is too large for this broker has ended the connection, too.
         if let Err(PublishError::Failed(_) | PublishError::TooLarge) = sent {
             broken.cancel();
@@ -138,7 +175,8 @@ impl Connector {
     async fn up(self, deliveries: mpsc::Sender<Delivery>) {
         let (mut pause, mut patience) = (RETRY_DELAY, CONNECT_TIMEOUT);
         while !self.stop.is_cancelled() {
-            let connecting = tokio::time::timeout(patience, connect(&self.terms, &self.source, &self.to));
+            let connecting =
+                tokio::time::timeout(patience, connect(&self.terms, &self.source, &self.to));
             let connected = tokio::select! {
                 connected = connecting => connected,
                 () = self.stop.cancelled() => break,
@@ -210,7 +248,12 @@ impl Connector {
         {
             tracing::warn!(target: "toolhost::broker", "{}: messages published while it was away are lost", self.terms);
         }
-        self.standing.send_replace(LinkStatus { state: LinkState::Connected { since: Timestamp::now() }, out });
+        self.standing.send_replace(LinkStatus {
+            state: LinkState::Connected {
+                since: Timestamp::now(),
+            },
+            out,
+        });
         tracing::info!(target: "toolhost::broker", "{} is connected", self.terms);
         loop {
             let came = tokio::select! {
@@ -256,5 +299,8 @@ async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<End
     if terms.kind == super::terms::BrokerKind::Pulsar {
         return pulsar::connect(terms, source, to).await;
     }
-    Err(format!("{:?} is not compiled in: {source:?} and {to} cannot be reached", terms.kind))
+    Err(format!(
+        "{:?} is not compiled in: {source:?} and {to} cannot be reached",
+        terms.kind
+    ))
 }

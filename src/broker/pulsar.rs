@@ -5,8 +5,8 @@ use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use pulsar::{
-    Authentication, ConnectionRetryOptions, Consumer, ConsumerOptions, Producer, ProducerOptions, Pulsar, SubType,
-    TokioExecutor,
+    Authentication, ConnectionRetryOptions, Consumer, ConsumerOptions, Producer, ProducerOptions,
+    Pulsar, SubType, TokioExecutor,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,20 +20,27 @@ const ID: &str = "id";
 const PERMITS: u32 = 1000;
 
 pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
-    made(terms, terms.credential().await?, source, to).await.map_err(|why| reason(&why))
+    made(terms, terms.credential().await?, source, to)
+        .await
+        .map_err(|why| reason(&why))
 }
 
 /// The client library does not tell why the broker refused a new connection, so this adds the likely reasons.
 fn reason(why: &pulsar::Error) -> String {
     let words = why.to_string();
     match words.contains("fatal error when connecting") {
-        true => format!("{words}: its certificate is not trusted (`ca`), or it refuses the token (`credentials`)"),
+        true => format!(
+            "{words}: its certificate is not trusted (`ca`), or it refuses the token (`credentials`)"
+        ),
         false => words,
     }
 }
 
 /// Opens one connection.
-async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExecutor>, pulsar::Error> {
+async fn client(
+    terms: &Terms,
+    token: Option<String>,
+) -> Result<Pulsar<TokioExecutor>, pulsar::Error> {
     let retry = ConnectionRetryOptions {
         // No retries here: the link reconnects.
         max_retries: 0,
@@ -41,9 +48,13 @@ async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExec
         keep_alive: Duration::from_secs(20),
         ..ConnectionRetryOptions::default()
     };
-    let mut builder = Pulsar::builder(terms.to_string(), TokioExecutor).with_connection_retry_options(retry);
+    let mut builder =
+        Pulsar::builder(terms.to_string(), TokioExecutor).with_connection_retry_options(retry);
     if let Some(token) = token {
-        builder = builder.with_auth(Authentication { name: "token".to_owned(), data: token.into_bytes() });
+        builder = builder.with_auth(Authentication {
+            name: "token".to_owned(),
+            data: token.into_bytes(),
+        });
     }
     if let Some(ca) = &terms.ca {
         builder = builder.with_certificate_chain(ca.clone().into_bytes());
@@ -54,13 +65,34 @@ async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExec
 /// One connection for each direction. The broker does not answer an acknowledgement. On a shared connection the kernel
 /// would hold back the next reply (Nagle, RFC 896) until the broker's kernel confirms the acknowledgement, up to 40 ms
 /// later (delayed ACK, RFC 1122, section 4.2.3.2).
-async fn made(terms: &Terms, token: Option<String>, source: &Subscription, to: &Topic) -> Result<Ends, pulsar::Error> {
+async fn made(
+    terms: &Terms,
+    token: Option<String>,
+    source: &Subscription,
+    to: &Topic,
+) -> Result<Ends, pulsar::Error> {
     let out = client(terms, token.clone()).await?;
-    let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
-    let producer = out.producer().with_topic(to.uri()).with_options(options).build().await?;
+    let options = ProducerOptions {
+        block_queue_if_full: true,
+        ..ProducerOptions::default()
+    };
+    let producer = out
+        .producer()
+        .with_topic(to.uri())
+        .with_options(options)
+        .build()
+        .await?;
     let (topic, subscription, kind) = match source {
-        Subscription::Shared { topic, subscription, .. } => (topic, subscription.clone(), SubType::Shared),
-        Subscription::All { topic } => (topic, format!("toolhost-{}", uuid::Uuid::now_v7()), SubType::Exclusive),
+        Subscription::Shared {
+            topic,
+            subscription,
+            ..
+        } => (topic, subscription.clone(), SubType::Shared),
+        Subscription::All { topic } => (
+            topic,
+            format!("toolhost-{}", uuid::Uuid::now_v7()),
+            SubType::Exclusive,
+        ),
     };
     let into = client(terms, token).await?;
     let consumer: Consumer<Vec<u8>, TokioExecutor> = into
@@ -73,8 +105,14 @@ async fn made(terms: &Terms, token: Option<String>, source: &Subscription, to: &
         .build()
         .await?;
     Ok((
-        Box::new(Messages { _client: into, consumer }),
-        Arc::new(Publisher { _client: out, producer: Mutex::new(producer) }),
+        Box::new(Messages {
+            _client: into,
+            consumer,
+        }),
+        Arc::new(Publisher {
+            _client: out,
+            producer: Mutex::new(producer),
+        }),
     ))
 }
 
@@ -99,7 +137,15 @@ impl Incoming for Messages {
             let text = |name: &str| property(name).map(|property| property.value.clone());
             let (id, trace) = (text(ID).unwrap_or_default().into_bytes(), Trace::new(text));
             let (body, broken) = (message.payload.data, CancellationToken::new());
-            Some(Ok(Delivery { id, body, redelivered: false, attempt: 0, trace, hold: None, broken }))
+            Some(Ok(Delivery {
+                id,
+                body,
+                redelivered: false,
+                attempt: 0,
+                trace,
+                hold: None,
+                broken,
+            }))
         })
     }
 
@@ -128,9 +174,23 @@ impl Outgoing for Publisher {
             // Properties are text, so a request of Pulsar has no other id. No other id is expected.
             let id = String::from_utf8(id.to_vec()).map_err(|_| PublishError::NoListener)?;
             let mut properties = HashMap::from([(ID.to_owned(), id)]);
-            properties.extend(trace.texts().map(|(name, text)| (name.to_owned(), text.to_owned())));
-            let message = pulsar::producer::Message { payload: body.to_vec(), properties, ..Default::default() };
-            let receipt = self.producer.lock().await.send_non_blocking(message).await.map_err(failed)?;
+            properties.extend(
+                trace
+                    .texts()
+                    .map(|(name, text)| (name.to_owned(), text.to_owned())),
+            );
+            let message = pulsar::producer::Message {
+                payload: body.to_vec(),
+                properties,
+                ..Default::default()
+            };
+            let receipt = self
+                .producer
+                .lock()
+                .await
+                .send_non_blocking(message)
+                .await
+                .map_err(failed)?;
             receipt.await.map(drop).map_err(failed)
         })
     }

@@ -1,7 +1,9 @@
 //! RabbitMQ: declares exchanges and queues exactly as TrustGraph does, so that either side may start first. A message
 //! counts as published once the broker confirms it.
 
-use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Subscription, Trace};
+use super::delivery::{
+    Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Subscription, Trace,
+};
 use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -12,7 +14,10 @@ use lapin::options::{
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer, ExchangeKind};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer,
+    ExchangeKind,
+};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -30,12 +35,17 @@ type Failed = lapin::Error;
 
 pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
     let uri = uri(terms).await?;
-    let tls = OwnedTLSConfig { identity: None, cert_chain: terms.ca.clone() };
+    let tls = OwnedTLSConfig {
+        identity: None,
+        cert_chain: terms.ca.clone(),
+    };
     let runtime = lapin::runtime::default_runtime().map_err(|why| why.to_string())?;
     let named = ConnectionProperties::default().with_connection_name("toolhost".into());
     let connecting = Connection::connect_uri_with_config(uri, named, tls, runtime);
     let connection = Arc::new(connecting.await.map_err(|why| why.to_string())?);
-    made(connection, source, to).await.map_err(|why| why.to_string())
+    made(connection, source, to)
+        .await
+        .map_err(|why| why.to_string())
 }
 
 /// The URI, made from its parts: a URL parser would read an IPv6 address as `localhost`.
@@ -46,44 +56,109 @@ async fn uri(terms: &Terms) -> Result<AMQPUri, String> {
         password: terms.credential().await?.unwrap_or_else(guest),
     };
     Ok(AMQPUri {
-        scheme: if terms.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
-        authority: AMQPAuthority { userinfo, host: terms.host.clone(), port: terms.port },
+        scheme: if terms.tls {
+            AMQPScheme::AMQPS
+        } else {
+            AMQPScheme::AMQP
+        },
+        authority: AMQPAuthority {
+            userinfo,
+            host: terms.host.clone(),
+            port: terms.port,
+        },
         vhost: terms.vhost.clone(),
-        query: AMQPQueryString { heartbeat: Some(HEARTBEAT), ..AMQPQueryString::default() },
+        query: AMQPQueryString {
+            heartbeat: Some(HEARTBEAT),
+            ..AMQPQueryString::default()
+        },
     })
 }
 
-async fn made(connection: Arc<Connection>, source: &Subscription, to: &Topic) -> Result<Ends, Failed> {
+async fn made(
+    connection: Arc<Connection>,
+    source: &Subscription,
+    to: &Topic,
+) -> Result<Ends, Failed> {
     let out = connection.create_channel().await?;
     out.confirm_select(ConfirmSelectOptions::default()).await?;
     fanout(&out, to).await?;
     let channel = connection.create_channel().await?;
     let (topic, queue, options, at_once) = match source {
-        Subscription::Shared { topic, subscription, at_once } => {
+        Subscription::Shared {
+            topic,
+            subscription,
+            at_once,
+        } => {
             let queue = format!("{}.{subscription}", topic.exchange());
             (topic, queue, QueueDeclareOptions::default(), *at_once)
         }
         Subscription::All { topic } => {
-            let own = QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
+            let own = QueueDeclareOptions {
+                exclusive: true,
+                auto_delete: true,
+                ..QueueDeclareOptions::default()
+            };
             (topic, String::new(), own, REPLIES)
         }
     };
     fanout(&channel, topic).await?;
-    let queue = channel.queue_declare(queue.into(), options, FieldTable::default()).await?.name().to_string();
+    let queue = channel
+        .queue_declare(queue.into(), options, FieldTable::default())
+        .await?
+        .name()
+        .to_string();
     let bind = QueueBindOptions::default();
-    channel.queue_bind(queue.clone().into(), topic.exchange().into(), "".into(), bind, FieldTable::default()).await?;
-    channel.basic_qos(at_once, BasicQosOptions::default()).await?;
+    channel
+        .queue_bind(
+            queue.clone().into(),
+            topic.exchange().into(),
+            "".into(),
+            bind,
+            FieldTable::default(),
+        )
+        .await?;
+    channel
+        .basic_qos(at_once, BasicQosOptions::default())
+        .await?;
     let consumer = channel
-        .basic_consume(queue.clone().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
+        .basic_consume(
+            queue.clone().into(),
+            "".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        )
         .await?;
     let shared = matches!(source, Subscription::Shared { .. });
-    let way = Arc::new(Publisher { connection, channel: out, exchange: to.exchange() });
-    Ok((Box::new(Messages { consumer, channel, shared, queue: queue.into(), way: way.clone() }), way))
+    let way = Arc::new(Publisher {
+        connection,
+        channel: out,
+        exchange: to.exchange(),
+    });
+    Ok((
+        Box::new(Messages {
+            consumer,
+            channel,
+            shared,
+            queue: queue.into(),
+            way: way.clone(),
+        }),
+        way,
+    ))
 }
 
 async fn fanout(channel: &Channel, topic: &Topic) -> Result<(), Failed> {
-    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    channel.exchange_declare(topic.exchange().into(), ExchangeKind::Fanout, options, FieldTable::default()).await
+    let options = ExchangeDeclareOptions {
+        durable: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    channel
+        .exchange_declare(
+            topic.exchange().into(),
+            ExchangeKind::Fanout,
+            options,
+            FieldTable::default(),
+        )
+        .await
 }
 
 struct Messages {
@@ -108,15 +183,23 @@ impl Incoming for Messages {
                 Some(AMQPValue::ByteArray(id)) => id.as_slice().to_vec(),
                 _ => Vec::new(),
             };
-            let attempt = header(ATTEMPT).and_then(AMQPValue::as_long_uint).unwrap_or(0);
+            let attempt = header(ATTEMPT)
+                .and_then(AMQPValue::as_long_uint)
+                .unwrap_or(0);
             let trace = Trace::new(|name| match header(name)? {
-                AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned),
+                AMQPValue::LongString(text) => {
+                    std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned)
+                }
                 _ => None,
             });
             let hold: Option<Box<dyn Hold>> = match self.shared {
                 true => {
                     let (queue, way) = (self.queue.clone(), self.way.clone());
-                    Some(Box::new(UnackedDelivery { acker: message.acker, queue, way }))
+                    Some(Box::new(UnackedDelivery {
+                        acker: message.acker,
+                        queue,
+                        way,
+                    }))
                 }
                 false => {
                     if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
@@ -139,7 +222,10 @@ impl Incoming for Messages {
 
     fn stop(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let _ = self.channel.basic_cancel(self.consumer.tag(), BasicCancelOptions::default()).await;
+            let _ = self
+                .channel
+                .basic_cancel(self.consumer.tag(), BasicCancelOptions::default())
+                .await;
         })
     }
 }
@@ -169,16 +255,24 @@ impl Publisher {
             why => PublishError::Failed(why),
         };
         // `mandatory`: the broker returns a message that no queue takes.
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_delivery_mode(mode)
             .with_headers(headers);
-        let sent = self.channel.basic_publish(exchange.into(), key.into(), options, body, properties).await;
+        let sent = self
+            .channel
+            .basic_publish(exchange.into(), key.into(), options, body, properties)
+            .await;
         match sent.map_err(failed)?.await.map_err(failed)? {
             Confirmation::Ack(None) | Confirmation::NotRequested => Ok(()),
             Confirmation::Ack(Some(_)) => Err(PublishError::NoListener),
-            Confirmation::Nack(_) => Err(PublishError::Failed("the broker rejected the message".to_owned())),
+            Confirmation::Nack(_) => Err(PublishError::Failed(
+                "the broker rejected the message".to_owned(),
+            )),
         }
     }
 }
@@ -214,7 +308,11 @@ struct UnackedDelivery {
 }
 
 impl Hold for UnackedDelivery {
-    fn settle<'a>(&'a self, delivery: &'a Delivery, how: Settlement) -> BoxFuture<'a, Result<(), String>> {
+    fn settle<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        how: Settlement,
+    ) -> BoxFuture<'a, Result<(), String>> {
         let UnackedDelivery { acker, queue, way } = self;
         let headers = |attempt| headers(&delivery.id, Some(attempt), &delivery.trace);
         Box::pin(async move {
@@ -227,18 +325,35 @@ impl Hold for UnackedDelivery {
                     };
                 }
                 Settlement::Requeue => {
-                    way.put("", queue, &delivery.body, headers(delivery.attempt.saturating_add(1)), 1).await
+                    way.put(
+                        "",
+                        queue,
+                        &delivery.body,
+                        headers(delivery.attempt.saturating_add(1)),
+                        1,
+                    )
+                    .await
                 }
                 Settlement::Bury => {
                     let name = format!("{queue}.dead");
                     // On a channel of its own: if the queue exists with other arguments, the broker closes the channel.
-                    let channel = way.connection.create_channel().await.map_err(|why| why.to_string())?;
+                    let channel = way
+                        .connection
+                        .create_channel()
+                        .await
+                        .map_err(|why| why.to_string())?;
                     let mut arguments = FieldTable::default();
                     arguments.insert("x-max-length".into(), AMQPValue::LongInt(MAX_DEAD_LETTERS));
-                    let _ =
-                        channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments).await;
+                    let _ = channel
+                        .queue_declare(
+                            name.as_str().into(),
+                            QueueDeclareOptions::durable(),
+                            arguments,
+                        )
+                        .await;
                     let _ = channel.close(200, "".into()).await;
-                    way.put("", &name, &delivery.body, headers(delivery.attempt), 2).await
+                    way.put("", &name, &delivery.body, headers(delivery.attempt), 2)
+                        .await
                 }
             };
             put.map_err(|why| format!("{why:?}"))

@@ -28,8 +28,11 @@ const TOO_LARGE: &str = "The answer is larger than the broker takes.";
 pub trait ToolService: Send + Sync + 'static {
     /// Answers one request. A string is sent as it is, any other value as JSON. Parts that go to `stream` are sent at
     /// once; the returned answer is then the last part.
-    fn invoke(&self, asked: ServiceRequest, stream: &ReplyStream)
-    -> impl Future<Output = Result<Value, String>> + Send;
+    fn invoke(
+        &self,
+        asked: ServiceRequest,
+        stream: &ReplyStream,
+    ) -> impl Future<Output = Result<Value, String>> + Send;
 }
 
 /// Sends the parts of a streamed answer.
@@ -61,14 +64,30 @@ impl ReplyStream {
 
 /// Answers requests until the future is dropped. Services of equal `id` share requests. With RabbitMQ, a request
 /// that was not answered when this ended is delivered again.
-pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
-    let source = Subscription::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
+pub async fn serve(
+    terms: Terms,
+    requests: Topic,
+    replies: Topic,
+    id: &str,
+    at_once: u16,
+    service: impl ToolService,
+) {
+    let source = Subscription::Shared {
+        topic: requests,
+        subscription: format!("{id}-request"),
+        at_once,
+    };
     let (link, mut came) = Link::open(terms, source, replies);
-    let replies = Arc::new(Replies { link, refused: AtomicUsize::new(usize::MAX) });
+    let replies = Arc::new(Replies {
+        link,
+        refused: AtomicUsize::new(usize::MAX),
+    });
     let service = Arc::new(service);
     let (places, mut running) = (Arc::new(Semaphore::new(at_once.into())), JoinSet::new());
     while let Some(delivery) = came.recv().await {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
         while running.try_join_next().is_some() {}
         let (replies, service) = (replies.clone(), service.clone());
         running.spawn(async move {
@@ -80,7 +99,11 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
 
 async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
     let failed = AtomicBool::new(false);
-    let stream = Arc::new(ReplyStream { replies: replies.clone(), id: delivery.id.clone(), failed });
+    let stream = Arc::new(ReplyStream {
+        replies: replies.clone(),
+        id: delivery.id.clone(),
+        failed,
+    });
     let reply = match parse_request(&delivery.body) {
         // Two kinds of message get no reply: one that is a reply itself, and one whose id is too long.
         Ok(None) => None,
@@ -94,7 +117,9 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
                 Some(Ok(Ok(Value::String(text)))) => ToolServiceResponse::whole(text),
                 Some(Ok(Ok(value))) => ToolServiceResponse::whole(value.to_string()),
                 Some(Ok(Err(why))) => ToolServiceResponse::failed(why),
-                Some(Err(_)) | None => ToolServiceResponse::failed("The service failed unexpectedly."),
+                Some(Err(_)) | None => {
+                    ToolServiceResponse::failed("The service failed unexpectedly.")
+                }
             })
         }
         Err(why) => Some(ToolServiceResponse::failed(why)),
@@ -110,9 +135,14 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
 impl Replies {
     /// Whether the reply was sent as it is. In place of one that is too large an error is sent.
     async fn put(&self, id: &[u8], reply: ToolServiceResponse) -> bool {
-        for (reply, is_sent) in [(reply, true), (ToolServiceResponse::failed(TOO_LARGE), false)] {
+        for (reply, is_sent) in [
+            (reply, true),
+            (ToolServiceResponse::failed(TOO_LARGE), false),
+        ] {
             let refused = self.refused.load(Ordering::Relaxed);
-            let Some(body) = reply.encode().filter(|body| body.len() < refused) else { continue };
+            let Some(body) = reply.encode().filter(|body| body.len() < refused) else {
+                continue;
+            };
             let before = self.link.state();
             match self.link.publish(id, &body).await {
                 // The client may have stopped listening.
@@ -135,7 +165,12 @@ impl Replies {
 
 /// `None`: the message is a reply, not a request.
 fn parse_request(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
-    let ToolServiceRequest { user, config, arguments, is_reply } = ToolServiceRequest::decode(body)?;
+    let ToolServiceRequest {
+        user,
+        config,
+        arguments,
+        is_reply,
+    } = ToolServiceRequest::decode(body)?;
     if is_reply {
         return Ok(None);
     }
@@ -147,6 +182,13 @@ fn parse_request(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
             Err(why) => Err(format!("The {what} are not a JSON object: {}", why.message)),
         },
     };
-    let (config, arguments) = (map("values of \"config\"", &config)?, map("arguments", &arguments)?);
-    Ok(Some(ServiceRequest { user, config, arguments }))
+    let (config, arguments) = (
+        map("values of \"config\"", &config)?,
+        map("arguments", &arguments)?,
+    );
+    Ok(Some(ServiceRequest {
+        user,
+        config,
+        arguments,
+    }))
 }

@@ -9,7 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What is escaped in the name of a virtual host.
-const ESCAPED: &AsciiSet = &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+const ESCAPED: &AsciiSet = &percent_encoding::NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.');
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokerKind {
@@ -32,7 +35,9 @@ impl BrokerKind {
 pub struct Secret(Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>);
 
 impl Secret {
-    pub fn new(read: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static) -> Secret {
+    pub fn new(
+        read: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static,
+    ) -> Secret {
         Secret(Arc::new(read))
     }
 
@@ -72,7 +77,12 @@ impl Terms {
     }
 
     /// `insecure`: allows an unencrypted connection over a network that the operator trusts.
-    pub fn new(url: &str, user: Option<String>, secret: Option<Secret>, insecure: bool) -> Result<Terms, String> {
+    pub fn new(
+        url: &str,
+        user: Option<String>,
+        secret: Option<Secret>,
+        insecure: bool,
+    ) -> Result<Terms, String> {
         let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";
         // The URL may contain a password, so messages never repeat it.
         let uri: Uri = url.parse().map_err(|_| format!("not a URL: {shape}"))?;
@@ -84,7 +94,9 @@ impl Terms {
             _ => return Err(format!("unknown scheme: {shape}")),
         };
         if let (feature, false) = kind.feature() {
-            return Err(format!("this toolhost was built without {feature}: build with `--features {feature}`"));
+            return Err(format!(
+                "this toolhost was built without {feature}: build with `--features {feature}`"
+            ));
         }
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         if authority.contains('@') {
@@ -92,14 +104,23 @@ impl Terms {
                 "logs show the url, so it must hold no user or password: write `user` and `credentials`".to_owned()
             );
         }
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let host = uri
+            .host()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .to_owned();
         let vhost = match (kind, uri.path()) {
             (_, "" | "/") => "/".to_owned(),
             (BrokerKind::RabbitMq, path) if !path[1..].contains('/') => {
                 let name = percent_decode_str(&path[1..]).decode_utf8();
-                name.map_err(|_| "the virtual host is not UTF-8".to_owned())?.into_owned()
+                name.map_err(|_| "the virtual host is not UTF-8".to_owned())?
+                    .into_owned()
             }
-            _ => return Err(format!("its path is not supported: {shape}; write `/` in a virtual host as `%2f`")),
+            _ => {
+                return Err(format!(
+                    "its path is not supported: {shape}; write `/` in a virtual host as `%2f`"
+                ));
+            }
         };
         if host.is_empty() || uri.query().is_some() {
             return Err(format!("no host, or a query: {shape}"));
@@ -108,7 +129,9 @@ impl Terms {
             return Err("Pulsar takes a token as `credentials`, and no `user`".to_owned());
         }
         if kind == BrokerKind::RabbitMq && user.is_some() != secret.is_some() {
-            return Err("RabbitMQ takes a `user` and its password as `credentials`, or neither".to_owned());
+            return Err(
+                "RabbitMQ takes a `user` and its password as `credentials`, or neither".to_owned(),
+            );
         }
         if !tls && !insecure && !is_local(&host) {
             return Err(
@@ -120,16 +143,33 @@ impl Terms {
         let port = match uri.port_u16() {
             Some(port @ 1..) => port,
             None if authority.ends_with(&host) || authority.ends_with(']') => port,
-            _ => return Err(format!("its port must be a number from 1 to 65535: {shape}")),
+            _ => {
+                return Err(format!(
+                    "its port must be a number from 1 to 65535: {shape}"
+                ));
+            }
         };
-        Ok(Terms { kind, tls, host, port, vhost, user, secret, ca: None })
+        Ok(Terms {
+            kind,
+            tls,
+            host,
+            port,
+            vhost,
+            user,
+            secret,
+            ca: None,
+        })
     }
 
     /// The credential as it is now.
     pub async fn credential(&self) -> Result<Option<String>, String> {
         match &self.secret {
             None => Ok(None),
-            Some(secret) => secret.read().await.map(Some).map_err(|why| format!("the credentials: {why}")),
+            Some(secret) => secret
+                .read()
+                .await
+                .map(Some)
+                .map_err(|why| format!("the credentials: {why}")),
         }
     }
 }
@@ -145,7 +185,14 @@ impl fmt::Display for Terms {
         };
         let bracket = |on: bool, it| if on { it } else { "" };
         let six = self.host.contains(':');
-        write!(f, "{scheme}://{}{}{}:{}", bracket(six, "["), self.host, bracket(six, "]"), self.port)?;
+        write!(
+            f,
+            "{scheme}://{}{}{}:{}",
+            bracket(six, "["),
+            self.host,
+            bracket(six, "]"),
+            self.port
+        )?;
         match self.vhost.as_str() {
             "/" => Ok(()),
             vhost => write!(f, "/{}", utf8_percent_encode(vhost, ESCAPED)),
@@ -154,7 +201,10 @@ impl fmt::Display for Terms {
 }
 
 fn is_local(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// A topic, in the two spellings that TrustGraph has (`request:tg:x`, `non-persistent://tg/request/x`).
@@ -188,16 +238,27 @@ impl Topic {
         let (Some(space), Some(class), Some(name)) = parts else {
             return Err(format!("a topic has three parts: {shape}"));
         };
-        let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        let plain = |part: &str| {
+            !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
+        };
         if ![space, class, name].into_iter().all(plain) || text.len() > MAX_TOPIC_BYTES {
-            return Err(format!("no part may be empty; plain characters, at most {MAX_TOPIC_BYTES} in all: {shape}"));
+            return Err(format!(
+                "no part may be empty; plain characters, at most {MAX_TOPIC_BYTES} in all: {shape}"
+            ));
         }
-        Ok(Topic { space: space.to_owned(), class: class.to_owned(), name: name.to_owned() })
+        Ok(Topic {
+            space: space.to_owned(),
+            class: class.to_owned(),
+            name: name.to_owned(),
+        })
     }
 
     /// Where requests to a service and its replies go, as TrustGraph's own services name them.
     pub fn of_service(name: &str) -> Result<(Topic, Topic), String> {
-        Ok((Topic::parse(&format!("request:tg:{name}"))?, Topic::parse(&format!("response:tg:{name}"))?))
+        Ok((
+            Topic::parse(&format!("request:tg:{name}"))?,
+            Topic::parse(&format!("response:tg:{name}"))?,
+        ))
     }
 
     /// Its last part.
@@ -239,13 +300,20 @@ mod tests {
     fn a_url_says_where_and_nothing_secret() {
         let terms = |url: &str| Terms::new(url, None, None, true).expect(url);
         let plain = terms("amqp://localhost");
-        assert_eq!((plain.port, plain.vhost.as_str(), plain.tls), (5672, "/", false));
+        assert_eq!(
+            (plain.port, plain.vhost.as_str(), plain.tls),
+            (5672, "/", false)
+        );
         let other = terms("amqps://mq.example/a%2fb%1b");
         assert_eq!(
             (other.vhost.as_str(), other.to_string().as_str()),
             ("a/b\u{1b}", "amqps://mq.example:5671/a%2Fb%1B")
         );
-        assert_eq!(terms("amqp://localhost/%2f").to_string(), "amqp://localhost:5672", "the usual one");
+        assert_eq!(
+            terms("amqp://localhost/%2f").to_string(),
+            "amqp://localhost:5672",
+            "the usual one"
+        );
         assert_eq!(terms("amqp://[::1]:99").to_string(), "amqp://[::1]:99");
         for port in ["99999", "0", "", "-1"] {
             refused(&format!("amqp://localhost:{port}"));
@@ -265,7 +333,15 @@ mod tests {
         assert_eq!(topic.uri(), "non-persistent://tg/request/calc:ws1");
         assert_eq!(Topic::parse(&topic.uri()).unwrap(), topic);
         assert_eq!(topic.to_string(), "request:tg:calc:ws1");
-        for wrong in ["", "joke", "request:tg", "request::x", "persistent://tg/request/x", "request:tg:a b", "a://b"] {
+        for wrong in [
+            "",
+            "joke",
+            "request:tg",
+            "request::x",
+            "persistent://tg/request/x",
+            "request:tg:a b",
+            "a://b",
+        ] {
             assert!(Topic::parse(wrong).is_err(), "{wrong}");
         }
     }

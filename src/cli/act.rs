@@ -12,7 +12,12 @@ use std::process::ExitCode;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The model's text: a file, or - for standard input
-    #[arg(long, value_name = "FILE|-", default_value = "-", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "FILE|-",
+        default_value = "-",
+        allow_hyphen_values = true
+    )]
     pub text: String,
     /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
     #[arg(long, value_name = "NAME", value_parser = service::user_name)]
@@ -48,14 +53,20 @@ async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result
         // The model gets the error, too, in words for an agent.
         Err(error) => {
             words::note(&format!("toolhost: {error:#}"));
-            let fault = error.downcast_ref::<Refusal>().map(Refusal::fault).ok_or(error)?;
+            let fault = error
+                .downcast_ref::<Refusal>()
+                .map(Refusal::fault)
+                .ok_or(error)?;
             let reading = action::read(text);
             let report = call::not_begun(reading.tool(), fault);
             return Ok(reading.answered(report).await);
         }
     };
     let empty = call::request("", Arguments::Text(String::new()));
-    let from = CallRequest { label: args.user.clone(), ..empty };
+    let from = CallRequest {
+        label: args.user.clone(),
+        ..empty
+    };
     let answer = action::act(&service, &[], from, action::read(text)).await;
     service.flush_traces(process::LAST_SPANS).await;
     Ok(answer)
@@ -70,18 +81,35 @@ fn read(from: &str) -> anyhow::Result<String> {
 }
 
 fn show(args: &Args, answer: ActionResult) -> ExitCode {
-    let mut answer = ActionResult { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
+    let mut answer = ActionResult {
+        outcome: answer.outcome.map(|report| report.for_agents()),
+        ..answer
+    };
     if args.json {
-        let output = answer.outcome.as_mut().and_then(|report| report.take_answer());
+        let output = answer
+            .outcome
+            .as_mut()
+            .and_then(|report| report.take_answer());
         words::say_with_answer(&answer, output.as_ref());
     } else {
-        let warnings = answer.warnings.iter().map(|warning| format!("toolhost: {warning}"));
-        let lines: Vec<String> =
-            std::iter::once(answer.lead.clone()).filter(|lead| !lead.is_empty()).chain(warnings).collect();
+        let warnings = answer
+            .warnings
+            .iter()
+            .map(|warning| format!("toolhost: {warning}"));
+        let lines: Vec<String> = std::iter::once(answer.lead.clone())
+            .filter(|lead| !lead.is_empty())
+            .chain(warnings)
+            .collect();
         if !lines.is_empty() {
             words::note(&lines.join("\n"));
         }
-        answer.observation.iter().for_each(|observation| words::say(observation));
+        answer
+            .observation
+            .iter()
+            .for_each(|observation| words::say(observation));
     }
-    answer.outcome.as_ref().map_or(Exit::Ok.into(), |report| call::ended(report, false))
+    answer
+        .outcome
+        .as_ref()
+        .map_or(Exit::Ok.into(), |report| call::ended(report, false))
 }

@@ -39,15 +39,48 @@ const NOT_SHOWN: [&str; 11] = [
 const TABLES: [words::Table; 3] = [
     (
         "asks",
-        &["what=kind", "asked=request", "allowed", "effective", "why", "enforcedBy"],
+        &[
+            "what=kind",
+            "asked=request",
+            "allowed",
+            "effective",
+            "why",
+            "enforcedBy",
+        ],
         &["rule", "place", "reason"],
     ),
-    ("limits", &["limit", "asked=request", "effective", "ceiling", "from", "enforcedBy", "clamped", "sampled"], &[]),
-    ("denials", &["operation", "target", "rule", "narrower", "calls", "time", "call"], &["changed"]),
+    (
+        "limits",
+        &[
+            "limit",
+            "asked=request",
+            "effective",
+            "ceiling",
+            "from",
+            "enforcedBy",
+            "clamped",
+            "sampled",
+        ],
+        &[],
+    ),
+    (
+        "denials",
+        &[
+            "operation",
+            "target",
+            "rule",
+            "narrower",
+            "calls",
+            "time",
+            "call",
+        ],
+        &["changed"],
+    ),
 ];
 /// What our probe tried, and the layers around it.
 const PROBED: [words::Table; 2] = [ATTEMPTS, LAYERS];
-pub(super) const ATTEMPTS: words::Table = ("tried", &["result", "what=attempt", "answer"], &["closed"]);
+pub(super) const ATTEMPTS: words::Table =
+    ("tried", &["result", "what=attempt", "answer"], &["closed"]);
 pub(super) const LAYERS: words::Table = ("walls", &["name=layer", "state", "why=detail"], &[]);
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -93,17 +126,28 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return past_call(settings, id, args.json);
     }
     if let (Some(http), Some(reference)) = (&args.http, &args.tool) {
-        let path = format!("/v1/tools/{}/audit", utf8_percent_encode(reference, NON_ALPHANUMERIC));
-        let report = remote::Server { http: http.clone() }.ask(Method::GET, &path, None, "digests")?;
+        let path = format!(
+            "/v1/tools/{}/audit",
+            utf8_percent_encode(reference, NON_ALPHANUMERIC)
+        );
+        let report =
+            remote::Server { http: http.clone() }.ask(Method::GET, &path, None, "digests")?;
         words::show(render(&report, &args).as_bytes());
         return Ok(Exit::Ok.into());
     }
     let known = host::Tools::load(settings)?;
-    let unheard = || settings.unheard().iter().for_each(|words| words::note(words));
+    let unheard = || {
+        settings
+            .unheard()
+            .iter()
+            .for_each(|words| words::note(words))
+    };
     let Some(reference) = &args.tool else {
         unheard();
         match &args.who_can {
-            Some(question) => words::show(answer_who_can(settings, &known, question, args.json)?.as_bytes()),
+            Some(question) => {
+                words::show(answer_who_can(settings, &known, question, args.json)?.as_bytes())
+            }
             None => words::stream(|out| all(&known, args.json, out)),
         }
         return Ok(Exit::Ok.into());
@@ -136,7 +180,8 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
     let mut entry = entry(&decision, &tool.manifest);
     let log = || host::audit_log(settings).map_err(|why| why.to_string());
     let last = log().and_then(|log| log.last_denials(tool, &decision));
-    entry[policy::audit::LAST_DENIALS] = last.map_or_else(|why| json!({ "unreadable": why }), |last| json!(last));
+    entry[policy::audit::LAST_DENIALS] =
+        last.map_or_else(|why| json!({ "unreadable": why }), |last| json!(last));
     let packages = || host::packages(settings, &known.machine, false);
     let kept = decision.wanted.as_ref().and_then(|_| match log() {
         Ok(log) => Packages::new(packages(), None, log).found(&decision),
@@ -147,16 +192,29 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
 }
 
 /// Answers a question of `--who-can`: which tools can do something.
-fn answer_who_can(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
+fn answer_who_can(
+    settings: &Settings,
+    known: &host::Tools,
+    question: &str,
+    json: bool,
+) -> anyhow::Result<String> {
     // A misspelt id is an error, and not a tool that no caller may call. A range means the version that it finds.
-    let tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool)).transpose();
-    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?.filter(|_| question.contains('@'));
-    let question = &tool.map_or(question.to_owned(), |tool| format!("call:{}", tool.reference()));
+    let tool = question
+        .strip_prefix("call:")
+        .map(|tool| known.snapshot.find(tool))
+        .transpose();
+    let tool = tool
+        .map_err(|fault| Refusal::from_fault(&fault))?
+        .filter(|_| question.contains('@'));
+    let question = &tool.map_or(question.to_owned(), |tool| {
+        format!("call:{}", tool.reference())
+    });
     let tools = known.tools();
     let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
     let mut bases = settings.bases();
     bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
-    Ok(who_can(&decisions, &bases, &from_here(question)?, json).map_err(|fault| Refusal::from_fault(&fault))?)
+    Ok(who_can(&decisions, &bases, &from_here(question)?, json)
+        .map_err(|fault| Refusal::from_fault(&fault))?)
 }
 
 /// The policy that would grant what a tool asks for: printed, or written to a new file.
@@ -166,7 +224,10 @@ fn suggest_policy(
     tool: &registry::Tool,
     file: Option<&Path>,
 ) -> anyhow::Result<String> {
-    let root = settings.root.canonicalize().unwrap_or_else(|_| settings.root.clone());
+    let root = settings
+        .root
+        .canonicalize()
+        .unwrap_or_else(|_| settings.root.clone());
     let decision = known.decide(tool);
     let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &root);
     let Some(file) = file else { return Ok(text) };
@@ -174,33 +235,83 @@ fn suggest_policy(
     if decision.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
         return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
     }
-    let failed = |e: io::Error| Refusal::new(Exit::Caller, format!("{}: {e}; nothing was written", text::path(file)));
+    let failed = |e: io::Error| {
+        Refusal::new(
+            Exit::Caller,
+            format!("{}: {e}; nothing was written", text::path(file)),
+        )
+    };
     words::write_file(file, &text, false).map_err(failed)?;
-    Ok(format!("{}: written; read each line, and delete what the tool should not have\n", text::path(file)))
+    Ok(format!(
+        "{}: written; read each line, and delete what the tool should not have\n",
+        text::path(file)
+    ))
 }
 
 /// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is shown as `none`.
 fn summary(report: &Value) -> String {
     let asks = list(&report["asks"]);
     let effective = |ask: &Value| ask["effective"].as_str().map(str::to_owned);
-    let granted = |kind: &'static str| asks.iter().filter(move |ask| ask["what"] == kind).filter_map(effective);
-    let has_name = |ask: &&Value| ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:");
-    let capabilities = asks.iter().filter(has_name);
-    let capabilities = capabilities.filter_map(|ask| Some(format!("{}: {}", word(&ask["asked"]), effective(ask)?)));
-    let secrets = list(&report["secrets"]).iter();
-    let secrets = secrets.map(|it| format!("{}: {}, from {}", word(&it["name"]), word(&it["use"]), word(&it["from"])));
-    let risks = list(&report["highRisks"]).iter();
-    let risks = risks.map(|risk| format!("high risk: `{}`: {}", word(&risk["host"]), word(&risk["why"])));
-    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
-    let denied = denied.map(|ask| format!("{} {}: {}", word(&ask["what"]), word(&ask["asked"]), word(&ask["reason"])));
-    let fault = report["refused"]["person"].as_str().into_iter().flat_map(str::lines).map(str::to_owned);
-    let runs = match (&report["script"], report["service"].is_null()) {
-        (Value::String(script), _) => [script.clone()].into_iter().chain(granted("runtime")).collect(),
-        (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
-        _ => vec!["inside toolhost, without walls of its own; a script that it starts has them".to_owned()],
+    let granted = |kind: &'static str| {
+        asks.iter()
+            .filter(move |ask| ask["what"] == kind)
+            .filter_map(effective)
     };
-    let uses = secrets.chain(capabilities).chain(["env", "package", "service"].into_iter().flat_map(granted));
-    let (policy, mode, file) = (word(&report["policy"]), word(&report["mode"]), word(&report["policyFile"]));
+    let has_name =
+        |ask: &&Value| ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:");
+    let capabilities = asks.iter().filter(has_name);
+    let capabilities = capabilities
+        .filter_map(|ask| Some(format!("{}: {}", word(&ask["asked"]), effective(ask)?)));
+    let secrets = list(&report["secrets"]).iter();
+    let secrets = secrets.map(|it| {
+        format!(
+            "{}: {}, from {}",
+            word(&it["name"]),
+            word(&it["use"]),
+            word(&it["from"])
+        )
+    });
+    let risks = list(&report["highRisks"]).iter();
+    let risks = risks.map(|risk| {
+        format!(
+            "high risk: `{}`: {}",
+            word(&risk["host"]),
+            word(&risk["why"])
+        )
+    });
+    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
+    let denied = denied.map(|ask| {
+        format!(
+            "{} {}: {}",
+            word(&ask["what"]),
+            word(&ask["asked"]),
+            word(&ask["reason"])
+        )
+    });
+    let fault = report["refused"]["person"]
+        .as_str()
+        .into_iter()
+        .flat_map(str::lines)
+        .map(str::to_owned);
+    let runs = match (&report["script"], report["service"].is_null()) {
+        (Value::String(script), _) => [script.clone()]
+            .into_iter()
+            .chain(granted("runtime"))
+            .collect(),
+        (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
+        _ => vec![
+            "inside toolhost, without walls of its own; a script that it starts has them"
+                .to_owned(),
+        ],
+    };
+    let uses = secrets
+        .chain(capabilities)
+        .chain(["env", "package", "service"].into_iter().flat_map(granted));
+    let (policy, mode, file) = (
+        word(&report["policy"]),
+        word(&report["mode"]),
+        word(&report["policyFile"]),
+    );
     let policy = format!("{policy} (mode {mode}) {file}");
     let lines: [(&str, Vec<String>); 10] = [
         ("policy", vec![policy.trim_end().to_owned()]),
@@ -211,16 +322,38 @@ fn summary(report: &Value) -> String {
         ("uses", uses.collect()),
         ("limits", vec![limits(effective_limits(report)).join("; ")]),
         ("callers", callers(report)),
-        ("denied", denied.chain(last_denials(&report[policy::audit::LAST_DENIALS])).collect()),
-        ("notes", fault.chain(list(&report["notes"]).iter().map(word)).collect()),
+        (
+            "denied",
+            denied
+                .chain(last_denials(&report[policy::audit::LAST_DENIALS]))
+                .collect(),
+        ),
+        (
+            "notes",
+            fault
+                .chain(list(&report["notes"]).iter().map(word))
+                .collect(),
+        ),
     ];
     let verdict = match &report["refused"] {
         Value::Null => "can be called (--all shows every request, limit and wall)".to_owned(),
-        fault => format!("a call is refused: {}: {}", word(&fault["type"]), word(&fault["message"])),
+        fault => format!(
+            "a call is refused: {}: {}",
+            word(&fault["type"]),
+            word(&fault["message"])
+        ),
     };
     let mut out = text::printable(&format!("{}: {verdict}", word(&report["tool"]))) + "\n";
     for (name, parts) in lines {
-        words::field(name, &if parts.is_empty() { Value::Null } else { json!(parts) }, &mut out);
+        words::field(
+            name,
+            &if parts.is_empty() {
+                Value::Null
+            } else {
+                json!(parts)
+            },
+            &mut out,
+        );
     }
     out
 }
@@ -241,18 +374,27 @@ fn has_process(report: &Value) -> bool {
 /// The limits that a call is held to: without a process there is only its time and its answer, without a network no
 /// traffic.
 fn effective_limits(report: &Value) -> impl Iterator<Item = &Value> {
-    list(&report["limits"]).iter().filter(|limit| match has_process(report) {
-        true => report["network"] != "none" || limit["enforcedBy"] != "network",
-        false => limit["limit"] == "timeoutMs" || limit["limit"] == "outputBytes",
-    })
+    list(&report["limits"])
+        .iter()
+        .filter(|limit| match has_process(report) {
+            true => report["network"] != "none" || limit["enforcedBy"] != "network",
+            false => limit["limit"] == "timeoutMs" || limit["limit"] == "outputBytes",
+        })
 }
 
 /// The limits that people look for, and those that the manifest names.
 fn limits<'r>(all: impl Iterator<Item = &'r Value>) -> Vec<String> {
-    let is_shown =
-        |limit: &&Value| !limit["asked"].is_null() || limit["limit"] == "timeoutMs" || limit["limit"] == "memoryBytes";
+    let is_shown = |limit: &&Value| {
+        !limit["asked"].is_null()
+            || limit["limit"] == "timeoutMs"
+            || limit["limit"] == "memoryBytes"
+    };
     let shown = all.filter(is_shown).map(|limit| {
-        let clamped = if limit["clamped"] == true { " (clamped)" } else { "" };
+        let clamped = if limit["clamped"] == true {
+            " (clamped)"
+        } else {
+            ""
+        };
         format!("{} {}{clamped}", word(&limit["limit"]), limit["effective"])
     });
     shown.collect()
@@ -260,14 +402,20 @@ fn limits<'r>(all: impl Iterator<Item = &'r Value>) -> Vec<String> {
 
 /// Who may call the tool, and whether a person agrees to each call.
 fn callers(report: &Value) -> Vec<String> {
-    let named = report["callers"].as_array().map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
-    let mut parts: Vec<String> = named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
+    let named = report["callers"]
+        .as_array()
+        .map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
+    let mut parts: Vec<String> =
+        named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
     for confirm in list(&report["confirm"]) {
         let by_client = confirm["byClient"].as_str();
-        let by_client = by_client.map(|why| format!("; the MCP client that calls may ask its person: {why}"));
+        let by_client =
+            by_client.map(|why| format!("; the MCP client that calls may ask its person: {why}"));
         let (policy, why) = (word(&confirm["policy"]), word(&confirm["why"]));
         let by_client = by_client.unwrap_or_default();
-        parts.push(format!("a person is asked before each call (policy {policy}: {why}{by_client})"));
+        parts.push(format!(
+            "a person is asked before each call (policy {policy}: {why}{by_client})"
+        ));
     }
     parts
 }
@@ -278,26 +426,49 @@ fn last_denials(last: &Value) -> Option<String> {
         return Some(format!("the audit log cannot be read: {why}"));
     }
     let newest = list(&last["denials"]).first()?;
-    Some(format!("refused lately: {} {} (--all shows all)", word(&newest["operation"]), word(&newest["target"])))
+    Some(format!(
+        "refused lately: {} {} (--all shows all)",
+        word(&newest["operation"]),
+        word(&newest["target"])
+    ))
 }
 
 /// The summary, then all of the report.
 fn whole(report: &Value) -> String {
     let mut rest = report.clone();
     rest["limits"] = effective_limits(report).cloned().collect();
-    for ask in rest["asks"].as_array_mut().into_iter().flatten().filter(|ask| ask["place"] == "house") {
+    for ask in rest["asks"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+        .filter(|ask| ask["place"] == "house")
+    {
         // A built-in rule is in no file.
         ask["rule"] = Value::Null;
         ask["place"] = Value::Null;
     }
-    let unseen = |name: &str| !has_process(report) && ["folder", "system", "everywhere", "network"].contains(&name);
+    let unseen = |name: &str| {
+        !has_process(report) && ["folder", "system", "everywhere", "network"].contains(&name)
+    };
     let last = rest.as_object_mut().map(|fields| {
-        fields.retain(|name, value| !NOT_SHOWN.contains(&name.as_str()) && !unseen(name) && !words::is_empty(value));
-        fields.shift_remove(policy::audit::LAST_DENIALS).unwrap_or_default()
+        fields.retain(|name, value| {
+            !NOT_SHOWN.contains(&name.as_str()) && !unseen(name) && !words::is_empty(value)
+        });
+        fields
+            .shift_remove(policy::audit::LAST_DENIALS)
+            .unwrap_or_default()
     });
     let last = words::render(&last.unwrap_or_default(), &TABLES);
-    let last = if last.is_empty() { last } else { format!("\nlast denials\n{last}") };
-    format!("{}\n{}{last}", summary(report), words::render(&rest, &TABLES))
+    let last = if last.is_empty() {
+        last
+    } else {
+        format!("\nlast denials\n{last}")
+    };
+    format!(
+        "{}\n{}{last}",
+        summary(report),
+        words::render(&rest, &TABLES)
+    )
 }
 
 /// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
@@ -306,11 +477,24 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     if tools.is_empty() && !json {
         return writeln!(out, "No tools are loaded.");
     }
-    let (head, between, end) = if json { ("{\"tools\": [\n", ",\n", "\n]}\n") } else { ("", "\n\n", "\n") };
+    let (head, between, end) = if json {
+        ("{\"tools\": [\n", ",\n", "\n]}\n")
+    } else {
+        ("", "\n\n", "\n")
+    };
     write!(out, "{head}")?;
     for (at, tool) in tools.iter().enumerate() {
-        let text = one(&known.foreseen(tool, &known.policies, &known.machine), &tool.manifest, json);
-        write!(out, "{}{}", if at > 0 { between } else { "" }, text.trim_end())?;
+        let text = one(
+            &known.foreseen(tool, &known.policies, &known.machine),
+            &tool.manifest,
+            json,
+        );
+        write!(
+            out,
+            "{}{}",
+            if at > 0 { between } else { "" },
+            text.trim_end()
+        )?;
     }
     write!(out, "{end}")
 }
@@ -318,10 +502,17 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
 /// Grants hold no links, so links in the path are resolved.
 fn from_here(question: &str) -> anyhow::Result<String> {
-    let paths = question.split_once(':').filter(|(verb, path)| ["read", "write"].contains(verb) && !path.is_empty());
-    let Some((verb, path)) = paths else { return Ok(question.to_owned()) };
+    let paths = question
+        .split_once(':')
+        .filter(|(verb, path)| ["read", "write"].contains(verb) && !path.is_empty());
+    let Some((verb, path)) = paths else {
+        return Ok(question.to_owned());
+    };
     let path = std::path::absolute(path).map_err(|e| {
-        Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
+        Refusal::new(
+            Exit::Caller,
+            format!("the current folder is not known ({e}): name the whole path"),
+        )
     })?;
     Ok(format!("{verb}:{}", files::resolved(&path).display()))
 }
@@ -335,18 +526,32 @@ pub fn one(decision: &policy::Decision, manifest: &Manifest, json: bool) -> Stri
 /// The decision as data, with the digest of the script: what `diff` compares.
 pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> Value {
     let mut entry = policy::audit::json(decision, manifest);
-    entry["digests"]["script"] = json!(decision.script.as_deref().and_then(service::digest_of_script));
+    entry["digests"]["script"] = json!(
+        decision
+            .script
+            .as_deref()
+            .and_then(service::digest_of_script)
+    );
     entry
 }
 
 /// `audit --who-can QUESTION`. `bases`: the script base folders.
-pub fn who_can(decisions: &[policy::Decision], bases: &[PathBuf], question: &str, json: bool) -> Result<String, Fault> {
-    let asked =
-        policy::who_can::question(question).map_err(|message| Fault::new(Kind::ParameterValidationError, message))?;
+pub fn who_can(
+    decisions: &[policy::Decision],
+    bases: &[PathBuf],
+    question: &str,
+    json: bool,
+) -> Result<String, Fault> {
+    let asked = policy::who_can::question(question)
+        .map_err(|message| Fault::new(Kind::ParameterValidationError, message))?;
     // The path of the question has its links resolved, too (`from_here`).
-    let bases: BTreeSet<PathBuf> =
-        bases.iter().filter(|base| base.is_absolute()).map(|base| files::resolved(base)).collect();
-    let answers = policy::who_can::answer(decisions, &asked, &bases.into_iter().collect::<Vec<_>>());
+    let bases: BTreeSet<PathBuf> = bases
+        .iter()
+        .filter(|base| base.is_absolute())
+        .map(|base| files::resolved(base))
+        .collect();
+    let answers =
+        policy::who_can::answer(decisions, &asked, &bases.into_iter().collect::<Vec<_>>());
     if json {
         return Ok(pretty(&json!({ "question": question, "answers": answers })));
     }
@@ -367,13 +572,32 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
         None if record["service"].is_string() => {
             "a service elsewhere did the work, which nothing here confines\n".to_owned()
         }
-        None if record["digests"]["confinement"].is_null() => "this host started no process for the call\n".to_owned(),
-        None => "the folder of the audit log no longer has the text of its confinement\n".to_owned(),
+        None if record["digests"]["confinement"].is_null() => {
+            "this host started no process for the call\n".to_owned()
+        }
+        None => {
+            "the folder of the audit log no longer has the text of its confinement\n".to_owned()
+        }
     };
-    let version = record["version"].as_str().map_or_else(String::new, |version| format!("@{version}"));
-    let of = format!("call {id} of {}{version}", record["tool"].as_str().unwrap_or_default());
-    let text = || format!("{}\n{}\n{touched}", text::printable(&of), words::render(&record, &[]));
-    words::answer(&json!({ "record": record, "confinement": confinement }), json, text);
+    let version = record["version"]
+        .as_str()
+        .map_or_else(String::new, |version| format!("@{version}"));
+    let of = format!(
+        "call {id} of {}{version}",
+        record["tool"].as_str().unwrap_or_default()
+    );
+    let text = || {
+        format!(
+            "{}\n{}\n{touched}",
+            text::printable(&of),
+            words::render(&record, &[])
+        )
+    };
+    words::answer(
+        &json!({ "record": record, "confinement": confinement }),
+        json,
+        text,
+    );
     Ok(Exit::Ok.into())
 }
 
@@ -381,15 +605,29 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
 fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
     let refuse = |fault: Fault| Refusal::from_fault(&fault);
     if tool.manifest.id == policy::RUN_CODE {
-        let site = ToolPaths { folder: "/tmp".into(), script: None, ..ToolPaths::clone(&tool.site) };
+        let site = ToolPaths {
+            folder: "/tmp".into(),
+            script: None,
+            ..ToolPaths::clone(&tool.site)
+        };
         let machine = &known.machine;
         // One language stands for all: what differs is the interpreter's own files.
-        let language = machine.runtimes.keys().next().copied().unwrap_or(Language::Python);
+        let language = machine
+            .runtimes
+            .keys()
+            .next()
+            .copied()
+            .unwrap_or(Language::Python);
         let target = policy::RunTarget { site, language };
-        return Ok(policy::decide_run(&target, &tool.manifest, &[], &known.policies, machine).shape.map_err(refuse)?);
+        return Ok(
+            policy::decide_run(&target, &tool.manifest, &[], &known.policies, machine)
+                .shape
+                .map_err(refuse)?,
+        );
     }
     if !matches!(tool.manifest.handler, Handler::Script { .. }) {
-        let what = "it starts no process of its own; probe the tool whose script it is asked to run";
+        let what =
+            "it starts no process of its own; probe the tool whose script it is asked to run";
         return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());
     }
     let mut shape = known.decide(tool).shape.map_err(refuse)?;
@@ -398,7 +636,12 @@ fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<polic
 }
 
 /// What could and could not be done inside the exact confinement of a tool. Its script is not run.
-fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: bool) -> anyhow::Result<ExitCode> {
+fn probe(
+    settings: &Settings,
+    known: &host::Tools,
+    tool: &registry::Tool,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
     let shape = shape(known, tool)?;
     let around = examine::Surroundings {
         manifest: Some(tool.site.manifest.clone()).filter(|path| !path.as_os_str().is_empty()),
@@ -411,9 +654,20 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     settle(process::SHUTDOWN_TIMEOUT);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probe_report(&shape, &examined);
-    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&with_results(&report), &PROBED));
+    let text = || {
+        format!(
+            "{}\n{}",
+            verdict(&examined.tried),
+            words::render(&with_results(&report), &PROBED)
+        )
+    };
     words::answer(&report, json, text);
-    Ok(if examined.is_as_expected() { Exit::Ok } else { Exit::Host }.into())
+    Ok(if examined.is_as_expected() {
+        Exit::Ok
+    } else {
+        Exit::Host
+    }
+    .into())
 }
 
 fn probe_report(shape: &policy::Shape, examined: &examine::Examination) -> Value {
@@ -436,24 +690,43 @@ fn probe_report(shape: &policy::Shape, examined: &examine::Examination) -> Value
 pub(super) fn with_results(report: &Value) -> Value {
     let mut shown = report.clone();
     for tried in shown["tried"].as_array_mut().into_iter().flatten() {
-        let result = if tried["could"] == tried["granted"] { "PASS" } else { "FAIL" };
-        let effect = if tried["could"] == true { "allowed" } else { "blocked" };
+        let result = if tried["could"] == tried["granted"] {
+            "PASS"
+        } else {
+            "FAIL"
+        };
+        let effect = if tried["could"] == true {
+            "allowed"
+        } else {
+            "blocked"
+        };
         tried["result"] = json!(format!("{result}: {effect}"));
     }
-    shown.as_object_mut().map(|fields| fields.shift_remove("asSaid"));
+    shown
+        .as_object_mut()
+        .map(|fields| fields.shift_remove("asSaid"));
     shown
 }
 
 /// What the attempts of our probe mean.
 fn verdict(tried: &[ProbeResult]) -> String {
     let (all, wrong) = (tried.len(), tried.iter().filter(|t| !t.is_as_expected()));
-    match (wrong.clone().count(), wrong.clone().all(ProbeResult::is_explained)) {
-        (0, _) => format!("PASS: {all} attempts, each allowed or blocked as granted; the script was not run"),
+    match (
+        wrong.clone().count(),
+        wrong.clone().all(ProbeResult::is_explained),
+    ) {
+        (0, _) => format!(
+            "PASS: {all} attempts, each allowed or blocked as granted; the script was not run"
+        ),
         (n, true) => {
-            format!("{n} of {all} attempts were blocked although granted: owner and mode close the files to the tool")
+            format!(
+                "{n} of {all} attempts were blocked although granted: owner and mode close the files to the tool"
+            )
         }
         (n, false) => {
-            format!("FAIL: {n} of {all} attempts went against the grants: do not run this tool here; please report it")
+            format!(
+                "FAIL: {n} of {all} attempts went against the grants: do not run this tool here; please report it"
+            )
         }
     }
 }

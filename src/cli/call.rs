@@ -11,7 +11,8 @@ use crate::executor::{Denial, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::registry;
 use crate::service::{
-    self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report, Service, Sink, Verbose,
+    self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report,
+    Service, Sink, Verbose,
 };
 use futures_util::future::BoxFuture;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -67,7 +68,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let given = match given {
         Ok(given) => given?,
         Err(signal) => {
-            return Ok(exit_interrupted(&args, &not_begun(&args.tool, service::output::cancelled()), signal));
+            return Ok(exit_interrupted(
+                &args,
+                &not_begun(&args.tool, service::output::cancelled()),
+                signal,
+            ));
         }
     };
     let id = service::new_id();
@@ -82,7 +87,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(async {
         let mut launchers = host::launchers(settings)?;
         // A launcher, and what else takes time, starts while the host is made.
-        launchers.begin(std::fs::metadata(&settings.root).ok().map(|facts| (facts.uid(), facts.gid())));
+        launchers.begin(
+            std::fs::metadata(&settings.root)
+                .ok()
+                .map(|facts| (facts.uid(), facts.gid())),
+        );
         registry::Builtin::begin();
         let service = host::service_of_one_call(settings, launchers, Some(words::note))?;
         let ended = tokio::select! {
@@ -95,21 +104,37 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
     match ended? {
         Ok((report, live)) => {
-            let report = if args.explain { report } else { report.for_agents() };
+            let report = if args.explain {
+                report
+            } else {
+                report.for_agents()
+            };
             Ok(show(&args, &report, &live))
         }
-        Err((signal, fault)) => Ok(exit_interrupted(&args, &Report::of_fault(id, &args.tool, fault), signal)),
+        Err((signal, fault)) => Ok(exit_interrupted(
+            &args,
+            &Report::of_fault(id, &args.tool, fault),
+            signal,
+        )),
     }
 }
 
 /// A call by this process's own user.
 pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
     let request = CallRequest::new(Caller::operator(host::login()), tool, arguments);
-    CallRequest { approver: approver(), trace: host::trace(), ..request }
+    CallRequest {
+        approver: approver(),
+        trace: host::trace(),
+        ..request
+    }
 }
 
 /// Runs one call. `verbose`: shows lines of the tool's log as they are written. Returns those that were shown.
-async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, Vec<String>) {
+async fn shown_live(
+    service: &Service,
+    request: CallRequest,
+    verbose: bool,
+) -> (Report, Vec<String>) {
     let terminal = io::stderr().is_terminal();
     if !verbose && !terminal {
         return (service.call(request, Sink::none()).await, Vec::new());
@@ -130,11 +155,16 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
                 }
                 Event::Part(part) if verbose => show("chunk", &part),
                 Event::Message(level, line) if verbose => {
-                    words::note(&format!("{}: {line}", json!(level).as_str().unwrap_or_default()));
+                    words::note(&format!(
+                        "{}: {line}",
+                        json!(level).as_str().unwrap_or_default()
+                    ));
                     live.push(line);
                 }
                 Event::Preparing(line) => words::note(&format!("toolhost: {line}")),
-                Event::Progress(told) => words::note(&format!("toolhost: {}", words::progress(&told))),
+                Event::Progress(told) => {
+                    words::note(&format!("toolhost: {}", words::progress(&told)))
+                }
                 Event::Log(_) | Event::Message(..) | Event::Part(_) => {}
             }
         }
@@ -154,12 +184,17 @@ fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode 
 /// The outcome of a call that never reached the service.
 pub fn not_begun(tool: &str, fault: Fault) -> Report {
     let mut report = Report::of_fault(service::new_id(), tool, fault);
-    report.notes.push("no call was begun, so the audit log has no record of this".to_owned());
+    report
+        .notes
+        .push("no call was begun, so the audit log has no record of this".to_owned());
     report
 }
 
 async fn read_input_apart(args: Args) -> anyhow::Result<Arguments> {
-    let text = args.input.as_deref().is_some_and(|input| input != "-" && !input.starts_with('@'));
+    let text = args
+        .input
+        .as_deref()
+        .is_some_and(|input| input != "-" && !input.starts_with('@'));
     if text || !args.pairs.is_empty() {
         return read_arguments(&args);
     }
@@ -169,7 +204,10 @@ async fn read_input_apart(args: Args) -> anyhow::Result<Arguments> {
 fn read_arguments(args: &Args) -> anyhow::Result<Arguments> {
     Ok(match (&args.input, args.pairs.is_empty()) {
         (Some(_), false) => {
-            return Err(caller("give the arguments either as name=value or with --input, not both").into());
+            return Err(caller(
+                "give the arguments either as name=value or with --input, not both",
+            )
+            .into());
         }
         (None, false) => Arguments::Strings(pairs(&args.pairs)?),
         (Some(input), true) => match (input.as_str(), input.strip_prefix('@')) {
@@ -177,7 +215,9 @@ fn read_arguments(args: &Args) -> anyhow::Result<Arguments> {
                 words::waits_for("the arguments");
                 Arguments::Text(text(io::stdin().lock(), "standard input")?)
             }
-            (_, Some("")) => return Err(caller("--input @ names no file: write --input @FILE").into()),
+            (_, Some("")) => {
+                return Err(caller("--input @ names no file: write --input @FILE").into());
+            }
             (_, Some(file)) => Arguments::Text(file_text(file)?),
             (json, None) if json.trim().is_empty() => {
                 return Err(caller("--input is empty; {} is an empty input").into());
@@ -199,36 +239,52 @@ fn read_stdin() -> anyhow::Result<String> {
     match (ready, watched[0].revents()) {
         (Ok(0), _) => {
             let what = "standard input is an open pipe, and nothing came for a second";
-            words::note(&format!("toolhost: {what}: called with {{}} (--input - waits)"));
+            words::note(&format!(
+                "toolhost: {what}: called with {{}} (--input - waits)"
+            ));
             Ok(String::new())
         }
-        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => Ok(String::new()),
+        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => {
+            Ok(String::new())
+        }
         _ => text(stdin.lock(), "standard input"),
     }
 }
 
 pub(super) fn file_text(file: &str) -> anyhow::Result<String> {
     let shown = printable(file);
-    text(std::fs::File::open(file).map_err(|e| caller(format!("{shown}: {e}")))?, &shown)
+    text(
+        std::fs::File::open(file).map_err(|e| caller(format!("{shown}: {e}")))?,
+        &shown,
+    )
 }
 
 pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    from.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).map_err(|e| caller(format!("{name}: {e}")))?;
+    from.take(MAX_INPUT_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| caller(format!("{name}: {e}")))?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
         return Err(caller(format!("{name}: more than {MAX_INPUT_BYTES} bytes")).into());
     }
-    String::from_utf8(bytes)
-        .map_err(|e| caller(format!("{name}: not UTF-8 (at byte {})", e.utf8_error().valid_up_to())).into())
+    String::from_utf8(bytes).map_err(|e| {
+        caller(format!(
+            "{name}: not UTF-8 (at byte {})",
+            e.utf8_error().valid_up_to()
+        ))
+        .into()
+    })
 }
 
 fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut pairs = BTreeMap::new();
     for word in words {
         let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-            return Err(
-                caller(format!("'{}' is not name=value (JSON is given as --input JSON)", printable(word))).into()
-            );
+            return Err(caller(format!(
+                "'{}' is not name=value (JSON is given as --input JSON)",
+                printable(word)
+            ))
+            .into());
         };
         if pairs.insert(name.to_owned(), value.to_owned()).is_some() {
             return Err(caller(format!("'{}' is given twice", printable(name))).into());
@@ -267,7 +323,11 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     }
     // There is nothing to explain about a call that was refused before it ran.
     if args.explain && !args.json && report.digests.confinement.is_some() {
-        let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
+        let said = report
+            .error
+            .as_ref()
+            .and_then(|fault| fault.person.as_deref())
+            .unwrap_or_default();
         words::note(&explain(report, said));
     }
     ended(report, args.explain)
@@ -275,11 +335,22 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
 
 /// The exit code. Prints why the call failed. `explained`: the denials are printed already.
 pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
-    let Some(fault) = &report.error else { return Exit::Ok.into() };
-    let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::from_fault(fault))];
+    let Some(fault) = &report.error else {
+        return Exit::Ok.into();
+    };
+    let mut lines = vec![format!(
+        "{}: {}: {}",
+        report.tool,
+        fault.kind,
+        Refusal::from_fault(fault)
+    )];
     if !explained {
         // The error itself names the limit.
-        let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
+        let denials = report
+            .denials
+            .observed
+            .iter()
+            .filter(|denial| denial.operation != LIMIT);
         lines.extend(denials.map(|denial| format!("  denied: {}", render_denial(denial))));
     }
     lines.push(format!("  call {}", report.id));
@@ -288,17 +359,27 @@ pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
 }
 
 fn render_denial(denial: &Denial) -> String {
-    format!("{} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower)
+    format!(
+        "{} {} ({}; {})",
+        denial.operation, denial.target, denial.rule, denial.narrower
+    )
 }
 
 /// What `--explain` adds: everything that was refused, with the line that would request it, and what was not observed.
 /// `said`: what the failure says already.
 fn explain(report: &Report, said: &str) -> String {
     let all = report.denials.observed.len();
-    let denied_words = if all == 1 { "access was denied" } else { "accesses were denied" };
+    let denied_words = if all == 1 {
+        "access was denied"
+    } else {
+        "accesses were denied"
+    };
     let mut lines = vec![format!("{}: {all} {denied_words}", report.tool)];
-    let (absent, told): (Vec<_>, Vec<_>) =
-        report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);
+    let (absent, told): (Vec<_>, Vec<_>) = report
+        .denials
+        .observed
+        .iter()
+        .partition(|denial| denial.absent && !denial.named);
     for denial in told {
         lines.push(format!("  {}", render_denial(denial)));
         let ask = denial.ask.iter().filter(|ask| !said.contains(ask.as_str()));
@@ -306,10 +387,18 @@ fn explain(report: &Report, said: &str) -> String {
     }
     if let Some(first) = absent.first() {
         let all = absent.len();
-        lines
-            .push(format!("  and {all} that this machine does not have, {} for one (--json lists them)", first.target));
+        lines.push(format!(
+            "  and {all} that this machine does not have, {} for one (--json lists them)",
+            first.target
+        ));
     }
-    lines.extend(report.denials.not_observed.iter().map(|what| format!("  not seen: {what}")));
+    lines.extend(
+        report
+            .denials
+            .not_observed
+            .iter()
+            .map(|what| format!("  not seen: {what}")),
+    );
     lines.join("\n")
 }
 
@@ -337,10 +426,16 @@ fn render_verbose(verbose: &Verbose, out: &mut String) {
     words::line(out, "command", &verbose.command);
     for (name, text) in [("stdin", &verbose.stdin), ("stdout", &verbose.stdout)] {
         let lines = text.lines().chain(text.is_empty().then_some("nothing"));
-        lines.enumerate().for_each(|(at, line)| words::line(out, if at == 0 { name } else { "" }, line));
+        lines
+            .enumerate()
+            .for_each(|(at, line)| words::line(out, if at == 0 { name } else { "" }, line));
     }
     words::field("grants", &json!(verbose.grants), out);
-    let timing: Vec<String> = verbose.timing.iter().map(|(stage, ms)| format!("{stage} {ms} ms")).collect();
+    let timing: Vec<String> = verbose
+        .timing
+        .iter()
+        .map(|(stage, ms)| format!("{stage} {ms} ms"))
+        .collect();
     words::line(out, "timing", &timing.join(", "));
     out.push('\n');
 }
@@ -360,7 +455,10 @@ struct Terminal;
 
 impl Ask for Terminal {
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer> {
-        let words = format!("{}\n  Press y and Enter to let it run; anything else refuses it:", question.text(true));
+        let words = format!(
+            "{}\n  Press y and Enter to let it run; anything else refuses it:",
+            question.text(true)
+        );
         Box::pin(async move {
             let over = CancellationToken::new();
             let _gone = over.clone().drop_guard();

@@ -47,19 +47,34 @@ fn look(
     stricter: Option<Schema>,
 ) -> (Vec<File>, Vec<Arc<registry::Tool>>) {
     let Settings { tools, scripts, .. } = settings;
-    let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
-    let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
-    let elsewhere = wanted.iter().filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
+    let wanted: Vec<PathBuf> = paths
+        .iter()
+        .map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
+        .collect();
+    let known: Vec<PathBuf> = tools
+        .iter()
+        .chain(scripts)
+        .filter_map(|folder| folder.canonicalize().ok())
+        .collect();
+    let elsewhere = wanted
+        .iter()
+        .filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
     let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.cloned().partition(|path| path.is_dir());
     let folders = [tools.clone(), folders].concat();
-    let alone = alone.into_iter().filter(|path| path.is_file() && registry::is_manifest_file(&path.to_string_lossy()));
+    let alone = alone
+        .into_iter()
+        .filter(|path| path.is_file() && registry::is_manifest_file(&path.to_string_lossy()));
     if let Some((policies, machine)) = &rules {
         registry.set_policies(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
-    let loader =
-        registry::DirectToolLoader::new(folders, scripts.clone()).stricter(stricter).and_files(alone.collect());
-    for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
+    let loader = registry::DirectToolLoader::new(folders, scripts.clone())
+        .stricter(stricter)
+        .and_files(alone.collect());
+    for source in [
+        Arc::new(registry::Builtin) as Arc<dyn registry::Source>,
+        Arc::new(loader),
+    ] {
         if let Err(why) = registry.add_source(source) {
             files.push(unreadable(PathBuf::from("(source)"), why));
         }
@@ -75,30 +90,51 @@ fn look(
         return (files, tools_found);
     }
     for (index, (path, given)) in wanted.iter().zip(paths).enumerate() {
-        let below: Vec<_> = reports.iter().filter(|report| report.path.starts_with(path)).cloned().collect();
+        let below: Vec<_> = reports
+            .iter()
+            .filter(|report| report.path.starts_with(path))
+            .cloned()
+            .collect();
         if below.is_empty() && !path.is_dir() {
             let why = if given.symlink_metadata().is_ok() {
-                format!("is not a manifest: its name must end with {}", crate::registry::ENDINGS.join(", "))
+                format!(
+                    "is not a manifest: its name must end with {}",
+                    crate::registry::ENDINGS.join(", ")
+                )
             } else {
                 "does not exist".to_owned()
             };
             files.push(unreadable(given.clone(), why));
         }
         // A path given twice, or inside another one: each file is reported once.
-        let told = |file: &File| wanted[..index].iter().any(|earlier| file.path.starts_with(earlier));
+        let told = |file: &File| {
+            wanted[..index]
+                .iter()
+                .any(|earlier| file.path.starts_with(earlier))
+        };
         files.extend(below.into_iter().filter(|file| !told(file)));
     }
     (files, tools_found)
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
-    File::skipped(path, Problem::new(Severity::Error, Code::Unreadable, "", why))
+    File::skipped(
+        path,
+        Problem::new(Severity::Error, Code::Unreadable, "", why),
+    )
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let names_policy =
-        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(policy::is_policy_file);
-    let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(names_policy);
+    let names_policy = |path: &PathBuf| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(policy::is_policy_file)
+    };
+    let (policy_paths, paths) = args
+        .paths
+        .iter()
+        .cloned()
+        .partition::<Vec<_>, _>(names_policy);
     // Policies that cannot be used are reported with the files. Then `check` does not know what they would forbid.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
@@ -123,28 +159,52 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             || policy_paths.iter().any(|path| lies_in(path, all))
     };
     let configured = settings.policies.iter().filter(is_named).cloned();
-    let holding = paths.iter().filter(|path| super::diff::holds_policies(path)).cloned();
-    let single = policy_paths.iter().filter(|path| !settings.policies.iter().any(|all| lies_in(path, all))).cloned();
+    let holding = paths
+        .iter()
+        .filter(|path| super::diff::holds_policies(path))
+        .cloned();
+    let single = policy_paths
+        .iter()
+        .filter(|path| !settings.policies.iter().any(|all| lies_in(path, all)))
+        .cloned();
     let mut seen = BTreeSet::new();
     let all = configured.chain(holding).chain(single);
     let mut policies: Vec<PathBuf> = all.filter(|path| seen.insert(real(path))).collect();
     // A folder of policies comes before its files, so that conflicts between files are found and each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
     let mut reported = BTreeSet::new();
-    let found = policies.iter().flat_map(|path| policy_files(path, settings, &launchers, &tools));
+    let found = policies
+        .iter()
+        .flat_map(|path| policy_files(path, settings, &launchers, &tools));
     files.extend(found.filter(|file| reported.insert(file.path.clone())));
     if args.strict {
         strict(&mut files);
     }
     if args.paths.is_empty() {
-        registry.snapshot().nothing_found().iter().for_each(|words| words::note(&format!("toolhost: {words}")));
+        registry
+            .snapshot()
+            .nothing_found()
+            .iter()
+            .for_each(|words| words::note(&format!("toolhost: {words}")));
     }
-    words::answer(&files.iter().map(entry).collect(), args.json, || self::text(&files));
-    Ok(if files.iter().any(File::has_errors) { Exit::Caller } else { Exit::Ok }.into())
+    words::answer(&files.iter().map(entry).collect(), args.json, || {
+        self::text(&files)
+    });
+    Ok(if files.iter().any(File::has_errors) {
+        Exit::Caller
+    } else {
+        Exit::Ok
+    }
+    .into())
 }
 
 /// The policy files of a path with their problems, one entry for each file.
-fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
+fn policy_files(
+    path: &Path,
+    settings: &Settings,
+    launchers: &Launchers,
+    tools: &[Arc<registry::Tool>],
+) -> Vec<File> {
     // One file that cannot be read does not keep the others from being checked.
     let (policies, mut problems) = host::read_policies(settings, path);
     problems.extend(policies.faults().iter().cloned());
@@ -161,7 +221,11 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
         file.problems.push(problem);
     }
     for (path, found) in typos::find(&policies, tools, &machine, &settings.announced_namespaces()) {
-        files.entry(path.clone()).or_insert_with(|| loaded(&path)).problems.extend(found);
+        files
+            .entry(path.clone())
+            .or_insert_with(|| loaded(&path))
+            .problems
+            .extend(found);
     }
     files.into_values().collect()
 }
@@ -186,23 +250,61 @@ fn text(files: &[File]) -> String {
     };
     let mut out = String::new();
     for file in files.iter().filter(|file| !file.problems.is_empty()) {
-        let tool = file.tool.iter().map(|tool| format!(", {}", printable(tool))).collect::<String>();
+        let tool = file
+            .tool
+            .iter()
+            .map(|tool| format!(", {}", printable(tool)))
+            .collect::<String>();
         out += &format!("{}: {}{tool}\n", text::path(&file.path), state(file));
-        file.problems.iter().for_each(|problem| out += &line(&file.path, problem));
+        file.problems
+            .iter()
+            .for_each(|problem| out += &line(&file.path, problem));
     }
     let all = |wanted| files.iter().filter(|file| state(file) == wanted).count();
-    let count = |severity| files.iter().flat_map(|file| &file.problems).filter(|p| p.severity == severity).count();
+    let count = |severity| {
+        files
+            .iter()
+            .flat_map(|file| &file.problems)
+            .filter(|p| p.severity == severity)
+            .count()
+    };
     let (good, skipped, refused) = (all("ok"), all("skipped"), all("REFUSED"));
-    let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
+    let refused = if refused > 0 {
+        format!("{refused} refused, ")
+    } else {
+        String::new()
+    };
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    out + &format!("{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
+    out + &format!(
+        "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)"
+    )
 }
 
 fn line(path: &Path, problem: &Problem) -> String {
-    let Problem { severity, code, pointer, line, column, message } = problem;
-    let place = if *line == 0 { String::new() } else { format!("{}:{line}:{column}: ", text::path(path)) };
-    let pointer = if pointer.is_empty() { String::new() } else { format!("{}: ", printable(pointer)) };
-    format!("  {place}{}[{}]: {pointer}{}\n", word(severity), word(code), printable(message))
+    let Problem {
+        severity,
+        code,
+        pointer,
+        line,
+        column,
+        message,
+    } = problem;
+    let place = if *line == 0 {
+        String::new()
+    } else {
+        format!("{}:{line}:{column}: ", text::path(path))
+    };
+    let pointer = if pointer.is_empty() {
+        String::new()
+    } else {
+        format!("{}: ", printable(pointer))
+    };
+    format!(
+        "  {place}{}[{}]: {pointer}{}\n",
+        word(severity),
+        word(code),
+        printable(message)
+    )
 }
 
 /// The name that an enum value has in JSON.
@@ -213,8 +315,14 @@ fn word(value: impl Serialize) -> String {
 /// One file as JSON. The fields of the worst problem are beside the path; `problems` has all of them.
 fn entry(file: &File) -> Value {
     // The first of the worst; `max_by_key` alone would take the last.
-    let worst = json!(file.problems.iter().rev().max_by_key(|problem| problem.severity));
-    let mut entry = json!({ "path": file.path.to_string_lossy(), "status": file.status, "tool": file.tool });
+    let worst = json!(
+        file.problems
+            .iter()
+            .rev()
+            .max_by_key(|problem| problem.severity)
+    );
+    let mut entry =
+        json!({ "path": file.path.to_string_lossy(), "status": file.status, "tool": file.tool });
     for name in ["code", "pointer", "line", "column", "message"] {
         entry[name] = worst[name].clone();
     }

@@ -78,7 +78,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
     match verb {
-        Verb::Lock { tool, packages, out, replace } => lock(service, &tool, &packages, out, replace).await,
+        Verb::Lock {
+            tool,
+            packages,
+            out,
+            replace,
+        } => lock(service, &tool, &packages, out, replace).await,
         Verb::Build { tool } => build(service, tool.as_deref()).await,
         Verb::List { tool } => list(service, tool.as_deref()),
         Verb::Verify { tool } => verify(service, tool.as_deref()),
@@ -92,7 +97,10 @@ fn need(service: &Service, tool: &str) -> Result<Need, Refusal> {
 }
 
 fn nothing(tool: &str) -> Refusal {
-    Refusal::new(Exit::Caller, format!("{} requires no packages", printable(tool)))
+    Refusal::new(
+        Exit::Caller,
+        format!("{} requires no packages", printable(tool)),
+    )
 }
 
 /// What one tool requires, or every tool that can be served; others are reported, with the exit code that follows.
@@ -101,7 +109,11 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
         return Ok((vec![need(service, tool)?], Exit::Ok));
     }
     let (mut needs, mut worst) = (Vec::new(), Exit::Ok);
-    for tool in service.registry().snapshot().list(&crate::registry::Filter::default()) {
+    for tool in service
+        .registry()
+        .snapshot()
+        .list(&crate::registry::Filter::default())
+    {
         let id = format!("{}@{}", tool.manifest.id, tool.manifest.version);
         match service.need(&id) {
             Ok(need) => needs.extend(need),
@@ -141,42 +153,83 @@ async fn lock(
 ) -> Result<VerbOutput, Refusal> {
     let (need, of_policy) = match packages {
         // Ignores the present lock: the requirements may have changed since.
-        [] => (service.need_unlocked(tool)?.ok_or_else(|| nothing(tool))?, None),
-        _ => service.need_named(tool, packages).map(|(need, path)| (need, Some(path)))?,
+        [] => (
+            service.need_unlocked(tool)?.ok_or_else(|| nothing(tool))?,
+            None,
+        ),
+        _ => service
+            .need_named(tool, packages)
+            .map(|(need, path)| (need, Some(path)))?,
     };
     if need.wanted.locked {
-        let files: Vec<String> = need.wanted.sources.iter().map(|source| text::path(&source.path)).collect();
-        let why = format!("{} is locked already ({}); remove its lock to lock it again", need.tool, files.join(", "));
+        let files: Vec<String> = need
+            .wanted
+            .sources
+            .iter()
+            .map(|source| text::path(&source.path))
+            .collect();
+        let why = format!(
+            "{} is locked already ({}); remove its lock to lock it again",
+            need.tool,
+            files.join(", ")
+        );
         return Err(Refusal::new(Exit::Caller, why));
     }
     let resolved = service.packages().lock(&need, &progress).await;
     progress_ends();
     let resolved = resolved?;
-    let folder = need.wanted.sources.first().and_then(|source| source.path.parent());
+    let folder = need
+        .wanted
+        .sources
+        .first()
+        .and_then(|source| source.path.parent());
     let beside = folder.map(|folder| folder.join(&need.wanted.lock_file));
-    let path = out.or(of_policy).or(beside).ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
+    let path = out
+        .or(of_policy)
+        .or(beside)
+        .ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
     write_lock(&path, &resolved, replace)?;
     let packages = &resolved.wanted.packages;
-    let mut lines = vec![format!("{}: {} packages, written to {}", need.tool, packages.len(), text::path(&path))];
-    lines.extend(packages.iter().take(SHOWN).map(|package| format!("  {} {}", package.name, package.version)));
+    let mut lines = vec![format!(
+        "{}: {} packages, written to {}",
+        need.tool,
+        packages.len(),
+        text::path(&path)
+    )];
+    lines.extend(
+        packages
+            .iter()
+            .take(SHOWN)
+            .map(|package| format!("  {} {}", package.name, package.version)),
+    );
     let more = packages.len().saturating_sub(SHOWN);
     lines.extend((more > 0).then(|| format!("  and {more} more")));
     let json = json!({"tool": need.tool, "lock": path, "packages": packages});
-    Ok(VerbOutput { json, lines, exit: Exit::Ok })
+    Ok(VerbOutput {
+        json,
+        lines,
+        exit: Exit::Ok,
+    })
 }
 
 /// Writes the lock, as a file of the person who asked for it.
 fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
     // Reading a pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
-        return Err(Refusal::new(Exit::Caller, format!("{} is not a regular file", text::path(path))));
+        return Err(Refusal::new(
+            Exit::Caller,
+            format!("{} is not a regular file", text::path(path)),
+        ));
     }
     match std::fs::read_to_string(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Ok(there) if replace || there.contains(MARK) => {}
         _ => {
             let why = "exists already, and toolhost did not write it: --replace overwrites it";
-            return Err(Refusal::new(Exit::Caller, format!("{} {why}", text::path(path))));
+            return Err(Refusal::new(
+                Exit::Caller,
+                format!("{} {why}", text::path(path)),
+            ));
         }
     }
     let failed = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path)));
@@ -188,13 +241,24 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
     let (mut built, mut lines) = (Vec::new(), Vec::new());
     for need in needs {
         let name = need.tool.clone();
-        let ready = service.packages().ready(need, Duration::MAX, |line| progress(&line)).await;
+        let ready = service
+            .packages()
+            .ready(need, Duration::MAX, |line| progress(&line))
+            .await;
         progress_ends();
         match ready {
             Ok(ready) => {
-                let state = if ready.built { "built" } else { "was built already" };
+                let state = if ready.built {
+                    "built"
+                } else {
+                    "was built already"
+                };
                 let entry = &ready.lease.entry;
-                lines.push(format!("{name}: {state}: {} packages, {}", entry.about.packages.len(), size(entry.bytes)));
+                lines.push(format!(
+                    "{name}: {state}: {} packages, {}",
+                    entry.about.packages.len(),
+                    size(entry.bytes)
+                ));
                 built.push(json!({"tool": name, "built": ready.built, "key": entry.key}));
             }
             Err(fault) => {
@@ -208,7 +272,11 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
     if built.is_empty() {
         lines.push("No tool requires packages.".to_owned());
     }
-    Ok(VerbOutput { json: json!({ "tools": built }), lines, exit: worst })
+    Ok(VerbOutput {
+        json: json!({ "tools": built }),
+        lines,
+        exit: worst,
+    })
 }
 
 /// What a verb did with each entry of a tool, or of all: a row for a program, and a line for a person.
@@ -223,7 +291,11 @@ fn entries(
         rows.push(row);
         lines.push(line);
     }
-    Ok(VerbOutput { json: json!({ "entries": rows }), lines, exit: Exit::Ok })
+    Ok(VerbOutput {
+        json: json!({ "entries": rows }),
+        lines,
+        exit: Exit::Ok,
+    })
 }
 
 fn list(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
@@ -250,13 +322,21 @@ fn stamp(time: SystemTime) -> String {
 }
 
 /// Entries that serve this tool now, or were built for it; all, where none is named. Each with its last use.
-fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>, Refusal> {
+fn of_tool(
+    service: &Service,
+    tool: Option<&str>,
+) -> Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>, Refusal> {
     let store = service.packages().store()?;
-    let all = store.list().map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
+    let all = store
+        .list()
+        .map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
     let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
     let need = service.need(tool);
-    let serving = need.as_ref().ok().and_then(|need| service.packages().key(need.as_ref()?).ok());
+    let serving = need
+        .as_ref()
+        .ok()
+        .and_then(|need| service.packages().key(need.as_ref()?).ok());
     let own = |entry: &BuiltEnvironment| {
         entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key)
     };
@@ -276,22 +356,33 @@ fn verify(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> 
             None => "as it was built".to_owned(),
             Some(path) => {
                 worst = Exit::Host;
-                format!("CHANGED: {}; the next call builds it again", printable(path))
+                format!(
+                    "CHANGED: {}; the next call builds it again",
+                    printable(path)
+                )
             }
         };
         let row = json!({"key": entry.key, "tool": entry.about.tool, "changed": altered});
         Ok((row, format!("{}  {}: {state}", entry.key, entry.about.tool)))
     })?;
-    Ok(VerbOutput { exit: worst, ..report })
+    Ok(VerbOutput {
+        exit: worst,
+        ..report
+    })
 }
 
 fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     let packages = service.packages();
     let store = packages.store()?;
-    let broken = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
+    let broken =
+        |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
     let report = entries(service, tool, |entry, _| {
         let removed = store.remove(&entry.key).map_err(broken)?;
-        let state = if removed { format!("removed, {}", size(entry.bytes)) } else { "a call uses it".to_owned() };
+        let state = if removed {
+            format!("removed, {}", size(entry.bytes))
+        } else {
+            "a call uses it".to_owned()
+        };
         let row = json!({"key": entry.key, "tool": entry.about.tool, "removed": removed});
         Ok((row, format!("{}  {}: {state}", entry.key, entry.about.tool)))
     })?;

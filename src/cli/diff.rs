@@ -29,7 +29,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let known = host::Tools::load(settings)?;
     let host = Host { settings, known };
     let refuse = |fault: fault::Fault| Refusal::from_fault(&fault);
-    let (old, new) = (host.side(&args.old).map_err(refuse)?, host.side(&args.new).map_err(refuse)?);
+    let (old, new) = (
+        host.side(&args.old).map_err(refuse)?,
+        host.side(&args.new).map_err(refuse)?,
+    );
     let (before, after) = match (old, new) {
         (Side::Policies(old), Side::Policies(new)) => {
             let [mut before, mut after] = policy::diff::of_policies(&old, &new);
@@ -37,7 +40,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             after.extend(host.under(&new).map_err(refuse)?);
             (before, after)
         }
-        (old, new) => (host.powers(old).map_err(refuse)?, host.powers(new).map_err(refuse)?),
+        (old, new) => (
+            host.powers(old).map_err(refuse)?,
+            host.powers(new).map_err(refuse)?,
+        ),
     };
     let diff = policy::diff::between(&before, &after);
     words::answer(&serde_json::to_value(&diff)?, args.json, || text(&diff));
@@ -87,8 +93,15 @@ impl Host<'_> {
     /// Every tool of the registry under these policies, as its files lie now.
     fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
         let named_runtimes = host::named_runtimes(self.settings, policies);
-        let machine = policy::Machine { named_runtimes, ..(*self.known.machine).clone() };
-        self.known.tools().iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
+        let machine = policy::Machine {
+            named_runtimes,
+            ..(*self.known.machine).clone()
+        };
+        self.known
+            .tools()
+            .iter()
+            .map(|tool| powers(&self.known, tool, policies, &machine))
+            .collect()
     }
 
     fn powers(&self, side: Side) -> Result<Vec<Powers>> {
@@ -129,34 +142,60 @@ impl Host<'_> {
             })?,
             reference => self.known.snapshot.find(reference)?,
         };
-        Ok(Side::Powers(vec![powers(&self.known, &tool, &self.known.policies, &self.known.machine)?]))
+        Ok(Side::Powers(vec![powers(
+            &self.known,
+            &tool,
+            &self.known.policies,
+            &self.known.machine,
+        )?]))
     }
 
     /// A manifest that may lie anywhere. If its tool is loaded, it is evaluated in the place of that manifest, with
     /// the script and the policy from there.
     fn read(&self, path: &Path) -> Result<registry::Tool> {
         let shown = text::path(path);
-        let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
-        let bytes = super::settings::regular_file(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
+        let bad =
+            |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
+        let bytes = super::settings::regular_file(path, crate::quantity::MAX_DEFINITION_BYTES)
+            .map_err(bad)?;
         let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
-            let lines: Vec<String> =
-                problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
+            let lines: Vec<String> = problems
+                .iter()
+                .map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message))
+                .collect();
             let lines: Vec<String> = lines.iter().map(|line| text::printable(line)).collect();
             bad(lines.join("\n"))
         })?;
         let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
         if let Some(why) = self.known.snapshot.refused(&path) {
-            return Err(wrong("a manifest is not loaded, so it can do nothing").person(format!("{shown}: {why}")));
+            return Err(wrong("a manifest is not loaded, so it can do nothing")
+                .person(format!("{shown}: {why}")));
         }
-        let present = self.known.snapshot.versions(&manifest.id).last().map(|tool| tool.site.manifest.clone());
-        let home = present.filter(|place| !place.as_os_str().is_empty()).unwrap_or(path);
+        let present = self
+            .known
+            .snapshot
+            .versions(&manifest.id)
+            .last()
+            .map(|tool| tool.site.manifest.clone());
+        let home = present
+            .filter(|place| !place.as_os_str().is_empty())
+            .unwrap_or(path);
         let folder = home.parent().unwrap_or(Path::new("/")).to_path_buf();
         let site = match &manifest.handler {
             manifest::Handler::Script { script_path, .. } => {
-                let site = registry::scripts::resolve(&self.settings.bases(), Some(&folder), script_path)?;
-                ToolPaths { manifest: home, ..site }
+                let site =
+                    registry::scripts::resolve(&self.settings.bases(), Some(&folder), script_path)?;
+                ToolPaths {
+                    manifest: home,
+                    ..site
+                }
             }
-            _ => ToolPaths { manifest: home, base: PathBuf::new(), script: None, folder },
+            _ => ToolPaths {
+                manifest: home,
+                base: PathBuf::new(),
+                script: None,
+                folder,
+            },
         };
         Ok(registry::Tool::new(Arc::new(manifest), site, "file"))
     }
@@ -188,7 +227,9 @@ fn no_side(path: &Path) -> fault::Fault {
 
 pub fn holds_policies(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
+    entries
+        .map(|entry| entry.file_name())
+        .any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
 
 /// What `audit --all --json` prints. Absent in other audits.
@@ -212,9 +253,18 @@ fn read_saved(path: &Path) -> Result<Side> {
     let whole: &RawValue = serde_json::from_slice(&bytes).map_err(|e| bad(&e))?;
     let entries = match whole.get().starts_with('[') {
         true => Some(serde_json::from_str(whole.get()).map_err(|e| bad(&e))?),
-        false => serde_json::from_str::<All<'_>>(whole.get()).map_err(|e| bad(&e))?.tools,
+        false => {
+            serde_json::from_str::<All<'_>>(whole.get())
+                .map_err(|e| bad(&e))?
+                .tools
+        }
     };
-    entries.unwrap_or_else(|| vec![whole]).into_iter().map(powers).collect::<Result<_>>().map(Side::Powers)
+    entries
+        .unwrap_or_else(|| vec![whole])
+        .into_iter()
+        .map(powers)
+        .collect::<Result<_>>()
+        .map(Side::Powers)
 }
 
 fn wrong(message: &str) -> fault::Fault {

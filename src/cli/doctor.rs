@@ -27,9 +27,23 @@ const TABLES: [words::Table; 6] = [
     audit::ATTEMPTS,
     audit::LAYERS,
     ("mends", &["why"], &["command"]),
-    ("runtimes", &["language", "version", "program", "found=found by", "ran=starts as"], &[]),
+    (
+        "runtimes",
+        &[
+            "language",
+            "version",
+            "program",
+            "found=found by",
+            "ran=starts as",
+        ],
+        &[],
+    ),
     ("settings", &["name", "value", "from"], &[]),
-    ("indexes", &["ecosystem", "name", "missing", "leadsTo=address"], &[]),
+    (
+        "indexes",
+        &["ecosystem", "name", "missing", "leadsTo=address"],
+        &[],
+    ),
 ];
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -51,7 +65,12 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         true => "Nothing runs on this machine until this is fixed.",
         false => "Every sandbox layer is active.",
     };
-    words::answer(&report, args.json, || format!("{head}\n{}", words::render(&audit::with_results(&report), &TABLES)));
+    words::answer(&report, args.json, || {
+        format!(
+            "{head}\n{}",
+            words::render(&audit::with_results(&report), &TABLES)
+        )
+    });
     Ok(exit.into())
 }
 
@@ -77,15 +96,29 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         Ok(examined) => (examined.walls, examined.tried, None),
         Err(error) => (Vec::new(), Vec::new(), Some(render_refusal(error))),
     };
-    let stands =
-        refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::ProbeResult::is_as_expected);
-    let mut fixes = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
+    let stands = refused.is_none()
+        && !tried.is_empty()
+        && tried
+            .iter()
+            .all(sandbox::probe::ProbeResult::is_as_expected);
+    let mut fixes = hints(
+        &facts,
+        refused
+            .as_ref()
+            .and_then(|refused| refused["wall"].as_str()),
+    );
     let loaded = host::policies(settings);
     if loaded.is_err() {
-        fixes.push(hint("the policies do not load, so nothing runs (see below)", "toolhost check"));
+        fixes.push(hint(
+            "the policies do not load, so nothing runs (see below)",
+            "toolhost check",
+        ));
     }
     let audit_log = host::audit_log(settings).map_err(|why| why.to_string());
-    let audit_log = audit_log.and_then(|log| log.open().map_err(|fault| fault.person.unwrap_or(fault.message)));
+    let audit_log = audit_log.and_then(|log| {
+        log.open()
+            .map_err(|fault| fault.person.unwrap_or(fault.message))
+    });
     if audit_log.is_err() {
         let why = "the audit log cannot be opened, so every call is refused (see below)";
         fixes.push(hint(why, "toolhost --audit-log FILE …"));
@@ -97,8 +130,18 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         (.., Err(_)) => Exit::Host,
         (.., Ok(_)) => Exit::Ok,
     };
-    let (runtimes, passed_over) = interpreters(settings, loaded.as_deref().ok(), launchers, refused.is_none()).await;
-    let is_loaded = if settings.policies.is_none() { "the built-in ones" } else { "loaded" };
+    let (runtimes, passed_over) = interpreters(
+        settings,
+        loaded.as_deref().ok(),
+        launchers,
+        refused.is_none(),
+    )
+    .await;
+    let is_loaded = if settings.policies.is_none() {
+        "the built-in ones"
+    } else {
+        "loaded"
+    };
     let indexes = indexes(settings, loaded.as_deref().ok());
     let report = json!({
         "tier": stands.then_some('A'),
@@ -125,7 +168,9 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
 /// The wall that could not be raised.
 fn render_refusal(error: LauncherError) -> Value {
     match error {
-        LauncherError::Wall(Problem { wall, what, errno, .. }) => {
+        LauncherError::Wall(Problem {
+            wall, what, errno, ..
+        }) => {
             let errno = Errno::from_raw(errno);
             json!({ "wall": wall, "what": what, "errno": format!("{errno:?}: {}", errno.desc()) })
         }
@@ -146,10 +191,17 @@ async fn interpreters(
     let found = host::discovered(settings);
     let mut notes = found.notes;
     let mut all: Vec<policy::Runtime> = found.runtimes.into_values().collect();
-    for (path, named) in policies.map(|policies| host::named_runtimes(settings, policies)).into_iter().flatten() {
+    for (path, named) in policies
+        .map(|policies| host::named_runtimes(settings, policies))
+        .into_iter()
+        .flatten()
+    {
         match named {
             Ok(runtime) => all.push(runtime),
-            Err(why) => notes.push(format!("{}: named by a policy, cannot be used: {why}", path.display())),
+            Err(why) => notes.push(format!(
+                "{}: named by a policy, cannot be used: {why}",
+                path.display()
+            )),
         }
     }
     let mut shown = Vec::new();
@@ -162,7 +214,12 @@ async fn interpreters(
             policy::Program::Path(path) => path.display().to_string(),
             policy::Program::Ourselves { .. } => "this binary".to_owned(),
         };
-        let policy::Runtime { language, version, found, .. } = runtime;
+        let policy::Runtime {
+            language,
+            version,
+            found,
+            ..
+        } = runtime;
         // `ran`: the version that the interpreter printed inside the walls, or why it did not start.
         let ran = outcome(&ran);
         shown.push(json!({
@@ -182,7 +239,10 @@ fn wasm_state() -> Value {
 #[cfg(feature = "wasi")]
 fn wasm_state() -> Value {
     let variable = |name: &str| std::env::var_os(name);
-    let folder = wasm::Cache::usual_folder(variable).unwrap_or_default().display().to_string();
+    let folder = wasm::Cache::usual_folder(variable)
+        .unwrap_or_default()
+        .display()
+        .to_string();
     let cache = wasm::Cache::usual(variable).and_then(|(_, note)| note.map_or(Ok(folder), Err));
     json!({ "wasmtime": wasmtime_version(), "cache": outcome(&cache) })
 }
@@ -191,18 +251,33 @@ fn wasm_state() -> Value {
 #[cfg(feature = "wasi")]
 fn wasmtime_version() -> &'static str {
     let lock = include_str!("../../Cargo.lock");
-    let entry = lock.split("[[package]]").find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));
-    let line = entry.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
+    let entry = lock
+        .split("[[package]]")
+        .find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));
+    let line = entry.and_then(|entry| {
+        entry
+            .lines()
+            .find_map(|line| line.strip_prefix("version = "))
+    });
     line.map_or("unknown", |version| version.trim_matches('"'))
 }
 
 fn where_from(settings: &Settings) -> Vec<Value> {
-    let shown = |path: &PathBuf| format!("{}{}", path.display(), if path.is_dir() { "" } else { " (not made yet)" });
+    let shown = |path: &PathBuf| {
+        format!(
+            "{}{}",
+            path.display(),
+            if path.is_dir() { "" } else { " (not made yet)" }
+        )
+    };
     let list = |paths: &[PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
     let one = |path: &Option<PathBuf>, none: &str| {
-        path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
+        path.as_ref()
+            .map_or_else(|| none.to_owned(), |path| path.display().to_string())
     };
-    let log = settings.log.map(|(level, json)| format!("{level}{}", if json { ",json" } else { "" }));
+    let log = settings
+        .log
+        .map(|(level, json)| format!("{level}{}", if json { ",json" } else { "" }));
     let values = [
         ("root", settings.root.display().to_string()),
         ("tools", list(&settings.tools)),
@@ -212,7 +287,9 @@ fn where_from(settings: &Settings) -> Vec<Value> {
         ("log", log.unwrap_or_else(|| "usual".to_owned())),
     ];
     let from = |name: &str| match name {
-        "root" if settings.root_is_assumed() => "the current folder, since none was named".to_owned(),
+        "root" if settings.root_is_assumed() => {
+            "the current folder, since none was named".to_owned()
+        }
         _ => settings.said_by[name].clone(),
     };
     let shown = |(name, value)| json!({ "name": name, "value": value, "from": from(name) });
@@ -225,13 +302,22 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
         let ecosystem = ecosystem.name();
         json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing })
     };
-    let known = settings.indexes.iter().map(|index| row(&index.name, index.ecosystem, index.describe(), false));
-    let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages);
+    let known = settings
+        .indexes
+        .iter()
+        .map(|index| row(&index.name, index.ecosystem, index.describe(), false));
+    let named = policies
+        .into_iter()
+        .flat_map(policy::Policies::all)
+        .flat_map(|policy| &policy.packages);
     let named = named.map(|(of, entry)| (*of, &entry.grant.rules.index));
     let missing = named.filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none());
     let missing: BTreeSet<_> = missing.collect();
     let missing = missing.into_iter().map(|(ecosystem, name)| {
-        let fix = format!("write [indexes.{name}] {} into the configuration", ecosystem.name());
+        let fix = format!(
+            "write [indexes.{name}] {} into the configuration",
+            ecosystem.name()
+        );
         row(name, ecosystem, fix, true)
     });
     known.chain(missing).collect()
@@ -272,9 +358,19 @@ struct Facts {
 impl Facts {
     fn of_this_machine(counted: bool, pool: std::ops::Range<u32>) -> Facts {
         let names = nix::sys::utsname::uname();
-        let kernel = names.as_ref().map(|n| n.release().to_string_lossy().into_owned()).unwrap_or_default();
+        let kernel = names
+            .as_ref()
+            .map(|n| n.release().to_string_lossy().into_owned())
+            .unwrap_or_default();
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("").trim().to_owned();
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|l| l.strip_prefix(name))
+                .unwrap_or("")
+                .trim()
+                .to_owned()
+        };
         let real_root = identity::real_root();
         let groups = field("Groups:").split_whitespace().count();
         Facts {
@@ -285,46 +381,73 @@ impl Facts {
             seccomp_filters: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
             already_filtered: field("Seccomp:") == "2",
             container: container(),
-            apparmor_restricts_userns: text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref()
+            apparmor_restricts_userns: text(
+                "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            )
+            .as_deref()
                 == Some("1"),
-            unprivileged_userns_off: text("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0"),
-            max_user_namespaces: text("/proc/sys/user/max_user_namespaces").and_then(|n| n.parse().ok()),
+            unprivileged_userns_off: text("/proc/sys/kernel/unprivileged_userns_clone").as_deref()
+                == Some("0"),
+            max_user_namespaces: text("/proc/sys/user/max_user_namespaces")
+                .and_then(|n| n.parse().ok()),
             real_root,
             identity: whom(real_root, groups, pool),
             counted,
             delegable: !real_root && is_mounted("cgroup2") && !is_mounted("cgroup"),
             cgroup_v1: is_mounted("cgroup"),
             cgroup_v2: is_mounted("cgroup2"),
-            counting: if counted { "counted exactly by a control group".to_owned() } else { why_sampled() },
+            counting: if counted {
+                "counted exactly by a control group".to_owned()
+            } else {
+                why_sampled()
+            },
         }
     }
 }
 
 fn text(path: &str) -> Option<String> {
-    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    std::fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_owned())
 }
 
 fn container() -> Option<&'static str> {
-    let marks =
-        [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman"), ("/run/secrets/kubernetes.io", "Kubernetes")];
-    marks.into_iter().find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
+    let marks = [
+        ("/.dockerenv", "Docker"),
+        ("/run/.containerenv", "Podman"),
+        ("/run/secrets/kubernetes.io", "Kubernetes"),
+    ];
+    marks
+        .into_iter()
+        .find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
 }
 
 fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {
     if real_root {
-        return format!("real root: each tool gets one id of {}-{}, no supplementary groups", pool.start, pool.end - 1);
+        return format!(
+            "real root: each tool gets one id of {}-{}, no supplementary groups",
+            pool.start,
+            pool.end - 1
+        );
     }
     let id = nix::unistd::geteuid();
-    let mapped = if id.is_root() { "root of a user namespace (not of the machine)" } else { "an ordinary user" };
+    let mapped = if id.is_root() {
+        "root of a user namespace (not of the machine)"
+    } else {
+        "an ordinary user"
+    };
     let rest = match groups {
         0 => String::new(),
-        n => format!("; {n} supplementary group(s) remain with tools, since only real root may drop them"),
+        n => format!(
+            "; {n} supplementary group(s) remain with tools, since only real root may drop them"
+        ),
     };
     format!("{mapped}: tools run as the same user, uid {id}, which is the only id available{rest}")
 }
 
 fn is_mounted(kind: &str) -> bool {
-    text("/proc/self/mounts").is_some_and(|all| all.lines().any(|line| line.split(' ').nth(2) == Some(kind)))
+    text("/proc/self/mounts")
+        .is_some_and(|all| all.lines().any(|line| line.split(' ').nth(2) == Some(kind)))
 }
 
 /// Why no cgroup can be made: the first reason that is found.
@@ -336,7 +459,10 @@ fn why_sampled() -> String {
         }
         (_, true) => "this process may not make groups in the memory, pids and cpuacct hierarchies",
     };
-    format!("{why}: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS)
+    format!(
+        "{why}: memory and CPU are summed every {} ms",
+        crate::quantity::SAMPLE_MS
+    )
 }
 
 /// A cause, and the command that removes it.
@@ -356,10 +482,16 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
         Some("landlock") => vec![landlock(facts)],
         Some("seccomp") if facts.architecture != "x86_64" => {
-            vec![hint("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
+            vec![hint(
+                "the filter is made for x86_64",
+                "run toolhost on an x86_64 machine",
+            )]
         }
         Some("seccomp") => {
-            vec![hint("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")]
+            vec![hint(
+                "this kernel has no seccomp filters",
+                "use a kernel with CONFIG_SECCOMP_FILTER=y",
+            )]
         }
         None | Some(_) => Vec::new(),
     };
@@ -378,14 +510,23 @@ fn exact(facts: &Facts) -> (&'static str, &'static str) {
                    (docs/SETUP.md)";
         ("this container has no control group to use", fix)
     } else if facts.delegable {
-        ("a delegated control group makes them exact", "systemd-run --user --scope -p Delegate=yes toolhost …")
+        (
+            "a delegated control group makes them exact",
+            "systemd-run --user --scope -p Delegate=yes toolhost …",
+        )
     } else if facts.cgroup_v1 && !facts.real_root {
         let fix = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, restart the machine, then \
                    systemd-run --user --scope -p Delegate=yes toolhost …";
-        ("only root may use control groups of version 1; cgroup v2 can be delegated", fix)
+        (
+            "only root may use control groups of version 1; cgroup v2 can be delegated",
+            fix,
+        )
     } else if facts.cgroup_v1 {
         let why = "toolhost may not make groups where memory, pids and cpuacct are mounted";
-        (why, "mount them writable for root, or use cgroup v2 (docs/SETUP.md)")
+        (
+            why,
+            "mount them writable for root, or use cgroup v2 (docs/SETUP.md)",
+        )
     } else if facts.cgroup_v2 {
         let fix = "sudo systemd-run --scope -p Delegate=yes toolhost …";
         ("toolhost may not make groups below its own", fix)
@@ -398,7 +539,10 @@ fn exact(facts: &Facts) -> (&'static str, &'static str) {
 fn namespaces(facts: &Facts) -> Vec<Value> {
     let mut hints = Vec::new();
     if facts.max_user_namespaces == Some(0) {
-        hints.push(hint("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
+        hints.push(hint(
+            "user.max_user_namespaces is 0",
+            "sudo sysctl -w user.max_user_namespaces=15000",
+        ));
     }
     if facts.unprivileged_userns_off && !facts.real_root {
         let fix = "sudo sysctl -w kernel.unprivileged_userns_clone=1";
@@ -414,16 +558,27 @@ fn namespaces(facts: &Facts) -> Vec<Value> {
         hints.push(hint(&why, DOCKER));
     }
     if hints.is_empty() {
-        let fix = "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces";
-        hints.push(hint("the kernel refused for a reason that toolhost cannot read", fix));
+        let fix =
+            "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces";
+        hints.push(hint(
+            "the kernel refused for a reason that toolhost cannot read",
+            fix,
+        ));
     }
     hints
 }
 
 fn landlock(facts: &Facts) -> Value {
-    let order = facts.security_modules.as_deref().filter(|list| !list.is_empty()).unwrap_or("capability");
+    let order = facts
+        .security_modules
+        .as_deref()
+        .filter(|list| !list.is_empty())
+        .unwrap_or("capability");
     let why = "Landlock is off, missing (Linux < 5.13), or filtered by a container";
-    hint(why, &format!("add `lsm=landlock,{order}` to the kernel's command line and restart the machine"))
+    hint(
+        why,
+        &format!("add `lsm=landlock,{order}` to the kernel's command line and restart the machine"),
+    )
 }
 
 #[cfg(test)]
@@ -433,37 +588,87 @@ mod tests {
     #[test]
     fn each_cause_has_its_command() {
         let facts = |change: fn(&mut Facts)| {
-            let mut facts = Facts { counted: true, architecture: "x86_64", ..Facts::default() };
+            let mut facts = Facts {
+                counted: true,
+                architecture: "x86_64",
+                ..Facts::default()
+            };
             change(&mut facts);
             facts
         };
-        let sampled = |change: fn(&mut Facts)| Facts { counted: false, ..facts(change) };
+        let sampled = |change: fn(&mut Facts)| Facts {
+            counted: false,
+            ..facts(change)
+        };
         let cases: [(Facts, Option<&str>, &str); 12] = [
-            (facts(|f| f.apparmor_restricts_userns = true), Some("namespaces"), "apparmor_parser"),
-            (facts(|f| f.unprivileged_userns_off = true), Some("namespaces"), "unprivileged_userns_clone=1"),
-            (facts(|f| f.max_user_namespaces = Some(0)), Some("namespaces"), "max_user_namespaces=15000"),
-            (facts(|f| f.container = Some("Docker")), Some("view"), "docker-seccomp.json"),
-            (facts(|f| f.already_filtered = true), Some("identity"), "docker-seccomp.json"),
+            (
+                facts(|f| f.apparmor_restricts_userns = true),
+                Some("namespaces"),
+                "apparmor_parser",
+            ),
+            (
+                facts(|f| f.unprivileged_userns_off = true),
+                Some("namespaces"),
+                "unprivileged_userns_clone=1",
+            ),
+            (
+                facts(|f| f.max_user_namespaces = Some(0)),
+                Some("namespaces"),
+                "max_user_namespaces=15000",
+            ),
+            (
+                facts(|f| f.container = Some("Docker")),
+                Some("view"),
+                "docker-seccomp.json",
+            ),
+            (
+                facts(|f| f.already_filtered = true),
+                Some("identity"),
+                "docker-seccomp.json",
+            ),
             (
                 facts(|f| f.security_modules = Some("capability,yama".into())),
                 Some("landlock"),
                 "lsm=landlock,capability,yama",
             ),
             (sampled(|f| f.delegable = true), None, "Delegate=yes"),
-            (sampled(|f| f.cgroup_v1 = true), None, "systemd.unified_cgroup_hierarchy=1"),
-            (sampled(|f| (f.cgroup_v1, f.real_root) = (true, true)), None, "cgroup v2"),
-            (sampled(|f| (f.cgroup_v2, f.real_root) = (true, true)), None, "systemd-run --scope"),
-            (sampled(|f| (f.container, f.cgroup_v1) = (Some("Docker"), true)), None, "outside of the container"),
+            (
+                sampled(|f| f.cgroup_v1 = true),
+                None,
+                "systemd.unified_cgroup_hierarchy=1",
+            ),
+            (
+                sampled(|f| (f.cgroup_v1, f.real_root) = (true, true)),
+                None,
+                "cgroup v2",
+            ),
+            (
+                sampled(|f| (f.cgroup_v2, f.real_root) = (true, true)),
+                None,
+                "systemd-run --scope",
+            ),
+            (
+                sampled(|f| (f.container, f.cgroup_v1) = (Some("Docker"), true)),
+                None,
+                "outside of the container",
+            ),
             (sampled(|_| ()), None, "mount -t cgroup2"),
         ];
         for (facts, wall, command) in cases {
             let fixes = hints(&facts, wall);
             assert_eq!(fixes.len(), 1, "{fixes:?}");
-            assert!(fixes[0]["command"].as_str().unwrap().contains(command), "{fixes:?}");
+            assert!(
+                fixes[0]["command"].as_str().unwrap().contains(command),
+                "{fixes:?}"
+            );
         }
         assert!(hints(&facts(|_| ()), None).is_empty());
         // AppArmor's restriction does not apply to real root.
         let root = facts(|f| (f.real_root, f.apparmor_restricts_userns) = (true, true));
-        assert!(!hints(&root, Some("namespaces"))[0].to_string().contains("apparmor"));
+        assert!(
+            !hints(&root, Some("namespaces"))[0]
+                .to_string()
+                .contains("apparmor")
+        );
     }
 }

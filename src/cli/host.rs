@@ -13,7 +13,9 @@ use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::identity;
 use crate::service::runlog;
-use crate::service::{self, Collector, Components, Executors, Service, TraceContext, audit, preflight};
+use crate::service::{
+    self, Collector, Components, Executors, Service, TraceContext, audit, preflight,
+};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,8 +34,13 @@ pub fn registry(
     load_ledger(settings, &registry)?;
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
     let files = files.stricter(manifest_schema(settings)?);
-    for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
-        registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
+    for source in [
+        Arc::new(registry::Builtin) as Arc<dyn registry::Source>,
+        Arc::new(files),
+    ] {
+        registry
+            .add_source(source)
+            .map_err(|why| Refusal::new(Exit::Host, why))?;
     }
     Ok(Arc::new(registry))
 }
@@ -46,17 +53,30 @@ pub fn load_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow
 }
 
 pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
-    let Some(log) = &settings.audit_log else { return Ok(policy::WritablePaths::default()) };
+    let Some(log) = &settings.audit_log else {
+        return Ok(policy::WritablePaths::default());
+    };
     let fix = "correct that, or name another log with --audit-log (it will not know what tools wrote before)";
-    let unknown =
-        |fault: Fault| format!("{}; {fix}", text::printable(fault.person.as_deref().unwrap_or(&fault.message)));
+    let unknown = |fault: Fault| {
+        format!(
+            "{}; {fix}",
+            text::printable(fault.person.as_deref().unwrap_or(&fault.message))
+        )
+    };
     service::ledger::read(log).map_err(unknown)
 }
 
 /// The stricter schema of the settings. If it cannot be used the host does not start: its rules would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
-    let Some(file) = &settings.config.manifest_schema else { return Ok(None) };
-    let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
+    let Some(file) = &settings.config.manifest_schema else {
+        return Ok(None);
+    };
+    let refuse = |why: String| {
+        Refusal::new(
+            Exit::Host,
+            format!("manifest_schema {}: {why}", text::path(file)),
+        )
+    };
     let text = super::settings::guarded_text(file).map_err(refuse)?;
     let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict);
     let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
@@ -79,26 +99,69 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
 pub fn protect(settings: &Settings, policies: &mut policy::Policies) {
     policies.protect(protected_files(settings));
     policies.set_records_folder(
-        settings.audit_log.as_deref().map(|log| files::resolved(service::audit::segments::folder(log))),
+        settings
+            .audit_log
+            .as_deref()
+            .map(|log| files::resolved(service::audit::segments::folder(log))),
     );
 }
 
 /// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a tool write them.
 fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let log = settings.audit_log.clone();
-    let beside = |name| log.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
-    let records =
-        [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER, service::background::FILE].map(beside).into_iter().flatten();
+    let beside = |name| {
+        log.as_deref()
+            .and_then(Path::parent)
+            .map(|folder| folder.join(name))
+    };
+    let records = [
+        audit::CONFINEMENTS,
+        audit::BEGUN,
+        audit::LEDGER,
+        service::background::FILE,
+    ]
+    .map(beside)
+    .into_iter()
+    .flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = files::cache_folder(|name| std::env::var_os(name));
-    let policies = settings.policies.clone().or_else(|| Some(settings.root.join(super::settings::POLICIES)));
-    let one = [settings.config.manifest_schema.clone(), log.clone(), caches, settings.packages.clone(), policies];
-    let mut found: Vec<PathBuf> = records.chain(one.into_iter().flatten()).chain(std::env::current_exe()).collect();
+    let policies = settings
+        .policies
+        .clone()
+        .or_else(|| Some(settings.root.join(super::settings::POLICIES)));
+    let one = [
+        settings.config.manifest_schema.clone(),
+        log.clone(),
+        caches,
+        settings.packages.clone(),
+        policies,
+    ];
+    let mut found: Vec<PathBuf> = records
+        .chain(one.into_iter().flatten())
+        .chain(std::env::current_exe())
+        .collect();
     found.extend(settings.configs.clone());
     found.extend(settings.indexes.iter().flat_map(|index| index.files()));
-    found.extend(settings.tool_services.iter().flat_map(|called| called.files.clone()));
-    found.extend(settings.brokers.iter().flat_map(|broker| broker.files.clone()));
-    found.extend(settings.config.http.clone().files().map(|path| path.clone()));
+    found.extend(
+        settings
+            .tool_services
+            .iter()
+            .flat_map(|called| called.files.clone()),
+    );
+    found.extend(
+        settings
+            .brokers
+            .iter()
+            .flat_map(|broker| broker.files.clone()),
+    );
+    found.extend(
+        settings
+            .config
+            .http
+            .clone()
+            .files()
+            .map(|path| path.clone()),
+    );
     found.push(PathBuf::from(identity::LOCKS));
     found.into_iter().flat_map(|path| {
         let real = Some(files::resolved(&path)).filter(|real| *real != path);
@@ -111,7 +174,10 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
     if problems.is_empty() {
         return Ok(policies);
     }
-    let lines: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+    let lines: String = problems
+        .iter()
+        .map(|problem| format!("\n  {problem}"))
+        .collect();
     let words = "the policies cannot be used; nothing runs until this is corrected";
     Err(Refusal::new(Exit::Policy, format!("{words}{lines}")).into())
 }
@@ -119,20 +185,38 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
 /// Prints which policies have a fault: the tools they name do not run.
 fn say_faults(policies: &policy::Policies) {
     for fault in policies.faults() {
-        words::note(&format!("toolhost: the tools of this policy do not run until it is corrected: {fault}"));
+        words::note(&format!(
+            "toolhost: the tools of this policy do not run until it is corrected: {fault}"
+        ));
     }
 }
 
 /// The policies at a path that can be read, and the faults of the others. If a tool could have written the path, that
 /// is a fault, too.
-pub fn read_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
+pub fn read_policies(
+    settings: &Settings,
+    path: &Path,
+) -> (policy::Policies, Vec<policy::FileProblem>) {
     let message = match ledger(settings).map(|written| written.writer_on_path(path)) {
         Ok(None) => return policy::Policies::look(path, &settings.root),
-        Ok(Some((_, who))) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
+        Ok(Some((_, who))) => {
+            format!("lies where {who}, and a tool cannot make policies: move it elsewhere")
+        }
         Err(why) => why,
     };
-    let problem = manifest::Problem::new(manifest::Severity::Error, manifest::Code::Security, "", message);
-    (policy::Policies::built_in(), vec![policy::FileProblem { path: path.to_path_buf(), problem }])
+    let problem = manifest::Problem::new(
+        manifest::Severity::Error,
+        manifest::Code::Security,
+        "",
+        message,
+    );
+    (
+        policy::Policies::built_in(),
+        vec![policy::FileProblem {
+            path: path.to_path_buf(),
+            problem,
+        }],
+    )
 }
 
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
@@ -153,7 +237,12 @@ impl Tools {
         let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
-        Ok(Tools { snapshot, policies, machine, launchers })
+        Ok(Tools {
+            snapshot,
+            policies,
+            machine,
+            launchers,
+        })
     }
 
     pub fn tools(&self) -> Vec<Arc<registry::Tool>> {
@@ -191,7 +280,11 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         homes: homes(),
         environment: offered_variables(&settings.config.capabilities),
         declared: settings.config.capabilities.clone(),
-        indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.describe())).collect(),
+        indexes: settings
+            .indexes
+            .iter()
+            .map(|i| ((i.ecosystem, i.name.clone()), i.describe()))
+            .collect(),
         brokers: brokers(settings),
         cgroup,
         ..policy::Machine::default()
@@ -202,7 +295,11 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
 fn brokers(settings: &Settings) -> BTreeMap<String, String> {
     let of = |BrokerServices { reached, .. }: &BrokerServices| {
         let broker = reached.terms.to_string();
-        reached.services.iter().map(move |service| (service.clone(), broker.clone())).collect::<Vec<_>>()
+        reached
+            .services
+            .iter()
+            .map(move |service| (service.clone(), broker.clone()))
+            .collect::<Vec<_>>()
     };
     settings.tool_services.iter().flat_map(of).collect()
 }
@@ -211,17 +308,32 @@ fn brokers(settings: &Settings) -> BTreeMap<String, String> {
 /// folder, the homes of all users. Each is listed as written and with its links resolved.
 fn homes() -> BTreeSet<PathBuf> {
     let named = std::env::var_os("HOME").map(PathBuf::from);
-    let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
+    let account = nix::unistd::User::from_uid(nix::unistd::geteuid())
+        .ok()
+        .flatten()
+        .map(|user| user.dir);
     let mut homes: BTreeSet<PathBuf> = named.into_iter().chain(account).collect();
     if identity::real_root() {
         // An account without a login may have any folder as its home (`/`, `/var/www`).
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let fields = accounts
+            .lines()
+            .map(|line| line.split(':').collect::<Vec<_>>());
         let people = fields.filter(|f| {
-            f.get(6).is_some_and(|shell| !["nologin", "false", "sync"].iter().any(|no| shell.ends_with(no)))
+            f.get(6).is_some_and(|shell| {
+                !["nologin", "false", "sync"]
+                    .iter()
+                    .any(|no| shell.ends_with(no))
+            })
         });
         homes.extend(people.filter_map(|f| f.get(5).map(PathBuf::from)));
-        homes.extend(std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path()));
+        homes.extend(
+            std::fs::read_dir("/home")
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path()),
+        );
     }
     homes.retain(|home| home.is_absolute());
     let resolved: Vec<PathBuf> = homes.iter().map(|home| files::resolved(home)).collect();
@@ -234,14 +346,24 @@ pub fn discovered(settings: &Settings) -> runtimes::Discovered {
     let search = std::env::var_os("PATH").unwrap_or_default();
     match off_limits(settings) {
         Ok(off_limits) => runtimes::discover(&search, &off_limits),
-        Err(why) => runtimes::Discovered { notes: vec![why], ..runtimes::Discovered::default() },
+        Err(why) => runtimes::Discovered {
+            notes: vec![why],
+            ..runtimes::Discovered::default()
+        },
     }
 }
 
 /// The variables that the operator offers to tools, as far as this process has them.
 fn offered_variables(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable> {
-    let names = capabilities.iter().filter_map(|word| word.strip_prefix("env:"));
-    let texts = names.filter_map(|name| Some((name.to_owned(), policy::Variable::Host(std::env::var(name).ok()?))));
+    let names = capabilities
+        .iter()
+        .filter_map(|word| word.strip_prefix("env:"));
+    let texts = names.filter_map(|name| {
+        Some((
+            name.to_owned(),
+            policy::Variable::Host(std::env::var(name).ok()?),
+        ))
+    });
     texts.collect()
 }
 
@@ -270,12 +392,20 @@ fn off_limits(settings: &Settings) -> Result<runtimes::OffLimits, String> {
 }
 
 /// The ways this host runs tools.
-fn executors(settings: &Settings, launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Executors {
+fn executors(
+    settings: &Settings,
+    launchers: &Arc<Launchers>,
+    waits: Option<fn(&str)>,
+) -> Executors {
     Executors {
         process: Some(Arc::new(Scripts::new(launchers.clone()))),
         wasm: wasm_executor(launchers, waits),
         remote: Some(Arc::new(Remote::new(
-            settings.tool_services.iter().map(|called| called.reached.clone()).collect(),
+            settings
+                .tool_services
+                .iter()
+                .map(|called| called.reached.clone())
+                .collect(),
         ))),
         methods: Arc::new(Methods::new()),
         extensions: BTreeMap::new(),
@@ -290,10 +420,15 @@ fn wasm_executor(_: &Arc<Launchers>, _: Option<fn(&str)>) -> Option<Arc<dyn exec
 
 /// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log says why.
 #[cfg(feature = "wasi")]
-fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
+fn wasm_executor(
+    launchers: &Arc<Launchers>,
+    waits: Option<fn(&str)>,
+) -> Option<Arc<dyn executor::Executor>> {
     match wasm::Cache::usual(|name| std::env::var_os(name)) {
         Ok((cache, note)) => {
-            note.iter().for_each(|note| tracing::info!(target: "toolhost::host", "{}", text::printable(note)));
+            note.iter().for_each(
+                |note| tracing::info!(target: "toolhost::host", "{}", text::printable(note)),
+            );
             let executor = wasm::Wasm::new(launchers.clone(), cache);
             Some(Arc::new(match waits {
                 Some(tell) => executor.waiting(tell),
@@ -309,38 +444,69 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
 
 /// The factory of launchers, which are this same binary.
 pub fn launchers(settings: &Settings) -> anyhow::Result<Launchers> {
-    let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
-        .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
+    let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone()).map_err(|e| {
+        Refusal::new(
+            Exit::Host,
+            format!("this binary cannot be opened to start launchers: {e}"),
+        )
+    })?;
     launchers.proxy.clone_from(&settings.config.proxy);
-    launchers.slots = settings.config.running_calls.unwrap_or(service::MAX_RUNNING);
+    launchers.slots = settings
+        .config
+        .running_calls
+        .unwrap_or(service::MAX_RUNNING);
     Ok(launchers)
 }
 
 pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     let path = settings.audit_log.clone().ok_or_else(|| {
-        Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")
+        Refusal::new(
+            Exit::Host,
+            "this user has no home folder for the audit log; name a file with --audit-log",
+        )
     })?;
     Ok(audit::Log::with_retention(path, settings.audit_retention))
 }
 
 /// The settings for building packages. `waits`: a call waits for its build however long that takes.
-pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> service::packages::BuildSettings {
-    let store = settings.packages.clone().ok_or_else(|| "this user has no home folder for it".to_owned());
+pub fn packages(
+    settings: &Settings,
+    machine: &policy::Machine,
+    waits: bool,
+) -> service::packages::BuildSettings {
+    let store = settings
+        .packages
+        .clone()
+        .ok_or_else(|| "this user has no home folder for it".to_owned());
     let store = store.and_then(|path| {
-        let inside = |folder: &PathBuf| path.starts_with(folder) || path.starts_with(files::resolved(folder));
+        let inside = |folder: &PathBuf| {
+            path.starts_with(folder) || path.starts_with(files::resolved(folder))
+        };
         match settings.scanned().iter().find(|folder| inside(folder)) {
-            Some(folder) => Err(format!("{} lies in the tool folder {}", path.display(), folder.display())),
+            Some(folder) => Err(format!(
+                "{} lies in the tool folder {}",
+                path.display(),
+                folder.display()
+            )),
             None => Ok(path),
         }
     });
-    let (node, own) = (machine.runtimes.get(&manifest::Language::Nodejs).cloned(), settings.clone());
+    let (node, own) = (
+        machine.runtimes.get(&manifest::Language::Nodejs).cloned(),
+        settings.clone(),
+    );
     let npm = move || {
         let node = node.clone().ok_or_else(|| "no Node on PATH".to_owned())?;
         let search = std::env::var_os("PATH").unwrap_or_default();
         let npm = runtimes::npm(&node, &search, &off_limits(&own)?)?;
         Ok((node, npm))
     };
-    service::packages::BuildSettings { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
+    service::packages::BuildSettings {
+        store,
+        indexes: settings.indexes.clone(),
+        npm: Arc::new(npm),
+        waits,
+    }
 }
 
 /// Does a verb's work with a service of its own. If a signal comes first, returns the exit code for that signal.
@@ -362,7 +528,11 @@ pub fn with_service<T>(
 }
 
 /// Makes a service that is ready for calls. `waits` is called when a call waits for a compiler.
-pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
+pub fn service(
+    settings: &Settings,
+    launchers: Launchers,
+    waits: Option<fn(&str)>,
+) -> anyhow::Result<Arc<Service>> {
     let launchers = &Arc::new(launchers);
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.counted())?;
@@ -374,7 +544,10 @@ pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)
         executors: executors(settings, launchers, waits),
         audit,
         scripts: settings.bases(),
-        settings: service::Settings { max_running: launchers.slots, ..service::Settings::default() },
+        settings: service::Settings {
+            max_running: launchers.slots,
+            ..service::Settings::default()
+        },
     });
     start_traces(settings, &service);
     Ok(service)
@@ -386,7 +559,11 @@ pub fn service_of_one_call(
     launchers: Launchers,
     waits: Option<fn(&str)>,
 ) -> anyhow::Result<Arc<Service>> {
-    let (settings, cgroup, service) = (settings.clone(), launchers.counted(), service(settings, launchers, waits)?);
+    let (settings, cgroup, service) = (
+        settings.clone(),
+        launchers.counted(),
+        service(settings, launchers, waits)?,
+    );
     let read = move || -> anyhow::Result<_> {
         let rules = rules(&settings.again(), cgroup)?;
         let registry = registry(&settings, &rules.policies, &rules.machine)?;
@@ -397,7 +574,8 @@ pub fn service_of_one_call(
 }
 
 fn unread(why: &anyhow::Error) -> Fault {
-    let message = "This host's policies cannot be read: no tool runs until the operator corrects them.";
+    let message =
+        "This host's policies cannot be read: no tool runs until the operator corrects them.";
     Fault::new(Kind::SecurityError, message).person(why.to_string())
 }
 
@@ -421,7 +599,8 @@ pub enum Reload {
 pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here either.
-    let read = load_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
+    let read =
+        load_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let read = read.and_then(|rules| service.check_replacement(rules).map_err(anyhow::Error::msg));
     if let (Err(why), Reload::FileChanged) = (&read, because)
         && service.ready().is_ok()
@@ -429,7 +608,9 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
         let why = format!("the policies changed and cannot be read, so the old ones hold: {why:#}");
         words::fail(&format!("toolhost: reload: {why}"));
         let failed = service.keep_rules(why);
-        return failed.iter().for_each(|why| words::fail(&format!("toolhost: reload: {why}")));
+        return failed
+            .iter()
+            .for_each(|why| words::fail(&format!("toolhost: reload: {why}")));
     }
     let rules = read.map_err(|why| {
         words::fail(&format!("toolhost: reload: {why}"));
@@ -443,8 +624,14 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
         let snapshot = service.registry().snapshot();
         let tools = snapshot.list(&registry::Filter::default()).len();
         let skipped = snapshot.skipped();
-        let why = if skipped > 0 { " (`toolhost check` says why)" } else { "" };
-        words::note(&format!("toolhost: reloaded: {tools} tools, {skipped} files skipped{why}"));
+        let why = if skipped > 0 {
+            " (`toolhost check` says why)"
+        } else {
+            ""
+        };
+        words::note(&format!(
+            "toolhost: reloaded: {tools} tools, {skipped} files skipped{why}"
+        ));
     }
 }
 
@@ -457,13 +644,18 @@ pub fn start_verb(settings: &Settings) {
 /// Says that the current folder is used as the root, if none was named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
-        words::note(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
+        words::note(&format!(
+            "toolhost: using the current folder as root: {}",
+            text::path(&settings.root)
+        ));
     }
 }
 
 /// Sends the spans of calls to the collector, if one is named. A collector that cannot be used stops no call.
 fn start_traces(settings: &Settings, service: &Service) {
-    let Some(address) = &settings.traces else { return };
+    let Some(address) = &settings.traces else {
+        return;
+    };
     match Collector::at(address) {
         Ok(collector) => service.trace_to(collector),
         Err(why) => {

@@ -50,8 +50,19 @@ pub struct PromptArgs {
 /// Widest description in the table, characters.
 const MAX_DESCRIPTION_CHARS: usize = 60;
 
-pub fn prompt(settings: &Settings, PromptArgs { namespace, tags }: PromptArgs) -> anyhow::Result<ExitCode> {
-    run(settings, Args { namespace, tags, format: Some(export::Format::Prompt), ..Args::default() })
+pub fn prompt(
+    settings: &Settings,
+    PromptArgs { namespace, tags }: PromptArgs,
+) -> anyhow::Result<ExitCode> {
+    run(
+        settings,
+        Args {
+            namespace,
+            tags,
+            format: Some(export::Format::Prompt),
+            ..Args::default()
+        },
+    )
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
@@ -61,10 +72,18 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     words::show(&out);
     let skipped = host.snapshot.skipped();
     if skipped > 0 {
-        words::note(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
+        words::note(&format!(
+            "{skipped} file(s) were skipped: `toolhost check` says why."
+        ));
     }
-    host.snapshot.nothing_found().iter().for_each(|words| words::note(&format!("toolhost: {words}")));
-    withheld(&host, &args).iter().chain(&settings.unheard()).for_each(|words| words::note(words));
+    host.snapshot
+        .nothing_found()
+        .iter()
+        .for_each(|words| words::note(&format!("toolhost: {words}")));
+    withheld(&host, &args)
+        .iter()
+        .chain(&settings.unheard())
+        .for_each(|words| words::note(words));
     Ok(Exit::Ok.into())
 }
 
@@ -73,13 +92,22 @@ fn withheld(host: &host::Tools, args: &Args) -> Option<String> {
     let callers = host.policies.callers()?;
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let tools = host.tools();
-    let none = !tools.is_empty() && !tools.iter().any(|tool| callers.may_call(&caller, &tool.manifest.id));
+    let none = !tools.is_empty()
+        && !tools
+            .iter()
+            .any(|tool| callers.may_call(&caller, &tool.manifest.id));
     let (shown, file) = (printable(&caller), path(&callers.file));
-    none.then(|| format!("toolhost: {file} grants {shown} no tool; `--caller NAME` shows another caller's tools"))
+    none.then(|| {
+        format!(
+            "toolhost: {file} grants {shown} no tool; `--caller NAME` shows another caller's tools"
+        )
+    })
 }
 
 fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> {
-    let host::Tools { snapshot, policies, .. } = host;
+    let host::Tools {
+        snapshot, policies, ..
+    } = host;
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),
@@ -91,37 +119,72 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         preflight::obstacles(tool, &decision, preflight::shipped(&tool.manifest.handler))
     };
     let caller = args.caller.clone().unwrap_or_else(host::login);
-    let known = |id: &str| policies.callers().is_none_or(|callers| callers.may_call(&caller, id));
+    let known = |id: &str| {
+        policies
+            .callers()
+            .is_none_or(|callers| callers.may_call(&caller, id))
+    };
     if let Some(format) = args.format {
         let mut all = snapshot.list(&registry::Filter::default());
         all.retain(|tool| known(&tool.manifest.id));
-        let all = export::offered(all, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
-        let offered: Vec<_> = all.iter().filter(|tool| filter.takes(tool)).cloned().collect();
+        let all = export::offered(
+            all,
+            |id| snapshot.find(id).ok(),
+            |tool| needs(tool).is_empty(),
+        );
+        let offered: Vec<_> = all
+            .iter()
+            .filter(|tool| filter.takes(tool))
+            .cloned()
+            .collect();
         return match export::tools(&offered, &export::names(&all), format) {
             Value::String(text) => write!(out, "{text}"),
             value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
-    let tools = snapshot.list(&filter).into_iter().filter(|tool| known(&tool.manifest.id));
+    let tools = snapshot
+        .list(&filter)
+        .into_iter()
+        .filter(|tool| known(&tool.manifest.id));
     let tools: Vec<_> = tools.map(|tool| (needs(&tool), tool)).collect();
     if args.json {
-        let listed: Vec<_> = tools.iter().map(|(needs, tool)| entry(tool, needs)).collect();
+        let listed: Vec<_> = tools
+            .iter()
+            .map(|(needs, tool)| entry(tool, needs))
+            .collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
         return writeln!(out, "No tools.");
     }
     let rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
-    write!(out, "{}", words::table(&rows, &["tool", "version", "source", "description"], &["unavailable"]))
+    write!(
+        out,
+        "{}",
+        words::table(
+            &rows,
+            &["tool", "version", "source", "description"],
+            &["unavailable"]
+        )
+    )
 }
 
 /// One tool as JSON, with the paths of its files on this machine.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     let mut entry = export::describe(tool);
     entry["available"] = json!(needs.is_empty());
-    entry["needs"] = needs.iter().map(|obstacle| obstacle.need.words.as_str()).collect();
-    entry["manifest"] = json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));
-    entry["script"] = json!(tool.site.script.as_deref().map(|path| path.to_string_lossy()));
+    entry["needs"] = needs
+        .iter()
+        .map(|obstacle| obstacle.need.words.as_str())
+        .collect();
+    entry["manifest"] =
+        json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));
+    entry["script"] = json!(
+        tool.site
+            .script
+            .as_deref()
+            .map(|path| path.to_string_lossy())
+    );
     entry
 }
 

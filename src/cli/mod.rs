@@ -91,13 +91,16 @@ pub fn main() -> ExitCode {
         Err(told) => {
             if told.use_stderr() {
                 // clap repeats the arguments, and a line break in one must not begin a line of ours.
-                let given = std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
+                let given =
+                    std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
                 let told = Cli::try_parse_from(given).err().unwrap_or(told);
                 words::note(told.render().to_string().trim_end());
                 // `call tool --text hello` is what many try first.
                 let unknown = told.kind() == clap::error::ErrorKind::UnknownArgument;
                 if unknown && std::env::args_os().any(|word| word == "call") {
-                    words::note("The arguments of a tool are NAME=VALUE, or one JSON object after --input.");
+                    words::note(
+                        "The arguments of a tool are NAME=VALUE, or one JSON object after --input.",
+                    );
                 }
                 return Exit::Caller.into();
             }
@@ -114,7 +117,10 @@ pub fn main() -> ExitCode {
     let code = run(cli).unwrap_or_else(|error| {
         words::fail(&format!("toolhost: {error:#}"));
         let unknown = || Refusal::new(Exit::Host, format!("{error:#}"));
-        let refusal = error.downcast_ref::<Refusal>().cloned().unwrap_or_else(unknown);
+        let refusal = error
+            .downcast_ref::<Refusal>()
+            .cloned()
+            .unwrap_or_else(unknown);
         if let Some(tool) = call {
             words::say_json(&call::not_begun(&tool, refusal.fault()));
         }
@@ -123,14 +129,20 @@ pub fn main() -> ExitCode {
     // Waits until our processes and control groups are gone.
     settle(process::SHUTDOWN_TIMEOUT);
     runlog::settle(process::SHUTDOWN_TIMEOUT);
-    if words::lost() && code == ExitCode::SUCCESS { Exit::Host.into() } else { code }
+    if words::lost() && code == ExitCode::SUCCESS {
+        Exit::Host.into()
+    } else {
+        code
+    }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // Before anything that opens files: with too few, what fails first would be a thread of the runtime, in panic.
     let (least, now) = limits::open_files();
     if now < least {
-        let words = format!("this host may open {now} files, and needs at least {least}: raise `ulimit -n`");
+        let words = format!(
+            "this host may open {now} files, and needs at least {least}: raise `ulimit -n`"
+        );
         return Err(Refusal::new(Exit::Host, words).into());
     }
     let settings = Settings::resolve(&cli.flags)?;
@@ -140,10 +152,21 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::List(args) => list::run(&settings, args),
         Verb::Prompt(args) => list::prompt(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
-        Verb::Audit(audit::Args { diff: Some(sides), json, .. }) => {
+        Verb::Audit(audit::Args {
+            diff: Some(sides),
+            json,
+            ..
+        }) => {
             let mut sides = sides.into_iter();
             let mut side = || sides.next().unwrap_or_default();
-            diff::run(&settings, diff::Args { old: side(), new: side(), json })
+            diff::run(
+                &settings,
+                diff::Args {
+                    old: side(),
+                    new: side(),
+                    json,
+                },
+            )
         }
         Verb::Audit(args) => audit::run(&settings, args),
         Verb::Diff(args) => diff::run(&settings, args),

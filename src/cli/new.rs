@@ -46,7 +46,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let folder = settings.scripts.first().cloned().unwrap_or_default();
     let usual = settings.root.join("user_scripts");
     if usual.is_symlink() && settings.said_by["scripts"] != FLAG {
-        let words = format!("{} is a link: name the folder itself (--scripts DIR)", text::path(&usual));
+        let words = format!(
+            "{} is a link: name the folder itself (--scripts DIR)",
+            text::path(&usual)
+        );
         return Err(Refusal::new(Exit::Caller, words).into());
     }
     let mut out = Vec::new();
@@ -58,7 +61,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn id(args: &Args) -> anyhow::Result<String> {
-    let id = if args.name.contains(':') { args.name.clone() } else { format!("custom:{}", args.name) };
+    let id = if args.name.contains(':') {
+        args.name.clone()
+    } else {
+        format!("custom:{}", args.name)
+    };
     match manifest::id_fault(&id) {
         Some(fault) => bail!("{fault}"),
         None => Ok(id),
@@ -69,11 +76,18 @@ fn id(args: &Args) -> anyhow::Result<String> {
 fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
     let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
-    match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
+    match found
+        .tools
+        .iter()
+        .find(|tool| tool.manifest.id.eq_ignore_ascii_case(id))
+    {
         None => Ok(()),
         Some(tool) => {
             let place = text::path(&tool.site.manifest);
-            let message = format!("{place} has the id {} already: choose another name", tool.manifest.id);
+            let message = format!(
+                "{place} has the id {} already: choose another name",
+                tool.manifest.id
+            );
             Err(Refusal::new(Exit::Caller, message).into())
         }
     }
@@ -89,33 +103,54 @@ fn again(settings: &Settings) -> String {
         ("policies", settings.policies.as_slice()),
     ] {
         for path in paths.iter().filter(|_| settings.said_by[name] == FLAG) {
-            words.push_str(&format!(" --{name} {}", words::quote(&path.to_string_lossy())));
+            words.push_str(&format!(
+                " --{name} {}",
+                words::quote(&path.to_string_lossy())
+            ));
         }
     }
     words
 }
 
-fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+fn make(
+    scripts_folder: &Path,
+    args: &Args,
+    again: &str,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(registry::CORE) {
-        bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
+        bail!(
+            "the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}"
+        );
     }
     let parameters = Parameter::read(&args.parameters)?;
     let (file, source, document) = match &args.script {
         Some(script) => from_script(&id, name, script, args.entry.as_deref(), &parameters)?,
-        None => from_template(&id, name, args.language.as_deref().unwrap_or("python"), &parameters)?,
+        None => from_template(
+            &id,
+            name,
+            args.language.as_deref().unwrap_or("python"),
+            &parameters,
+        )?,
     };
     let [made, manifest] = write(scripts_folder, name, &file, &source, &document)?;
-    writeln!(out, "Made {} and {}.", text::path(&made), text::path(&manifest))?;
+    writeln!(
+        out,
+        "Made {} and {}.",
+        text::path(&made),
+        text::path(&manifest)
+    )?;
     let language = &document["handler"]["language"];
     match (&args.script, &args.entry) {
         (None, _) => {}
         // The exports of a module say how it is run.
         _ if language == Language::Wasm.name() => {}
-        (_, Some(entry)) => {
-            writeln!(out, "entryPoint: {entry} is called with the arguments; what it returns is the result.")?
-        }
+        (_, Some(entry)) => writeln!(
+            out,
+            "entryPoint: {entry} is called with the arguments; what it returns is the result."
+        )?,
         (_, None) => writeln!(
             out,
             "The script reads its arguments as JSON from stdin and prints one JSON value. To have a function called \
@@ -134,7 +169,10 @@ fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) ->
         false => "text='hello world'".to_owned(),
     };
     let again = text::printable(again);
-    writeln!(out, "Next: {again} call {id} {example}\nWhat it may touch: {again} audit {id}")?;
+    writeln!(
+        out,
+        "Next: {again} call {id} {example}\nWhat it may touch: {again} audit {id}"
+    )?;
     Ok(())
 }
 
@@ -147,24 +185,44 @@ fn from_template(
 ) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let Some(language) = Language::from_word(word) else {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
-        bail!("'{}' is not a language: choose one of {}", text::printable(word), known.join(", "));
+        bail!(
+            "'{}' is not a language: choose one of {}",
+            text::printable(word),
+            known.join(", ")
+        );
     };
     let (ending, source, echo) = match language {
-        Language::Python => ("py", include_str!("new/hello.py"), "def run(**arguments):\n    return arguments\n"),
-        Language::Nodejs => {
-            ("mjs", include_str!("new/hello.mjs"), "export function run(input) {\n  return input;\n}\n")
-        }
-        Language::Bun => {
-            ("ts", include_str!("new/hello.ts"), "export function run(input: object) {\n  return input;\n}\n")
-        }
+        Language::Python => (
+            "py",
+            include_str!("new/hello.py"),
+            "def run(**arguments):\n    return arguments\n",
+        ),
+        Language::Nodejs => (
+            "mjs",
+            include_str!("new/hello.mjs"),
+            "export function run(input) {\n  return input;\n}\n",
+        ),
+        Language::Bun => (
+            "ts",
+            include_str!("new/hello.ts"),
+            "export function run(input: object) {\n  return input;\n}\n",
+        ),
         // A preview 1 module without a JSON library: it gives back its input.
-        Language::Wasm => ("wat", include_str!("new/hello.wat"), include_str!("new/hello.wat")),
+        Language::Wasm => (
+            "wat",
+            include_str!("new/hello.wat"),
+            include_str!("new/hello.wat"),
+        ),
     };
     let file = format!("{name}.{ending}");
     let is_wasm = language == Language::Wasm;
     let input = json!({ "text": "hello world" });
     let (description, output, answer) = match is_wasm || !parameters.is_empty() {
-        true => ("Gives back its input.", json!({ "type": "object" }), input.clone()),
+        true => (
+            "Gives back its input.",
+            json!({ "type": "object" }),
+            input.clone(),
+        ),
         false => {
             let integer = json!({ "type": "integer" });
             let output = json!({
@@ -172,7 +230,11 @@ fn from_template(
                 "properties": { "characters": integer, "words": integer },
                 "required": ["characters", "words"],
             });
-            ("Counts the characters and words of a text.", output, json!({ "characters": 11, "words": 2 }))
+            (
+                "Counts the characters and words of a text.",
+                output,
+                json!({ "characters": 11, "words": 2 }),
+            )
         }
     };
     let mut document = document(id, name, &file, language);
@@ -191,7 +253,8 @@ fn from_template(
         "properties": { "text": { "type": "string", "description": "The text to look at." } },
         "required": ["text"],
     });
-    document["examples"] = json!([{ "description": "Two words.", "input": input, "expectedOutput": answer }]);
+    document["examples"] =
+        json!([{ "description": "Two words.", "input": input, "expectedOutput": answer }]);
     Ok((file, source.into(), document))
 }
 
@@ -211,10 +274,12 @@ fn from_script(
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, whose exports say how it is run: leave --entry out");
     }
-    let source = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
+    let source = settings::regular_file(script, MAX_SCRIPT_BYTES)
+        .map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut document = document(id, name, file, language);
-    document["description"] =
-        json!(format!("Runs {file}. Say here, for a model, what it does and what goes in and out."));
+    document["description"] = json!(format!(
+        "Runs {file}. Say here, for a model, what it does and what goes in and out."
+    ));
     document["parameters"] = schema(parameters);
     if let Some(entry) = entry {
         document["handler"]["entryPoint"] = json!(entry);
@@ -234,24 +299,42 @@ fn document(id: &str, name: &str, file: &str, language: Language) -> Value {
 }
 
 /// Writes the script and the manifest. Returns their paths.
-fn write(scripts: &Path, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<[PathBuf; 2]> {
+fn write(
+    scripts: &Path,
+    name: &str,
+    file: &str,
+    source: &[u8],
+    document: &Value,
+) -> anyhow::Result<[PathBuf; 2]> {
     // The manifest that is about to be written must load.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {
-        bail!("no manifest for {name} can be written: {}", problems.first().map_or("", |problem| &problem.message));
+        bail!(
+            "no manifest for {name} can be written: {}",
+            problems.first().map_or("", |problem| &problem.message)
+        );
     }
     let folder = scripts.join(name);
     let shown = text::path(&folder);
-    std::fs::create_dir_all(scripts).with_context(|| format!("{} cannot be made", text::path(scripts)))?;
+    std::fs::create_dir_all(scripts)
+        .with_context(|| format!("{} cannot be made", text::path(scripts)))?;
     let base = files::open(scripts, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW);
-    let base = base.with_context(|| format!("{} cannot be opened (links are not followed)", text::path(scripts)))?;
+    let base = base.with_context(|| {
+        format!(
+            "{} cannot be opened (links are not followed)",
+            text::path(scripts)
+        )
+    })?;
     match mkdirat(&base, name, Mode::from_bits_truncate(0o777)) {
         Err(Errno::EEXIST) => {
-            bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
+            bail!(
+                "{shown} is already there, and nothing is overwritten: choose another name or move it away"
+            )
         }
         made => made.with_context(|| format!("{shown} cannot be made"))?,
     }
-    let made = files::open_at(&base, name, OFlag::O_DIRECTORY).with_context(|| format!("{shown} cannot be opened"))?;
+    let made = files::open_at(&base, name, OFlag::O_DIRECTORY)
+        .with_context(|| format!("{shown} cannot be opened"))?;
     let manifest = format!("{name}{}", registry::ENDING);
     let written = put(&made, file, source).and_then(|()| put(&made, &manifest, text.as_bytes()));
     if let Err(error) = written {
@@ -269,7 +352,8 @@ fn put(folder: &OwnedFd, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let file = openat(folder, name, flags, Mode::from_bits_truncate(0o666));
     let mut file = std::fs::File::from(file.with_context(|| format!("{name} cannot be made"))?);
-    file.write_all(bytes).with_context(|| format!("{name} cannot be written"))
+    file.write_all(bytes)
+        .with_context(|| format!("{name} cannot be written"))
 }
 
 const TYPES: [&str; 6] = ["string", "integer", "number", "boolean", "array", "object"];
@@ -287,11 +371,16 @@ impl Parameter {
         let mut found: Vec<Parameter> = Vec::new();
         for word in words {
             let shown = text::printable(&text::head(word, 80));
-            let (rest, required) = word.strip_suffix('?').map_or((word.as_str(), true), |rest| (rest, false));
+            let (rest, required) = word
+                .strip_suffix('?')
+                .map_or((word.as_str(), true), |rest| (rest, false));
             let (name, kind) = rest.split_once(':').unwrap_or((rest, "string"));
             let Some(kind) = TYPES.into_iter().find(|known| *known == kind) else {
                 let (near, kind) = (suggest::hint(kind, TYPES), text::printable(kind));
-                bail!("--parameter {shown}: '{kind}' is not a type{near}; known: {}", TYPES.join(", "));
+                bail!(
+                    "--parameter {shown}: '{kind}' is not a type{near}; known: {}",
+                    TYPES.join(", ")
+                );
             };
             if name.is_empty() || name.contains(['=', '?']) || !text::is_printable(name) {
                 bail!("--parameter {shown}: write NAME, NAME:integer or NAME:integer?");
@@ -299,7 +388,11 @@ impl Parameter {
             if found.iter().any(|known| known.name == name) {
                 bail!("--parameter {shown}: that name is given twice");
             }
-            found.push(Parameter { name: name.to_owned(), kind, required });
+            found.push(Parameter {
+                name: name.to_owned(),
+                kind,
+                required,
+            });
         }
         Ok(found)
     }
@@ -324,15 +417,30 @@ fn schema(parameters: &[Parameter]) -> Value {
     }
     let about = |p: &Parameter| {
         let description = format!("Say here, for a model, what {} is.", p.name);
-        (p.name.clone(), json!({ "type": p.kind, "description": description }))
+        (
+            p.name.clone(),
+            json!({ "type": p.kind, "description": description }),
+        )
     };
-    let required: Vec<&String> = parameters.iter().filter(|p| p.required).map(|p| &p.name).collect();
+    let required: Vec<&String> = parameters
+        .iter()
+        .filter(|p| p.required)
+        .map(|p| &p.name)
+        .collect();
     let properties: Map<String, Value> = parameters.iter().map(about).collect();
     json!({ "type": "object", "properties": properties, "required": required })
 }
 
 /// Words of a shell for a first try: an argument for each required parameter.
 fn example(parameters: &[Parameter]) -> String {
-    let pairs: Vec<String> = parameters.iter().filter(|p| p.required).map(Parameter::example).collect();
-    if pairs.is_empty() { "--input '{}'".to_owned() } else { pairs.join(" ") }
+    let pairs: Vec<String> = parameters
+        .iter()
+        .filter(|p| p.required)
+        .map(Parameter::example)
+        .collect();
+    if pairs.is_empty() {
+        "--input '{}'".to_owned()
+    } else {
+        pairs.join(" ")
+    }
 }

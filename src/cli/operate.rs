@@ -80,23 +80,34 @@ pub fn kill(args: &KillArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let status = args.server.ask(Method::GET, "/v1/status", None, "running")?;
+    let status = args
+        .server
+        .ask(Method::GET, "/v1/status", None, "running")?;
     show(&status, args.json, || words::render(&status, &[]))
 }
 
 pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
     if let Some(call) = &args.call {
         let path = format!("/v1/approvals/{}", remote::call_id(call)?);
-        let answer = args.server.ask(Method::POST, &path, Some(&json!({ "approve": args.yes })), "approved")?;
+        let answer = args.server.ask(
+            Method::POST,
+            &path,
+            Some(&json!({ "approve": args.yes })),
+            "approved",
+        )?;
         let state = if args.yes { "runs" } else { "does not run" };
         return show(&answer, args.json, || format!("call {call} {state}"));
     }
-    let answer = args.server.ask(Method::GET, "/v1/approvals", None, "approvals")?;
+    let answer = args
+        .server
+        .ask(Method::GET, "/v1/approvals", None, "approvals")?;
     let open: Vec<Question> = serde_json::from_value(answer["approvals"].clone())?;
     let text = |question: &Question| {
         let (until, call) = (&question.until, &question.call);
         let words = question.text(true);
-        format!("{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or --no)\n")
+        format!(
+            "{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or --no)\n"
+        )
     };
     show(&answer["approvals"], args.json, || match open.is_empty() {
         true => "No call waits for an answer.".to_owned(),

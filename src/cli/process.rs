@@ -12,18 +12,29 @@ pub const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// The runtime for a verb that makes one call and ends: single-threaded, so that no answer waits for a thread to wake.
 pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|e| Refusal::new(Exit::Host, format!("the async runtime cannot be made: {e}")).into())
+    let built = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    built.map_err(|e| {
+        Refusal::new(Exit::Host, format!("the async runtime cannot be made: {e}")).into()
+    })
 }
 
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // tokio panics if no thread can be made.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let built = std::panic::catch_unwind(|| tokio::runtime::Builder::new_multi_thread().enable_all().build());
+    let built = std::panic::catch_unwind(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+    });
     std::panic::set_hook(hook);
-    let built =
-        built.unwrap_or_else(|_| Err(std::io::Error::other("this user has too many threads: raise `ulimit -u`")));
+    let built = built.unwrap_or_else(|_| {
+        Err(std::io::Error::other(
+            "this user has too many threads: raise `ulimit -u`",
+        ))
+    });
     built.map_err(|e| Refusal::new(Exit::Host, format!("no threads can be started: {e}")).into())
 }
 
@@ -44,11 +55,18 @@ pub async fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, ExitC
 }
 
 /// Reads input in a thread of its own: a read may never end, and signals must still be handled.
-pub async fn apart<T: Send + 'static>(read: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+pub async fn apart<T: Send + 'static>(
+    read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
     let (sender, input) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .spawn(move || sender.send(read()).map_err(drop))
-        .map_err(|e| Refusal::new(Exit::Host, format!("no thread to read the input: {e}; raise `ulimit -u`")))?;
+        .map_err(|e| {
+            Refusal::new(
+                Exit::Host,
+                format!("no thread to read the input: {e}; raise `ulimit -u`"),
+            )
+        })?;
     input.await?
 }
 

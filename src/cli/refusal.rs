@@ -42,7 +42,11 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(exit: Exit, words: impl Into<String>) -> Refusal {
-        Refusal { exit, words: words.into(), fault: None }
+        Refusal {
+            exit,
+            words: words.into(),
+            fault: None,
+        }
     }
 
     /// What a fault says to the person at this machine.
@@ -51,7 +55,11 @@ impl Refusal {
         let lines = more.into_iter().flatten().flat_map(|words| words.lines());
         let more: String = lines.map(|line| format!("\n  {line}")).collect();
         let words = format!("{}{more}", fault.message);
-        Refusal { exit: Exit::for_origin(fault.origin), words, fault: Some(Box::new(fault.clone())) }
+        Refusal {
+            exit: Exit::for_origin(fault.origin),
+            words,
+            fault: Some(Box::new(fault.clone())),
+        }
     }
 
     /// This refusal as a `Fault`, for programs. Its text names no path of this host.
@@ -60,9 +68,10 @@ impl Refusal {
             return (**fault).clone();
         }
         match self.exit {
-            Exit::Ok | Exit::Tool | Exit::Host => {
-                Fault::new(Kind::InternalError, "This host could not begin the call; standard error says why.")
-            }
+            Exit::Ok | Exit::Tool | Exit::Host => Fault::new(
+                Kind::InternalError,
+                "This host could not begin the call; standard error says why.",
+            ),
             Exit::Caller => {
                 let message = "The command line or the settings of this call cannot be used; standard error says why.";
                 Fault::new(Kind::ParameterValidationError, message)

@@ -48,7 +48,8 @@ impl ServerAddress {
         let authority: Option<Authority> = rest.trim_end_matches('/').parse().ok();
         let authority = authority.filter(|authority| !authority.as_str().contains('@'));
         let port = |authority: &Authority| authority.port_u16();
-        let found = authority.and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)));
+        let found = authority
+            .and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)));
         found.ok_or_else(|| "write https://NAME:PORT".to_owned())
     }
 }
@@ -65,12 +66,23 @@ impl std::fmt::Display for ServerAddress {
 /// The id of a call, which becomes part of a path.
 pub fn call_id(word: &str) -> Result<&str, Refusal> {
     let id = uuid::Uuid::try_parse(word).is_ok().then_some(word);
-    id.ok_or_else(|| Refusal::new(Exit::Caller, "this is not the id of a call: `toolhost ps` shows them"))
+    id.ok_or_else(|| {
+        Refusal::new(
+            Exit::Caller,
+            "this is not the id of a call: `toolhost ps` shows them",
+        )
+    })
 }
 
 impl Server {
     /// Sends one request. The answer must have this member. An error of the server becomes the error of this process.
-    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>, member: &str) -> anyhow::Result<Value> {
+    pub fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        member: &str,
+    ) -> anyhow::Result<Value> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = process::runtime()?;
         let asked = async {
@@ -78,18 +90,37 @@ impl Server {
             answer.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         };
         let (status, body) = runtime.block_on(asked).map_err(|why| {
-            let words = format!("the server at {}: {why} (is `serve --http` running there?)", self.http);
+            let words = format!(
+                "the server at {}: {why} (is `serve --http` running there?)",
+                self.http
+            );
             Refusal::new(Exit::Host, text::printable(&words))
         })?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
             let words = format!("what answers at {} is not a toolhost server", self.http);
-            return answer.get(member).map(|_| answer.clone()).ok_or_else(|| Refusal::new(Exit::Host, words).into());
+            return answer
+                .get(member)
+                .map(|_| answer.clone())
+                .ok_or_else(|| Refusal::new(Exit::Host, words).into());
         }
-        let told = answer["error"]["message"].as_str().unwrap_or("no reason was given");
-        let exit = if status == 404 { Exit::Caller } else { Exit::Host };
-        Err(Refusal::new(exit, format!("the server at {} refused ({status}): {}", self.http, text::printable(told)))
-            .into())
+        let told = answer["error"]["message"]
+            .as_str()
+            .unwrap_or("no reason was given");
+        let exit = if status == 404 {
+            Exit::Caller
+        } else {
+            Exit::Host
+        };
+        Err(Refusal::new(
+            exit,
+            format!(
+                "the server at {} refused ({status}): {}",
+                self.http,
+                text::printable(told)
+            ),
+        )
+        .into())
     }
 
     async fn send(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
@@ -97,7 +128,10 @@ impl Server {
         match &self.http {
             ServerAddress::Plain(Address::Tcp(address)) => {
                 if !address.ip().to_canonical().is_loopback() {
-                    return Err("others could read what is sent to another machine: use https://NAME:PORT".to_owned());
+                    return Err(
+                        "others could read what is sent to another machine: use https://NAME:PORT"
+                            .to_owned(),
+                    );
                 }
                 let stream = TcpStream::connect(address).await.map_err(words)?;
                 check_trusted(holder(&stream).await.map_err(words)?)?;
@@ -109,9 +143,14 @@ impl Server {
                 exchange(stream, "localhost", method, path, body).await
             }
             ServerAddress::Tls(authority, port) => {
-                let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+                let name = authority
+                    .host()
+                    .trim_start_matches('[')
+                    .trim_end_matches(']');
                 let stream = TcpStream::connect((name, *port)).await.map_err(words)?;
-                let stream = tls::connect(&tls::machine_roots(), name, stream).await.map_err(words)?;
+                let stream = tls::connect(&tls::machine_roots(), name, stream)
+                    .await
+                    .map_err(words)?;
                 exchange(stream, authority.as_str(), method, path, body).await
             }
         }
@@ -119,13 +158,24 @@ impl Server {
 }
 
 /// One request to `host`, and its answer.
-async fn exchange<S>(stream: S, host: &str, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String>
+async fn exchange<S>(
+    stream: S,
+    host: &str,
+    method: Method,
+    path: &str,
+    body: String,
+) -> Result<(u16, Bytes), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| e.to_string())?;
     tokio::spawn(connection);
-    let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, host);
     // From a variable, because other users of this machine can read command lines but not variables.
     if let Ok(token) = std::env::var(TOKEN) {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -133,16 +183,28 @@ where
     if !body.is_empty() {
         request = request.header(header::CONTENT_TYPE, "application/json");
     }
-    let request = request.body(Full::new(Bytes::from(body))).map_err(|e| e.to_string())?;
-    let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let request = request
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|e| e.to_string())?;
+    let answer = sender
+        .send_request(request)
+        .await
+        .map_err(|e| e.to_string())?;
     let status = answer.status().as_u16();
-    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES)
+        .collect()
+        .await
+        .map_err(|e| e.to_string())?;
     Ok((status, body.to_bytes()))
 }
 
 /// The user id of the server's end of a loopback connection. Waits until the server has accepted it.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
-    let (diag, theirs, ours) = (SocketDiag::default(), stream.peer_addr()?, stream.local_addr()?);
+    let (diag, theirs, ours) = (
+        SocketDiag::default(),
+        stream.peer_addr()?,
+        stream.local_addr()?,
+    );
     loop {
         if let Some(uid) = diag.owner(theirs, ours)? {
             return Ok(uid);

@@ -59,13 +59,18 @@ pub struct Args {
 /// Why no client could call a server with these arguments.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     let (exit, words) = if settings.root_is_assumed() {
-        let words =
-            "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
+        let words = "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
         (Exit::Caller, words)
     } else if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
-        (Exit::Caller, "serve needs --stdio, --http or a [[broker]] in the config file: without one no client can call")
+        (
+            Exit::Caller,
+            "serve needs --stdio, --http or a [[broker]] in the config file: without one no client can call",
+        )
     } else if args.stdio && sandbox::output_was_closed() {
-        (Exit::Host, "standard output is closed: no client could read an answer")
+        (
+            Exit::Host,
+            "standard output is closed: no client could read an answer",
+        )
     } else {
         return None;
     };
@@ -83,12 +88,18 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         (args.tls_cert, &mut http.tls_cert),
         (args.tls_key, &mut http.tls_key),
     ] {
-        *setting = flag.map(std::path::absolute).transpose()?.or(setting.take());
+        *setting = flag
+            .map(std::path::absolute)
+            .transpose()?
+            .or(setting.take());
     }
     if args.stdio {
         words::waits_for("an MCP client");
     }
-    let client = mcp::Client { caller: Caller::operator(host::login()), label: args.user };
+    let client = mcp::Client {
+        caller: Caller::operator(host::login()),
+        label: args.user,
+    };
     let runtime = process::runtime()?;
     let ended = runtime.block_on(async {
         // Bind before anything else: an address in use is the most common fault.
@@ -170,9 +181,16 @@ async fn over_brokers(
     let (brokers, mut tasks) = Brokers::open(entries, service, stop, kill);
     say_brokers(service, entries);
     let refuse = |why: String| Refusal::new(Exit::Host, why);
-    let own = entries.iter().filter_map(|entry| Some(entry.announce.as_ref()?.name.clone())).collect();
-    let announced = Announcements::open(&settings.announced(), own, service, stop, &mut tasks).await.map_err(refuse)?;
-    announced::announce(entries, service, stop, &mut tasks).await.map_err(refuse)?;
+    let own = entries
+        .iter()
+        .filter_map(|entry| Some(entry.announce.as_ref()?.name.clone()))
+        .collect();
+    let announced = Announcements::open(&settings.announced(), own, service, stop, &mut tasks)
+        .await
+        .map_err(refuse)?;
+    announced::announce(entries, service, stop, &mut tasks)
+        .await
+        .map_err(refuse)?;
     Ok(((brokers, announced), tasks))
 }
 
@@ -191,8 +209,17 @@ async fn over_stdio(
     // As a file: `tokio::io::Stdout` hands a line to another thread once to write it and once more to flush it.
     let output = std::io::stdout().as_fd().try_clone_to_owned()?;
     let output = tokio::fs::File::from_std(output.into());
-    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), output, stop, is_gone);
-    served.await.map_err(|words| Refusal::new(Exit::Host, words).into())
+    let served = mcp::serve(
+        mcp::Mcp::new(service),
+        client,
+        tokio::io::stdin(),
+        output,
+        stop,
+        is_gone,
+    );
+    served
+        .await
+        .map_err(|words| Refusal::new(Exit::Host, words).into())
 }
 
 async fn over_http(
@@ -208,7 +235,9 @@ async fn over_http(
     let (background, opened) = Background::open(service, proxy).await;
     if let Err(why) = opened {
         let why = text::printable(&why);
-        words::fail(&format!("toolhost: calls in the background are refused until this is corrected: {why}"));
+        words::fail(&format!(
+            "toolhost: calls in the background are refused until this is corrected: {why}"
+        ));
     }
     Ok(http::serve(listener, options, background, stop, kill).await?)
 }
@@ -221,7 +250,12 @@ async fn listening(
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     let refuse = |why: String| Refusal::new(Exit::Host, why);
     let told = &settings.config.http;
-    let tokens = told.token_file.as_deref().map(http::Tokens::open).transpose().map_err(refuse)?;
+    let tokens = told
+        .token_file
+        .as_deref()
+        .map(http::Tokens::open)
+        .transpose()
+        .map_err(refuse)?;
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;
@@ -235,36 +269,72 @@ async fn listening(
             return Err(refuse(why.to_owned()).into());
         }
         (None, None) => http::Callers::Own(host::login()),
-        (tokens, jwt) => http::Callers::Presented { tokens, jwt: jwt.map(Box::new) },
+        (tokens, jwt) => http::Callers::Presented {
+            tokens,
+            jwt: jwt.map(Box::new),
+        },
     };
     let tls = match (&told.tls_cert, &told.tls_key) {
         (Some(certificate), Some(key)) => Some(http::tls(certificate, key).map_err(refuse)?),
         (None, None) => None,
-        _ => return Err(refuse("[http] names one of tls_cert and tls_key: name both".to_owned()).into()),
+        _ => {
+            return Err(
+                refuse("[http] names one of tls_cert and tls_key: name both".to_owned()).into(),
+            );
+        }
     };
-    http::check_exposure(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
+    http::check_exposure(address, &callers, tls.is_some(), insecure)
+        .map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
-    let names = http::ServerNames { hosts: told.hosts.clone(), origins: told.origins.clone() };
-    Ok((listener, http::Options { callers, names, tls, brokers: Arc::default(), announced: Arc::default() }))
+    let names = http::ServerNames {
+        hosts: told.hosts.clone(),
+        origins: told.origins.clone(),
+    };
+    Ok((
+        listener,
+        http::Options {
+            callers,
+            names,
+            tls,
+            brokers: Arc::default(),
+            announced: Arc::default(),
+        },
+    ))
 }
 
 /// Prints where the server listens and for whom, and which callers are not operators although a token, JWT or login
 /// says so.
-fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
+fn say_where(
+    service: &Service,
+    listener: &http::Listener,
+    options: &http::Options,
+) -> anyhow::Result<()> {
     let no_operator = |caller: &Caller| !service.who(caller, None).operator;
     for caller in options.callers.operators().into_iter().filter(no_operator) {
         let words = "callers.policy.toml alone says who is one, not a token, JWT or login";
-        words::note(&format!("toolhost: {} is not an operator: {words}", text::printable(&caller.user)));
+        words::note(&format!(
+            "toolhost: {} is not an operator: {words}",
+            text::printable(&caller.user)
+        ));
     }
     let address = listener.address()?;
     if let http::Address::Unix(socket) = &address
         && let Some(Err(why)) = std::path::absolute(socket)?.parent().map(Folder::open)
     {
         let why = text::printable(&why.to_string());
-        words::note(&format!("toolhost: other users can replace this socket with one of theirs: {why}"));
+        words::note(&format!(
+            "toolhost: other users can replace this socket with one of theirs: {why}"
+        ));
     }
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
-    words::note(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
+    let scheme = if options.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    words::note(&format!(
+        "toolhost: serving {scheme} at {address} {}",
+        options.callers.describe()
+    ));
     Ok(())
 }
 
@@ -272,8 +342,12 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
 fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     let who = service.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
-        let words = "the caller on standard input, may call no tool: callers.policy.toml grants none";
-        words::note(&format!("toolhost: {}, {words}", text::printable(&who.user)));
+        let words =
+            "the caller on standard input, may call no tool: callers.policy.toml grants none";
+        words::note(&format!(
+            "toolhost: {}, {words}",
+            text::printable(&who.user)
+        ));
     }
 }
 
@@ -282,20 +356,29 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
     for entry in entries {
         let caller = Caller::named(entry.caller.clone());
         for tool in &entry.tools {
-            let found = service.find(&caller, tool).ok().filter(|tool| service.can_call(&caller, tool));
+            let found = service
+                .find(&caller, tool)
+                .ok()
+                .filter(|tool| service.can_call(&caller, tool));
             let (shown, caller) = (text::printable(tool), text::printable(&caller.user));
             match found {
-                None => {
-                    words::fail(&format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names"))
-                }
-                Some(tool) if entry.idempotent.contains(&tool.manifest.id) && !tool.manifest.idempotent => {
+                None => words::fail(&format!(
+                    "toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names"
+                )),
+                Some(tool)
+                    if entry.idempotent.contains(&tool.manifest.id)
+                        && !tool.manifest.idempotent =>
+                {
                     let words = "is idempotent in [[broker]] and not in its manifest: it is not run again after a loss";
                     words::fail(&format!("toolhost: {shown} {words}"));
                 }
                 Some(_) => {}
             }
         }
-        words::note(&format!("toolhost: serving {} at {}", entry.request, entry.terms));
+        words::note(&format!(
+            "toolhost: serving {} at {}",
+            entry.request, entry.terms
+        ));
     }
 }
 
@@ -312,7 +395,11 @@ async fn reload_on_change(
     loop {
         let ahead = service.clone();
         let preparing = tokio::spawn(async move {
-            for tool in ahead.registry().snapshot().list(&registry::Filter::default()) {
+            for tool in ahead
+                .registry()
+                .snapshot()
+                .list(&registry::Filter::default())
+            {
                 ahead.prepare(&tool.reference()).await;
             }
         });
@@ -342,12 +429,17 @@ async fn reload_on_change(
         preparing.abort();
         since = SystemTime::now();
         let (settings, service) = (settings.clone(), service.clone());
-        if let Err(why) = tokio::task::spawn_blocking(move || host::reload(&settings, &service, because)).await {
+        if let Err(why) =
+            tokio::task::spawn_blocking(move || host::reload(&settings, &service, because)).await
+        {
             return failed(&why);
         }
     }
 }
 
 fn failed(why: &tokio::task::JoinError) -> Refusal {
-    Refusal::new(Exit::Host, format!("the reload failed in toolhost itself; please report it: {why}"))
+    Refusal::new(
+        Exit::Host,
+        format!("the reload failed in toolhost itself; please report it: {why}"),
+    )
 }

@@ -140,7 +140,14 @@ impl Http {
     /// The files that it names.
     pub fn files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let keys = self.jwt.as_mut().map(|jwt| &mut jwt.keys);
-        [self.token_file.as_mut(), self.tls_cert.as_mut(), self.tls_key.as_mut(), keys].into_iter().flatten()
+        [
+            self.token_file.as_mut(),
+            self.tls_cert.as_mut(),
+            self.tls_key.as_mut(),
+            keys,
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 
@@ -156,7 +163,10 @@ pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// `http://host:port` as `host:port`.
 fn proxy_address(written: &str) -> Result<String, String> {
-    let address = written.strip_prefix("http://").unwrap_or(written).trim_end_matches('/');
+    let address = written
+        .strip_prefix("http://")
+        .unwrap_or(written)
+        .trim_end_matches('/');
     let pattern = host::parse_pattern(address)?;
     match (&pattern.host, pattern.port) {
         (Host::Name(_) | Host::Address(_), Some(_)) => Ok(pattern.to_string()),
@@ -177,39 +187,82 @@ impl Settings {
             let file = config_file.as_deref().map_or_else(String::new, text::path);
             Refusal::new(Exit::Host, format!("config file {file}: {why}"))
         };
-        let mut sources = Sources { variables: &variable, config_file: config_file.clone(), said_by: BTreeMap::new() };
+        let mut sources = Sources {
+            variables: &variable,
+            config_file: config_file.clone(),
+            said_by: BTreeMap::new(),
+        };
         let root = match sources.one("root", flags.root.as_ref(), config.root.take())? {
             Some(root) => root,
             None => std::env::current_dir().map_err(|e| {
-                let words = format!("the current folder cannot be used as root ({e}); name one with --root");
+                let words = format!(
+                    "the current folder cannot be used as root ({e}); name one with --root"
+                );
                 Refusal::new(Exit::Host, words)
             })?,
         };
-        let tools = sources.many("tools", &flags.tools, config.tools.take(), &root.join("tool-defs"))?;
-        let scripts = sources.many("scripts", &flags.scripts, config.scripts.take(), &root.join("user_scripts"))?;
-        let policies = sources.one("policies", flags.policies.as_ref(), config.policies.take())?.or_else(|| {
-            // A link counts as found, also one that leads nowhere: loading it fails and says why.
-            let usual = Some(root.join(POLICIES)).filter(|usual| usual.symlink_metadata().is_ok())?;
-            sources.said_by.insert("policies", UNDER_ROOT.to_owned());
-            Some(usual)
-        });
+        let tools = sources.many(
+            "tools",
+            &flags.tools,
+            config.tools.take(),
+            &root.join("tool-defs"),
+        )?;
+        let scripts = sources.many(
+            "scripts",
+            &flags.scripts,
+            config.scripts.take(),
+            &root.join("user_scripts"),
+        )?;
+        let policies = sources
+            .one("policies", flags.policies.as_ref(), config.policies.take())?
+            .or_else(|| {
+                // A link counts as found, also one that leads nowhere: loading it fails and says why.
+                let usual =
+                    Some(root.join(POLICIES)).filter(|usual| usual.symlink_metadata().is_ok())?;
+                sources.said_by.insert("policies", UNDER_ROOT.to_owned());
+                Some(usual)
+            });
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log.take())?;
-        let (log_flag, log_config) = (flags.log.as_ref().map(PathBuf::from), config.log.take().map(PathBuf::from));
-        let words = sources.values("log", log_flag.as_slice(), log_config.as_slice()).pop();
-        let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
-        let tool_ids = config.tool_ids.as_ref().map(|ids| identity::pool(ids.first, ids.count)).transpose();
-        let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
-        let audit_retention = Retention::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
+        let (log_flag, log_config) = (
+            flags.log.as_ref().map(PathBuf::from),
+            config.log.take().map(PathBuf::from),
+        );
+        let words = sources
+            .values("log", log_flag.as_slice(), log_config.as_slice())
+            .pop();
+        let log = words
+            .map(|words| log_words(&words.to_string_lossy()))
+            .transpose()?;
+        let tool_ids = config
+            .tool_ids
+            .as_ref()
+            .map(|ids| identity::pool(ids.first, ids.count))
+            .transpose();
+        let tool_ids = tool_ids
+            .map_err(|why| in_config(format!("[tool_ids]: {why}")))?
+            .unwrap_or(identity::POOL);
+        let audit_retention =
+            Retention::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();
         config.proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
-        let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
-        config.http.files().chain(&mut config.manifest_schema).for_each(|path| *path = folder.join(&path));
-        let indexes = indexes::all(std::mem::take(&mut config.indexes), folder, &variable).map_err(in_config)?;
+        let folder = config_file
+            .as_deref()
+            .and_then(Path::parent)
+            .unwrap_or(Path::new("/"));
+        config
+            .http
+            .files()
+            .chain(&mut config.manifest_schema)
+            .for_each(|path| *path = folder.join(&path));
+        let indexes = indexes::all(std::mem::take(&mut config.indexes), folder, &variable)
+            .map_err(in_config)?;
         let services = std::mem::take(&mut config.tool_services);
         let tool_services = brokers::services(services, folder).map_err(in_config)?;
-        let brokers = brokers::all(std::mem::take(&mut config.broker), folder).map_err(in_config)?;
+        let brokers =
+            brokers::all(std::mem::take(&mut config.broker), folder).map_err(in_config)?;
         for word in &config.capabilities {
-            crate::policy::offerable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
+            crate::policy::offerable(word)
+                .map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
         Ok(Settings {
             root,
@@ -222,7 +275,10 @@ impl Settings {
             log,
             traces: collector(config.traces.endpoint.take(), &variable),
             config,
-            configs: usual_configs(&variable).into_iter().chain(config_file).collect(),
+            configs: usual_configs(&variable)
+                .into_iter()
+                .chain(config_file)
+                .collect(),
             tool_ids,
             indexes,
             tool_services,
@@ -236,12 +292,19 @@ impl Settings {
 
     /// What other hosts may announce to this one.
     pub fn announced(&self) -> Vec<announced::AnnouncementSettings> {
-        self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
+        self.tool_services
+            .iter()
+            .filter_map(|called| called.announced.clone())
+            .collect()
     }
 
     /// The namespaces of the tools that they may announce.
     pub fn announced_namespaces(&self) -> BTreeSet<String> {
-        self.announced().into_iter().flat_map(|listened| listened.from).map(|from| from.namespace).collect()
+        self.announced()
+            .into_iter()
+            .flat_map(|listened| listened.from)
+            .map(|from| from.namespace)
+            .collect()
     }
 
     /// The note of a verb that receives no announcements, if other hosts may announce tools.
@@ -250,7 +313,8 @@ impl Settings {
         let tools: Vec<String> = from.map(|from| format!("{}.*", from.namespace)).collect();
         let words = "only a running server receives what other hosts announce (`toolhost status` lists it, `toolhost \
                      audit TOOL --http ADDRESS` shows one)";
-        (!tools.is_empty()).then(|| format!("This command does not know {}: {words}.", tools.join(", ")))
+        (!tools.is_empty())
+            .then(|| format!("This command does not know {}: {words}.", tools.join(", ")))
     }
 
     /// True if no root was named, so that the current folder is the root.
@@ -262,12 +326,21 @@ impl Settings {
     pub fn again(&self) -> Settings {
         let usual = self.root.join(POLICIES);
         let came = self.policies.is_none() && usual.symlink_metadata().is_ok();
-        Settings { policies: if came { Some(usual) } else { self.policies.clone() }, ..self.clone() }
+        Settings {
+            policies: if came {
+                Some(usual)
+            } else {
+                self.policies.clone()
+            },
+            ..self.clone()
+        }
     }
 
     /// Where policies lie, or would.
     pub fn policy_path(&self) -> PathBuf {
-        self.policies.clone().unwrap_or_else(|| self.root.join(POLICIES))
+        self.policies
+            .clone()
+            .unwrap_or_else(|| self.root.join(POLICIES))
     }
 
     /// Folders that are scanned for manifests: both kinds.
@@ -283,7 +356,11 @@ impl Settings {
     /// How this process logs; `usual` where it is not set.
     pub fn log_style(&self, usual: LevelFilter) -> Style {
         let (level, json) = self.log.unwrap_or((usual, false));
-        Style { level, json, colour: self.colour && std::io::stderr().is_terminal() && !json }
+        Style {
+            level,
+            json,
+            colour: self.colour && std::io::stderr().is_terminal() && !json,
+        }
     }
 }
 
@@ -302,18 +379,30 @@ struct Sources<'a> {
 
 impl Sources<'_> {
     /// The values of a setting, from the first source that has it. Paths of the config file start at its folder.
-    fn values(&mut self, name: &'static str, flags: &[PathBuf], config: &[PathBuf]) -> Vec<PathBuf> {
+    fn values(
+        &mut self,
+        name: &'static str,
+        flags: &[PathBuf],
+        config: &[PathBuf],
+    ) -> Vec<PathBuf> {
         let variable = format!("TOOLHOST_{}", name.replace('-', "_").to_uppercase());
         let (values, said_by) = match ((self.variables)(&variable), &self.config_file) {
             _ if !flags.is_empty() => (flags.to_vec(), FLAG.to_owned()),
             (Some(value), _) if ["tools", "scripts"].contains(&name) => {
-                let paths = std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty());
+                let paths =
+                    std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty());
                 (paths.collect(), variable)
             }
             (Some(value), _) => (vec![PathBuf::from(value)], variable),
             (None, Some(file)) if !config.is_empty() => {
-                let folder = file.parent().filter(|_| name != "log").unwrap_or(Path::new(""));
-                (config.iter().map(|path| folder.join(path)).collect(), text::path(file))
+                let folder = file
+                    .parent()
+                    .filter(|_| name != "log")
+                    .unwrap_or(Path::new(""));
+                (
+                    config.iter().map(|path| folder.join(path)).collect(),
+                    text::path(file),
+                )
             }
             _ => (Vec::new(), BUILT_IN.to_owned()),
         };
@@ -328,7 +417,9 @@ impl Sources<'_> {
         flag: Option<&PathBuf>,
         config: Option<PathBuf>,
     ) -> anyhow::Result<Option<PathBuf>> {
-        let value = self.values(name, flag.cloned().as_slice(), config.as_slice()).pop();
+        let value = self
+            .values(name, flag.cloned().as_slice(), config.as_slice())
+            .pop();
         value.map(|path| self.existing(name, &path)).transpose()
     }
 
@@ -344,7 +435,9 @@ impl Sources<'_> {
         // An empty list in the config file says that there are none.
         if self.said_by[name] == BUILT_IN && config.is_none() {
             self.said_by.insert(name, UNDER_ROOT.to_owned());
-            return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
+            return Ok(vec![
+                usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf()),
+            ]);
         }
         let mut found: Vec<PathBuf> = Vec::new();
         for path in values {
@@ -359,7 +452,14 @@ impl Sources<'_> {
     /// An explicit path that is missing is an error, not an empty folder.
     fn existing(&self, name: &str, path: &Path) -> anyhow::Result<PathBuf> {
         let refuse = |why: String| {
-            Refusal::new(Exit::Caller, format!("{name} ({}): {}: {why}", self.said_by[name], text::path(path)))
+            Refusal::new(
+                Exit::Caller,
+                format!(
+                    "{name} ({}): {}: {why}",
+                    self.said_by[name],
+                    text::path(path)
+                ),
+            )
         };
         let real = path.canonicalize().map_err(|e| refuse(e.to_string()))?;
         // Policies may be one file.
@@ -372,16 +472,25 @@ impl Sources<'_> {
 
 /// The config file: named, else the user's, else the system's.
 fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Option<PathBuf>)> {
-    let named = flags.config.clone().or_else(|| variable("TOOLHOST_CONFIG").map(PathBuf::from));
+    let named = flags
+        .config
+        .clone()
+        .or_else(|| variable("TOOLHOST_CONFIG").map(PathBuf::from));
     let file = match named {
         Some(file) => Some(std::path::absolute(file)?),
-        None => usual_configs(variable).into_iter().find(|file| file.symlink_metadata().is_ok()),
+        None => usual_configs(variable)
+            .into_iter()
+            .find(|file| file.symlink_metadata().is_ok()),
     };
-    let Some(file) = file else { return Ok((Config::default(), None)) };
-    let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", text::path(&file)));
+    let Some(file) = file else {
+        return Ok((Config::default(), None));
+    };
+    let refuse_as =
+        |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", text::path(&file)));
     let refuse = |why: String| refuse_as(Exit::Host, why);
     // A named file that is missing is the caller's error, as every other path is.
-    file.metadata().map_err(|e| refuse_as(Exit::Caller, e.to_string()))?;
+    file.metadata()
+        .map_err(|e| refuse_as(Exit::Caller, e.to_string()))?;
     let text = guarded_text(&file).map_err(refuse)?;
     let config = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
     Ok((config, Some(file)))
@@ -389,13 +498,19 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
 
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
-    let bytes = files::checked(files::open(file, OFlag::empty()), MAX_CONFIG_BYTES, |facts| match facts {
-        _ if !files::is_trusted(facts.uid()) => {
-            Some("it belongs to another user, who could change what this host does".to_owned())
-        }
-        _ if facts.mode() & 0o022 != 0 => Some("others can write it; run `chmod go-w` on it".to_owned()),
-        _ => None,
-    });
+    let bytes = files::checked(
+        files::open(file, OFlag::empty()),
+        MAX_CONFIG_BYTES,
+        |facts| match facts {
+            _ if !files::is_trusted(facts.uid()) => {
+                Some("it belongs to another user, who could change what this host does".to_owned())
+            }
+            _ if facts.mode() & 0o022 != 0 => {
+                Some("others can write it; run `chmod go-w` on it".to_owned())
+            }
+            _ => None,
+        },
+    );
     String::from_utf8(bytes?).map_err(|e| e.to_string())
 }
 
@@ -410,10 +525,16 @@ fn kept(
     flags: &Flags,
     config: Option<PathBuf>,
 ) -> anyhow::Result<(Option<PathBuf>, Option<PathBuf>)> {
-    let Some(path) = sources.values("audit-log", flags.audit_log.as_slice(), config.as_slice()).pop() else {
+    let Some(path) = sources
+        .values("audit-log", flags.audit_log.as_slice(), config.as_slice())
+        .pop()
+    else {
         let usual = |system: &str, name: &str| usual_state(sources.variables, system, name);
         // Logs are often kept where nothing may be run, and packages hold native code.
-        return Ok((usual("/var/log/toolhost", "audit.jsonl"), usual("/var/lib/toolhost", PACKAGES)));
+        return Ok((
+            usual("/var/log/toolhost", "audit.jsonl"),
+            usual("/var/lib/toolhost", PACKAGES),
+        ));
     };
     // The file may be new. Its folder must exist, so that a typing mistake makes no new folder.
     let path = std::path::absolute(path)?;
@@ -425,20 +546,29 @@ fn kept(
 
 /// The usual config files: the user's, then the system's.
 fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
-    let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
-    own.into_iter().chain([PathBuf::from("/etc/toolhost/config.toml")]).collect()
+    let own = folder(variable, "XDG_CONFIG_HOME", ".config")
+        .map(|folder| folder.join("toolhost/config.toml"));
+    own.into_iter()
+        .chain([PathBuf::from("/etc/toolhost/config.toml")])
+        .collect()
 }
 
 /// `$XDG_…`, else the folder below the home folder.
 fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBuf> {
-    let named = variable(xdg).map(PathBuf::from).filter(|path| path.is_absolute());
+    let named = variable(xdg)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
     named.or_else(|| home(variable).map(|home| home.join(below_home)))
 }
 
 pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
-    let named = variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let named = variable("HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
     named.or_else(|| {
-        let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten()?;
+        let me = nix::unistd::User::from_uid(nix::unistd::geteuid())
+            .ok()
+            .flatten()?;
         Some(me.dir).filter(|path| path.is_absolute())
     })
 }
@@ -449,7 +579,11 @@ fn usual_state(variable: Variables<'_>, system: &str, name: &str) -> Option<Path
     if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
         return Some(Path::new(system).join(name));
     }
-    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost").join(name))
+    Some(
+        folder(variable, "XDG_STATE_HOME", ".local/state")?
+            .join("toolhost")
+            .join(name),
+    )
 }
 
 /// `[traces]`.
@@ -462,12 +596,16 @@ struct Traces {
 /// Where spans are sent: as the standard variables say, else as the config file does. `None`: nowhere.
 fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> {
     let said = |name: &str| variable(name).and_then(|text| text.into_string().ok());
-    let is = |name: &str, wanted: &str| said(name).is_some_and(|text| text.eq_ignore_ascii_case(wanted));
+    let is =
+        |name: &str, wanted: &str| said(name).is_some_and(|text| text.eq_ignore_ascii_case(wanted));
     if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
         return None;
     }
     let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-    let base = || said("OTEL_EXPORTER_OTLP_ENDPOINT").map(|base| format!("{}/v1/traces", base.trim_end_matches('/')));
+    let base = || {
+        said("OTEL_EXPORTER_OTLP_ENDPOINT")
+            .map(|base| format!("{}/v1/traces", base.trim_end_matches('/')))
+    };
     whole.or_else(base).or(config)
 }
 
@@ -502,8 +640,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn settings(flags: &Flags, variables: &[(&str, &Path)]) -> anyhow::Result<Settings> {
-        let variables: BTreeMap<String, OsString> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), value.as_os_str().to_owned())).collect();
+        let variables: BTreeMap<String, OsString> = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.as_os_str().to_owned()))
+            .collect();
         Settings::from(flags, &|name| variables.get(name).cloned())
     }
 
@@ -517,29 +657,64 @@ mod tests {
 
     #[test]
     fn a_flag_beats_a_variable_beats_the_config_beats_the_root() {
-        let folder = folders(&["tool-defs", "user_scripts", "sandbox-policies", "a", "b", "c", "home"]);
+        let folder = folders(&[
+            "tool-defs",
+            "user_scripts",
+            "sandbox-policies",
+            "a",
+            "b",
+            "c",
+            "home",
+        ]);
         let at = |name: &str| folder.path().join(name).canonicalize().unwrap();
         let config = folder.path().join("config.toml");
-        std::fs::write(&config, "tools = [\"c\"]\nlog = \"debug,json\"\ncapabilities = [\"env:TOKEN\"]\n").unwrap();
+        std::fs::write(
+            &config,
+            "tools = [\"c\"]\nlog = \"debug,json\"\ncapabilities = [\"env:TOKEN\"]\n",
+        )
+        .unwrap();
         std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
         let home = at("home");
-        let base = Flags { root: Some(at(".")), ..Flags::default() };
+        let base = Flags {
+            root: Some(at(".")),
+            ..Flags::default()
+        };
 
         let plain = settings(&base, &[("HOME", &home)]).unwrap();
-        assert_eq!((plain.tools.clone(), plain.scripts.clone()), (vec![at("tool-defs")], vec![at("user_scripts")]));
+        assert_eq!(
+            (plain.tools.clone(), plain.scripts.clone()),
+            (vec![at("tool-defs")], vec![at("user_scripts")])
+        );
         assert_eq!(plain.policies, Some(at("sandbox-policies")));
         assert_eq!(plain.scanned(), [at("tool-defs"), at("user_scripts")]);
         assert_eq!(plain.bases(), [at("user_scripts"), at("tool-defs")]);
         assert_eq!(plain.said_by["tools"], UNDER_ROOT);
 
-        let flags = Flags { config: Some(config.clone()), ..base.clone() };
+        let flags = Flags {
+            config: Some(config.clone()),
+            ..base.clone()
+        };
         let configured = settings(&flags, &[("HOME", &home)]).unwrap();
-        assert_eq!((configured.tools, configured.log), (vec![at("c")], Some((LevelFilter::DEBUG, true))));
+        assert_eq!(
+            (configured.tools, configured.log),
+            (vec![at("c")], Some((LevelFilter::DEBUG, true)))
+        );
         assert!(configured.config.capabilities.contains("env:TOKEN"));
         let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
-        assert_eq!((varied.tools.clone(), varied.said_by["tools"].as_str()), (vec![at("b")], "TOOLHOST_TOOLS"));
-        let flagged = Flags { tools: vec![at("a")], ..flags };
-        assert_eq!(settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))]).unwrap().tools, [at("a")]);
+        assert_eq!(
+            (varied.tools.clone(), varied.said_by["tools"].as_str()),
+            (vec![at("b")], "TOOLHOST_TOOLS")
+        );
+        let flagged = Flags {
+            tools: vec![at("a")],
+            ..flags
+        };
+        assert_eq!(
+            settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))])
+                .unwrap()
+                .tools,
+            [at("a")]
+        );
     }
 
     #[test]
@@ -549,24 +724,59 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         for flags in [
-            Flags { root: Some(missing.clone()), ..Flags::default() },
-            Flags { tools: vec![missing.clone()], ..Flags::default() },
-            Flags { policies: Some(missing.clone()), ..Flags::default() },
-            Flags { root: Some(file.clone()), ..Flags::default() },
-            Flags { scripts: vec![file.clone()], ..Flags::default() },
-            Flags { config: Some(missing.clone()), ..Flags::default() },
-            Flags { log: Some("loud".into()), ..Flags::default() },
+            Flags {
+                root: Some(missing.clone()),
+                ..Flags::default()
+            },
+            Flags {
+                tools: vec![missing.clone()],
+                ..Flags::default()
+            },
+            Flags {
+                policies: Some(missing.clone()),
+                ..Flags::default()
+            },
+            Flags {
+                root: Some(file.clone()),
+                ..Flags::default()
+            },
+            Flags {
+                scripts: vec![file.clone()],
+                ..Flags::default()
+            },
+            Flags {
+                config: Some(missing.clone()),
+                ..Flags::default()
+            },
+            Flags {
+                log: Some("loud".into()),
+                ..Flags::default()
+            },
         ] {
             assert!(settings(&flags, &[]).is_err(), "{flags:?}");
         }
-        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let flags = Flags {
+            config: Some(file.clone()),
+            ..Flags::default()
+        };
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("others can write it"));
+        assert!(
+            settings(&flags, &[])
+                .unwrap_err()
+                .to_string()
+                .contains("others can write it")
+        );
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         for (text, wanted) in [
             ("[tool_ids]\nfirst = 200000\ncount = 16\n", None),
-            ("[tool_ids]\nfirst = 1000\ncount = 16\n", Some("[tool_ids]: first must be at least 65536")),
-            ("capabilities = [\"long-running\"]\n", Some("`long-running` is not built yet")),
+            (
+                "[tool_ids]\nfirst = 1000\ncount = 16\n",
+                Some("[tool_ids]: first must be at least 65536"),
+            ),
+            (
+                "capabilities = [\"long-running\"]\n",
+                Some("`long-running` is not built yet"),
+            ),
             ("rot = \"/\"\n", Some("rot")),
         ] {
             std::fs::write(&file, text).unwrap();

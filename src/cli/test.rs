@@ -37,7 +37,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = host::with_service(settings, None, async |service| {
         let tools = choose_tools(service, &args)?;
         // Manifest files that could not be loaded.
-        let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
+        let unread = if args.all {
+            service.registry().snapshot().skipped()
+        } else {
+            0
+        };
         anyhow::Ok((examples(service, &tools, &args).await, unread))
     });
     let (count, unread) = match ended? {
@@ -45,11 +49,25 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Err(signal) => return Ok(signal),
     };
     if unread > 0 {
-        words::note(&format!("{unread} file(s) could not be loaded: `toolhost check` says why"));
+        words::note(&format!(
+            "{unread} file(s) could not be loaded: `toolhost check` says why"
+        ));
     }
-    let skipped = if count.skipped > 0 { format!(", {} skipped", count.skipped) } else { String::new() };
-    words::say(&format!("{} passed, {} failed{skipped}", count.passed, count.failed));
-    Ok(if count.failed + unread > 0 { Exit::Tool } else { Exit::Ok }.into())
+    let skipped = if count.skipped > 0 {
+        format!(", {} skipped", count.skipped)
+    } else {
+        String::new()
+    };
+    words::say(&format!(
+        "{} passed, {} failed{skipped}",
+        count.passed, count.failed
+    ));
+    Ok(if count.failed + unread > 0 {
+        Exit::Tool
+    } else {
+        Exit::Ok
+    }
+    .into())
 }
 
 fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
@@ -57,10 +75,17 @@ fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<regist
     let Some(reference) = &args.tool else {
         // The builtin tools' examples run scripts that the shipped folders hold, and only where a policy lets them:
         // they are tested by name.
-        let files = registry::Filter { source: Some("files".to_owned()), ..registry::Filter::default() };
+        let files = registry::Filter {
+            source: Some("files".to_owned()),
+            ..registry::Filter::default()
+        };
         return Ok(snapshot.list(&files));
     };
-    Ok(vec![snapshot.find(reference).map_err(|fault| Refusal::from_fault(&fault))?])
+    Ok(vec![
+        snapshot
+            .find(reference)
+            .map_err(|fault| Refusal::from_fault(&fault))?,
+    ])
 }
 
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
@@ -68,7 +93,11 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
     for tool in tools {
         let needs = service.needs_of(tool);
         if args.all && !needs.is_empty() {
-            words::say(&format!("skip {}: needs {}", tool.reference(), needs.join(", ")));
+            words::say(&format!(
+                "skip {}: needs {}",
+                tool.reference(),
+                needs.join(", ")
+            ));
             count.skipped += 1;
             continue;
         }
@@ -83,7 +112,10 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
                     count.passed += 1;
                 }
                 Err(why) => {
-                    words::say(&format!("FAIL {what}\n     {}", why.replace('\n', "\n     ")));
+                    words::say(&format!(
+                        "FAIL {what}\n     {}",
+                        why.replace('\n', "\n     ")
+                    ));
                     count.failed += 1;
                 }
             }
@@ -109,10 +141,9 @@ async fn try_example(
         words::note(&format!("{what}\n{}", call::background(&report, &[])));
     }
     let told = || {
-        report
-            .error
-            .as_ref()
-            .map_or_else(String::new, |fault| format!("{}: {}", fault.kind, Refusal::from_fault(fault)))
+        report.error.as_ref().map_or_else(String::new, |fault| {
+            format!("{}: {}", fault.kind, Refusal::from_fault(fault))
+        })
     };
     let failed = !report.success;
     match &example.expected_output {
@@ -122,10 +153,16 @@ async fn try_example(
         Some(expected) if failed && !(report.speaks_envelope && expected["success"] == false) => {
             Err(format!("the call failed; expected {expected}\n{}", told()))
         }
-        Some(expected) => difference(expected, &answer(&report).await, "").map_or(Ok(()), |place| {
-            let told = told();
-            Err(if told.is_empty() { place } else { format!("{place}\n{told}") })
-        }),
+        Some(expected) => {
+            difference(expected, &answer(&report).await, "").map_or(Ok(()), |place| {
+                let told = told();
+                Err(if told.is_empty() {
+                    place
+                } else {
+                    format!("{place}\n{told}")
+                })
+            })
+        }
     }
 }
 
@@ -141,21 +178,29 @@ async fn answer(report: &Report) -> Value {
     let mut report = report.clone();
     report.take_answer();
     let mut envelope = serde_json::to_value(report.envelope()).unwrap_or_default();
-    output.into_iter().for_each(|output| envelope["outputData"] = output);
+    output
+        .into_iter()
+        .for_each(|output| envelope["outputData"] = output);
     envelope
 }
 
 /// The first place where the answer is not what was expected; more than was expected is fine.
 fn difference(expected: &Value, found: &Value, place: &str) -> Option<String> {
-    let here = if place.is_empty() { "the answer" } else { place };
+    let here = if place.is_empty() {
+        "the answer"
+    } else {
+        place
+    };
     match (expected, found) {
-        (Value::Object(wanted), Value::Object(fields)) => wanted.iter().find_map(|(name, value)| {
-            let place = format!("{place}/{name}");
-            match fields.get(name) {
-                Some(field) => difference(value, field, &place),
-                None => Some(format!("{place} is missing; expected {value}")),
-            }
-        }),
+        (Value::Object(wanted), Value::Object(fields)) => {
+            wanted.iter().find_map(|(name, value)| {
+                let place = format!("{place}/{name}");
+                match fields.get(name) {
+                    Some(field) => difference(value, field, &place),
+                    None => Some(format!("{place} is missing; expected {value}")),
+                }
+            })
+        }
         (Value::Array(wanted), Value::Array(items)) if wanted.len() == items.len() => wanted
             .iter()
             .zip(items)
@@ -179,10 +224,21 @@ mod tests {
 
     #[test]
     fn a_subset_passes_and_a_difference_is_placed() {
-        let found = json!({"success": true, "outputData": {"rows": [1, {"a": 1, "b": 2}], "n": 1.0}});
-        assert_eq!(difference(&json!({"outputData": {"rows": [1, {"a": 1}], "n": 1}}), &found, ""), None);
+        let found =
+            json!({"success": true, "outputData": {"rows": [1, {"a": 1, "b": 2}], "n": 1.0}});
+        assert_eq!(
+            difference(
+                &json!({"outputData": {"rows": [1, {"a": 1}], "n": 1}}),
+                &found,
+                ""
+            ),
+            None
+        );
         for (expected, place) in [
-            (json!({"success": false}), "/success is true; expected false"),
+            (
+                json!({"success": false}),
+                "/success is true; expected false",
+            ),
             (json!({"outputData": {"rows": [1]}}), "/outputData/rows is"),
             (json!({"outputData": {"x": 1}}), "/outputData/x is missing"),
             (json!([1]), "the answer is"),

@@ -33,21 +33,41 @@ pub struct Export {
     pub json: bool,
 }
 
-pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: Args) -> anyhow::Result<ExitCode> {
+pub fn run(
+    settings: &Settings,
+    Args {
+        what: TrustgraphCommand::Export(args),
+    }: Args,
+) -> anyhow::Result<ExitCode> {
     let host = host::Tools::load(settings)?;
-    let tool = host.snapshot.find(&args.tool).map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;
-    let is_served = |tools: &[String]| tools.iter().any(|it| it.split('@').next() == Some(&tool.manifest.id));
-    let entry = settings.brokers.iter().map(|broker| &broker.entry).find(|entry| is_served(&entry.tools));
+    let tool = host
+        .snapshot
+        .find(&args.tool)
+        .map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;
+    let is_served = |tools: &[String]| {
+        tools
+            .iter()
+            .any(|it| it.split('@').next() == Some(&tool.manifest.id))
+    };
+    let entry = settings
+        .brokers
+        .iter()
+        .map(|broker| &broker.entry)
+        .find(|entry| is_served(&entry.tools));
     let (request, response) = match (&args.service, entry) {
-        (Some(name), _) => Topic::of_service(name).map_err(|why| Refusal::new(Exit::Caller, why))?,
+        (Some(name), _) => {
+            Topic::of_service(name).map_err(|why| Refusal::new(Exit::Caller, why))?
+        }
         (None, Some(entry)) => (entry.request.clone(), entry.response.clone()),
         (None, None) => {
-            let words =
-                "no [[broker]] of the config file serves this tool: add it to `tools` there, or give --service NAME";
+            let words = "no [[broker]] of the config file serves this tool: add it to `tools` there, or give --service NAME";
             return Err(Refusal::new(Exit::Caller, words).into());
         }
     };
-    let key = args.service.clone().unwrap_or_else(|| format!("toolhost-{}", request.name()));
+    let key = args
+        .service
+        .clone()
+        .unwrap_or_else(|| format!("toolhost-{}", request.name()));
     let told = broker::descriptors(&tool.manifest, &key, &request, &response);
     let report = json!({
         "tool-service": { "key": told.service_key, "value": told.service },
@@ -64,10 +84,14 @@ fn render(told: &Descriptors) -> String {
          put both\n\
          # in one change: an agent that reads the tool before its service ignores the tool.\n",
     );
-    for (kind, key, value) in [("tool-service", &told.service_key, &told.service), ("tool", &told.tool_key, &told.tool)]
-    {
+    for (kind, key, value) in [
+        ("tool-service", &told.service_key, &told.service),
+        ("tool", &told.tool_key, &told.tool),
+    ] {
         let document = text::json(value, true);
-        out.push_str(&format!("tg-put-config-item --type {kind} --key {key} --stdin <<'EOF'\n{document}\nEOF\n"));
+        out.push_str(&format!(
+            "tg-put-config-item --type {kind} --key {key} --stdin <<'EOF'\n{document}\nEOF\n"
+        ));
     }
     out
 }

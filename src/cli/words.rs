@@ -38,7 +38,9 @@ pub fn fail(lines: &str) {
 /// Tells a person at a terminal what the verb waits for. Otherwise the verb would seem to hang.
 pub fn waits_for(what: &str) {
     if io::stdin().is_terminal() {
-        note(&format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)"));
+        note(&format!(
+            "toolhost: waiting for {what} on standard input (Ctrl-D ends it)"
+        ));
     }
 }
 
@@ -56,10 +58,16 @@ pub fn say(lines: &str) {
 
 /// A reader that closes the pipe early (`… | head`) has what it wanted; any other failed write loses an answer.
 fn note_write_failure(written: io::Result<()>) {
-    let written = if sandbox::output_was_closed() { Err(Errno::EBADF.into()) } else { written };
+    let written = if sandbox::output_was_closed() {
+        Err(Errno::EBADF.into())
+    } else {
+        written
+    };
     let Err(why) = written else { return };
     if why.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
-        note(&format!("toolhost: standard output cannot be written: {why}"));
+        note(&format!(
+            "toolhost: standard output cannot be written: {why}"
+        ));
     }
 }
 
@@ -85,7 +93,8 @@ struct Plain<W: Write>(W);
 
 impl<W: Write> Write for Plain<W> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.0.write_all(text::printable_block(&String::from_utf8_lossy(piece)).as_bytes())?;
+        self.0
+            .write_all(text::printable_block(&String::from_utf8_lossy(piece)).as_bytes())?;
         Ok(piece.len())
     }
 
@@ -96,17 +105,32 @@ impl<W: Write> Write for Plain<W> {
 
 /// A report on standard output: indented JSON for a program, else its text.
 pub fn answer(report: &Value, json: bool, text: impl FnOnce() -> String) {
-    say(if json { text::json(report, true) } else { text() }.trim_end());
+    say(if json {
+        text::json(report, true)
+    } else {
+        text()
+    }
+    .trim_end());
 }
 
 /// Writes a file whole or not at all. `replaces`: the file may exist already.
 pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     // Only its owner may write a policy, or a lock beside one.
-    let mut file = tempfile::Builder::new().prefix(".toolhost-").tempfile_in(folder)?;
-    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".toolhost-")
+        .tempfile_in(folder)?;
+    file.as_file()
+        .set_permissions(std::fs::Permissions::from_mode(0o644))?;
     file.write_all(text.as_bytes())?;
-    let written = if replaces { file.persist(path) } else { file.persist_noclobber(path) };
+    let written = if replaces {
+        file.persist(path)
+    } else {
+        file.persist_noclobber(path)
+    };
     written.map(drop).map_err(|e| e.error)
 }
 
@@ -116,7 +140,11 @@ pub fn line(out: &mut String, name: &str, words: &str) {
 }
 
 /// How a member of a report that is a list of objects is shown: its name, the columns, and what stands below each row.
-pub type Table = (&'static str, &'static [&'static str], &'static [&'static str]);
+pub type Table = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
 
 /// A report as text: a line for each field, several for a list, and a table for each list that `tables` names.
 pub fn render(report: &Value, tables: &[Table]) -> String {
@@ -126,8 +154,16 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
         match (shown, value.as_array()) {
             (Some(_), Some(rows)) if rows.is_empty() => {}
             (Some((_, columns, below)), Some(rows)) => {
-                let gap = if out.is_empty() || out.ends_with("\n\n") { "" } else { "\n" };
-                out.push_str(&format!("{gap}{}\n{}\n", title(name), table(rows, columns, below)));
+                let gap = if out.is_empty() || out.ends_with("\n\n") {
+                    ""
+                } else {
+                    "\n"
+                };
+                out.push_str(&format!(
+                    "{gap}{}\n{}\n",
+                    title(name),
+                    table(rows, columns, below)
+                ));
             }
             _ => field(name, value, &mut out),
         }
@@ -138,25 +174,51 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
 /// Rows under their headings: a column is `member` or `member=heading`. A cell longer than `MAX_COLUMN_CHARS`
 /// pushes the rest of its row to the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
-    let columns = columns.iter().map(|column| column.split_once('=').unwrap_or((*column, *column)));
-    let columns: Vec<(&str, String)> = columns.map(|(name, heading)| (name, title(heading).to_uppercase())).collect();
+    let columns = columns
+        .iter()
+        .map(|column| column.split_once('=').unwrap_or((*column, *column)));
+    let columns: Vec<(&str, String)> = columns
+        .map(|(name, heading)| (name, title(heading).to_uppercase()))
+        .collect();
     let heads = columns.iter().map(|(_, heading)| heading.clone()).collect();
-    let cells = |row: &Value| columns.iter().map(|(name, _)| text::printable(&named(name, &row[*name]))).collect();
-    let cells: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
+    let cells = |row: &Value| {
+        columns
+            .iter()
+            .map(|(name, _)| text::printable(&named(name, &row[*name])))
+            .collect()
+    };
+    let cells: Vec<Vec<String>> = std::iter::once(heads)
+        .chain(rows.iter().map(cells))
+        .collect();
     let length = |row: &Vec<String>, column: usize| row[column].chars().count();
     let width = |column| {
-        cells.iter().map(|row| length(row, column)).filter(|wide| *wide <= MAX_COLUMN_CHARS).max().unwrap_or(0)
+        cells
+            .iter()
+            .map(|row| length(row, column))
+            .filter(|wide| *wide <= MAX_COLUMN_CHARS)
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let mut out = String::new();
     for (at, row) in cells.iter().enumerate() {
-        let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("  {cell:width$}")).collect();
+        let line: String = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("  {cell:width$}"))
+            .collect();
         out.push_str(&format!("{}\n", line.trim_end()));
         let row = at.checked_sub(1).map_or(&Value::Null, |at| &rows[at]);
         for name in below.iter().filter(|name| !is_empty(&row[**name])) {
-            let lines = row[*name].as_array().map_or(std::slice::from_ref(&row[*name]), Vec::as_slice);
+            let lines = row[*name]
+                .as_array()
+                .map_or(std::slice::from_ref(&row[*name]), Vec::as_slice);
             lines.iter().for_each(|line| {
-                out.push_str(&format!("      {}: {}\n", title(name), text::printable(&flat(line))));
+                out.push_str(&format!(
+                    "      {}: {}\n",
+                    title(name),
+                    text::printable(&flat(line))
+                ));
             });
         }
     }
@@ -169,11 +231,17 @@ pub fn field(name: &str, value: &Value, out: &mut String) {
     let parts: Vec<String> = match value {
         Value::Array(items) if items.iter().all(is_word) => fill(items.iter().map(flat)),
         Value::Array(items) => items.iter().map(flat).collect(),
-        Value::Object(fields) if flat(value).len() > MAX_LINE_BYTES => fields.iter().filter_map(pair).collect(),
+        Value::Object(fields) if flat(value).len() > MAX_LINE_BYTES => {
+            fields.iter().filter_map(pair).collect()
+        }
         other => vec![flat(other)],
     };
     for (at, part) in parts.iter().enumerate() {
-        line(out, &if at == 0 { title(name) } else { String::new() }, part);
+        line(
+            out,
+            &if at == 0 { title(name) } else { String::new() },
+            part,
+        );
     }
 }
 
@@ -199,13 +267,24 @@ const TITLES: [(&str, &str); 6] = [
 ];
 
 /// What people read in place of fixed values of members.
-const VALUES: [(&str, &str, &str); 3] =
-    [("state", "stood", "active"), ("state", "cgroup", "active"), ("from", LimitVerdict::BUILT_IN, "built-in default")];
+const VALUES: [(&str, &str, &str); 3] = [
+    ("state", "stood", "active"),
+    ("state", "cgroup", "active"),
+    ("from", LimitVerdict::BUILT_IN, "built-in default"),
+];
 
 /// `enforcedBy` as `enforced by`.
 fn title(name: &str) -> String {
-    let name = TITLES.iter().find(|(member, _)| *member == name).map_or(name, |(_, title)| title);
-    let spaced = name.chars().flat_map(|c| [c.is_ascii_uppercase().then_some(' '), Some(c.to_ascii_lowercase())]);
+    let name = TITLES
+        .iter()
+        .find(|(member, _)| *member == name)
+        .map_or(name, |(_, title)| title);
+    let spaced = name.chars().flat_map(|c| {
+        [
+            c.is_ascii_uppercase().then_some(' '),
+            Some(c.to_ascii_lowercase()),
+        ]
+    });
     spaced.flatten().collect()
 }
 
@@ -213,7 +292,10 @@ fn title(name: &str) -> String {
 fn fill(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
-        match lines.last_mut().filter(|line| line.len() + word.len() < MAX_LINE_BYTES) {
+        match lines
+            .last_mut()
+            .filter(|line| line.len() + word.len() < MAX_LINE_BYTES)
+        {
             Some(line) => line.push_str(&format!(" {word}")),
             None => lines.push(word),
         }
@@ -222,7 +304,9 @@ fn fill(words: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn named(name: &str, value: &Value) -> String {
-    let known = VALUES.iter().find(|(member, fixed, _)| *member == name && value == fixed);
+    let known = VALUES
+        .iter()
+        .find(|(member, fixed, _)| *member == name && value == fixed);
     known.map_or_else(|| flat(value), |(.., words)| (*words).to_owned())
 }
 
@@ -233,10 +317,17 @@ fn flat(value: &Value) -> String {
         Value::Bool(is) => if *is { "yes" } else { "no" }.to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join(" "),
-        Value::Object(fields) if fields.contains_key("ok") => {
-            flat(fields.get("is").or_else(|| fields.get("why")).unwrap_or(&Value::Null))
-        }
-        Value::Object(fields) => fields.iter().filter_map(pair).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) if fields.contains_key("ok") => flat(
+            fields
+                .get("is")
+                .or_else(|| fields.get("why"))
+                .unwrap_or(&Value::Null),
+        ),
+        Value::Object(fields) => fields
+            .iter()
+            .filter_map(pair)
+            .collect::<Vec<_>>()
+            .join(", "),
         other => other.to_string(),
     }
 }
@@ -254,9 +345,13 @@ pub fn say_json(value: &impl Serialize) {
 pub fn say_with_answer(value: &impl Serialize, answer: Option<&ToolAnswer>) {
     let terminal = io::stdout().is_terminal();
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let json = serde_json::to_string(value).unwrap_or_else(|e| json!({"error": e.to_string()}).to_string());
+    let json = serde_json::to_string(value)
+        .unwrap_or_else(|e| json!({"error": e.to_string()}).to_string());
     let json = answer.map_or(json.clone(), |answer| {
-        let parts = answer.put_into(json.as_bytes()).into_iter().flat_map(Part::pieces);
+        let parts = answer
+            .put_into(json.as_bytes())
+            .into_iter()
+            .flat_map(Part::pieces);
         String::from_utf8_lossy(&parts.flatten().collect::<Vec<u8>>()).into_owned()
     });
     let written = match terminal {
@@ -268,13 +363,26 @@ pub fn say_with_answer(value: &impl Serialize, answer: Option<&ToolAnswer>) {
 
 /// Quotes a word for a shell, if it needs quotes.
 pub fn quote(word: &str) -> String {
-    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
-    if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    let plain = word
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
+    if plain {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// The progress of a tool as text: `3 of 10: the message`.
 pub fn progress(told: &Progress) -> String {
-    let total = told.total.map(|total| format!(" of {total}")).unwrap_or_default();
-    let message = told.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+    let total = told
+        .total
+        .map(|total| format!(" of {total}"))
+        .unwrap_or_default();
+    let message = told
+        .message
+        .as_ref()
+        .map(|message| format!(": {message}"))
+        .unwrap_or_default();
     format!("{}{total}{message}", told.progress)
 }

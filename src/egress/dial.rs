@@ -32,7 +32,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const MAX_DIALS: usize = 256;
 const MAX_DIALS_PER_PRINCIPAL: usize = 96;
 const MAX_DIALS_PER_TOOL: usize = 32;
-static DIALS: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(MAX_DIALS, MAX_DIALS_PER_PRINCIPAL));
+static DIALS: LazyLock<Arc<FairSemaphore>> =
+    LazyLock::new(|| FairSemaphore::new(MAX_DIALS, MAX_DIALS_PER_PRINCIPAL));
 /// Buffer of a socket to a host, bytes; the kernel doubles it (socket(7)).
 const BUFFER: u32 = 256 * 1024;
 /// Most addresses of one name that are tried.
@@ -65,13 +66,18 @@ impl Dialler {
             return Err(RefusalReason::NotGranted);
         }
         let [who, tool] = &self.payer;
-        let keys = [(who.clone(), MAX_DIALS_PER_PRINCIPAL), (format!("{who}\0{tool}"), MAX_DIALS_PER_TOOL)];
+        let keys = [
+            (who.clone(), MAX_DIALS_PER_PRINCIPAL),
+            (format!("{who}\0{tool}"), MAX_DIALS_PER_TOOL),
+        ];
         let _place = DIALS.enter_as(semaphore::claim(MAX_DIALS, keys), 1).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }
         let addresses = match host {
-            Host::Name(name) => resolver::resolve(name).await.map_err(|why| RefusalReason::Unresolved { why })?,
+            Host::Name(name) => resolver::resolve(name)
+                .await
+                .map_err(|why| RefusalReason::Unresolved { why })?,
             Host::Address(address) => vec![*address],
             Host::Any | Host::Below(_) => Vec::new(),
         };
@@ -85,10 +91,15 @@ impl Dialler {
         if checked.is_empty() {
             let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
             // No range is proposed for a public address of this machine.
-            let special =
-                |address: &IpAddr| address::special(*address).map(|_| format!("\"{}\"", IpNet::from(*address)));
-            let ranges: Vec<String> =
-                addresses.iter().map(IpAddr::to_canonical).filter_map(|a| special(&a)).take(ADDRESSES).collect();
+            let special = |address: &IpAddr| {
+                address::special(*address).map(|_| format!("\"{}\"", IpNet::from(*address)))
+            };
+            let ranges: Vec<String> = addresses
+                .iter()
+                .map(IpAddr::to_canonical)
+                .filter_map(|a| special(&a))
+                .take(ADDRESSES)
+                .collect();
             let fix = match ranges.is_empty() {
                 true => String::new(),
                 false => format!(
@@ -97,36 +108,65 @@ impl Dialler {
                     ranges.join(", ")
                 ),
             };
-            return Err(RefusalReason::Address { why: format!("{}{fix}", refused.join("; ")) });
+            return Err(RefusalReason::Address {
+                why: format!("{}{fix}", refused.join("; ")),
+            });
         }
         if let Some(proxy) = &self.proxy {
             let at = SocketAddr::new(checked[0], port);
             return through(proxy, &at.to_string()).await;
         }
-        connect(checked.into_iter().map(|address| SocketAddr::new(address, port))).await
+        connect(
+            checked
+                .into_iter()
+                .map(|address| SocketAddr::new(address, port)),
+        )
+        .await
     }
 
     /// The grants that reach this host at this port. Grants for port 80 also reach the port at which a header is added.
     fn granted(&self, host: &Host, port: u16) -> Vec<&HostGrant> {
-        let named = |rule: &HeaderRule| rule.port == port && matches!(host, Host::Name(name) if *name == rule.host);
+        let named = |rule: &HeaderRule| {
+            rule.port == port && matches!(host, Host::Name(name) if *name == rule.host)
+        };
         let by_header = self.headers.iter().any(|(_, rule)| named(rule));
-        let reaches = |grant: &&HostGrant| grant.reaches(host, port) || (by_header && grant.reaches(host, 80));
+        let reaches = |grant: &&HostGrant| {
+            grant.reaches(host, port) || (by_header && grant.reaches(host, 80))
+        };
         self.grants.iter().filter(reaches).collect()
     }
 }
 
 /// Why an address is refused; `None`: it is public and no route leads to this machine, or a grant lists its range.
 fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
-    let listed = granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
+    let listed = granted
+        .iter()
+        .flat_map(|grant| &grant.ranges)
+        .any(|range| range.contains(&address));
     let inner = address::inner_v4(address).map(IpAddr::V4);
-    let routed = || [Some(address), inner].into_iter().flatten().find_map(route_refusal);
-    if listed { None } else { address::special(address).or_else(routed) }
+    let routed = || {
+        [Some(address), inner]
+            .into_iter()
+            .flatten()
+            .find_map(route_refusal)
+    };
+    if listed {
+        None
+    } else {
+        address::special(address).or_else(routed)
+    }
 }
 
 /// The first of these addresses that answers. One without a route is not tried: this machine may lack IPv4 or IPv6.
-async fn connect(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<TcpStream, RefusalReason> {
+async fn connect(
+    addresses: impl IntoIterator<Item = SocketAddr>,
+) -> Result<TcpStream, RefusalReason> {
     let mut last = "this machine has no route to its addresses".to_owned();
-    for at in addresses.into_iter().filter(|at| !is_unrouted(route_kind(at.ip()))).take(ADDRESSES) {
+    for at in addresses
+        .into_iter()
+        .filter(|at| !is_unrouted(route_kind(at.ip())))
+        .take(ADDRESSES)
+    {
         match timeout(CONNECT, socket(at)).await {
             Ok(Ok(stream)) => return ready(stream),
             Ok(Err(e)) => last = format!("{at}: {e}"),
@@ -138,14 +178,20 @@ async fn connect(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<TcpS
 
 /// Bounds this socket's buffers, too: the memory of a relay is calculated with them.
 async fn socket(at: SocketAddr) -> io::Result<TcpStream> {
-    let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let socket = if at.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
     socket.set_recv_buffer_size(BUFFER)?;
     socket.set_send_buffer_size(BUFFER)?;
     socket.connect(at).await
 }
 
 fn ready(stream: TcpStream) -> Result<TcpStream, RefusalReason> {
-    stream.set_nodelay(true).map_err(|e| RefusalReason::Unreached { why: e.to_string() })?;
+    stream
+        .set_nodelay(true)
+        .map_err(|e| RefusalReason::Unreached { why: e.to_string() })?;
     Ok(stream)
 }
 
@@ -153,9 +199,11 @@ fn ready(stream: TcpStream) -> Result<TcpStream, RefusalReason> {
 async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> {
     let tunnel = async {
         let connected = connect(tokio::net::lookup_host(proxy).await?).await;
-        let mut stream =
-            connected.map_err(|refused| io::Error::other(refused.detail().unwrap_or_default().to_owned()))?;
-        stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
+        let mut stream = connected
+            .map_err(|refused| io::Error::other(refused.detail().unwrap_or_default().to_owned()))?;
+        stream
+            .write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
+            .await?;
         let mut head = Vec::new();
         // One byte at a time: what follows the head belongs to the tunnel.
         while !head.ends_with(b"\r\n\r\n") {
@@ -169,12 +217,19 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> 
             return Ok(stream);
         }
         let line = head.split(|b| *b == b'\r').next().unwrap_or_default();
-        Err(io::Error::other(format!("it answered: {}", String::from_utf8_lossy(line))))
+        Err(io::Error::other(format!(
+            "it answered: {}",
+            String::from_utf8_lossy(line)
+        )))
     };
     match timeout(2 * CONNECT, tunnel).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(e)) => Err(RefusalReason::Unreached { why: format!("the proxy {proxy}: {e}") }),
-        Err(_) => Err(RefusalReason::Unreached { why: format!("the proxy {proxy}: no answer") }),
+        Ok(Err(e)) => Err(RefusalReason::Unreached {
+            why: format!("the proxy {proxy}: {e}"),
+        }),
+        Err(_) => Err(RefusalReason::Unreached {
+            why: format!("the proxy {proxy}: no answer"),
+        }),
     }
 }
 
@@ -207,8 +262,12 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
     // Family and length of the destination; the kernel determines the rest.
     let mut body = [0; ROUTE];
     (body[0], body[1]) = (family as u8, bytes.len() as u8 * 8);
-    let answer =
-        Netlink::open(SockProtocol::NetlinkRoute)?.ask(libc::RTM_GETROUTE, 0, &body, &[(libc::RTA_DST, &bytes)])?;
+    let answer = Netlink::open(SockProtocol::NetlinkRoute)?.ask(
+        libc::RTM_GETROUTE,
+        0,
+        &body,
+        &[(libc::RTA_DST, &bytes)],
+    )?;
     answer.get(ROUTE_KIND).copied().ok_or(Errno::EBADMSG)
 }
 
@@ -239,29 +298,48 @@ pub async fn post(
 ) -> Result<StatusCode, PostError> {
     // Root certificates may have changed, and take long to read.
     let trust = match url.https {
-        true => tokio::task::spawn_blocking(tls::machine_roots).await.map(Some),
+        true => tokio::task::spawn_blocking(tls::machine_roots)
+            .await
+            .map(Some),
         false => Ok(None),
     };
     let trust = trust.map_err(|e| PostError::Broken(e.to_string()))?;
     let stream = dialler.dial(&url.host, url.port).await?;
-    let Some(trust) = trust else { return sent(stream, url, headers, body).await };
-    let stream =
-        tls::connect(&trust, &url.name(), stream).await.map_err(|e| RefusalReason::Tls { why: e.to_string() })?;
+    let Some(trust) = trust else {
+        return sent(stream, url, headers, body).await;
+    };
+    let stream = tls::connect(&trust, &url.name(), stream)
+        .await
+        .map_err(|e| RefusalReason::Tls { why: e.to_string() })?;
     sent(stream, url, headers, body).await
 }
 
-async fn sent<S>(stream: S, url: &CallbackUrl, headers: HeaderMap, body: Bytes) -> Result<StatusCode, PostError>
+async fn sent<S>(
+    stream: S,
+    url: &CallbackUrl,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, PostError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let broken = |e: hyper::Error| PostError::Broken(e.to_string());
     let mut client = http1::Builder::new();
-    let (mut sender, connection) = client.max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let (mut sender, connection) = client
+        .max_buf_size(HEAD)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(broken)?;
     // The connection ends with the answer, or with this future.
     let mut connecting = tokio::task::JoinSet::new();
     connecting.spawn(connection);
-    let query = url.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
-    let request = Request::builder().method(Method::POST).uri(format!("{}{query}", url.path));
+    let query = url
+        .query
+        .as_ref()
+        .map_or_else(String::new, |query| format!("?{query}"));
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(format!("{}{query}", url.path));
     let mut request = request
         .header(header::HOST, url.authority())
         .body(Full::new(body))
@@ -276,14 +354,25 @@ mod tests {
     use crate::manifest::host::parse_pattern;
 
     fn grant(written: &str, ranges: &[&str]) -> HostGrant {
-        let ranges = ranges.iter().map(|range| range.parse().expect("a range")).collect();
+        let ranges = ranges
+            .iter()
+            .map(|range| range.parse().expect("a range"))
+            .collect();
         let pattern = parse_pattern(written).expect("a pattern");
-        HostGrant { pattern, ranges, asked: String::new(), rule: String::new(), why: String::new() }
+        HostGrant {
+            pattern,
+            ranges,
+            asked: String::new(),
+            rule: String::new(),
+            why: String::new(),
+        }
     }
 
     #[tokio::test]
     async fn a_header_opens_its_port_of_its_host_where_port_80_is_granted() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a listener");
         let port = listener.local_addr().expect("an address").port();
         let rule = serde_json::json!({
             "host": "localhost", "port": port, "name": "a", "value": "{}", "methods": [], "paths": [],
@@ -297,21 +386,60 @@ mod tests {
             proxy: None,
         };
         let (localhost, all) = (Host::Name("localhost".into()), ["127.0.0.0/8", "::1/128"]);
-        assert!(dialler("localhost:80", &all).dial(&localhost, port).await.is_ok());
-        assert!(dialler("localhost", &all).dial(&localhost, port).await.is_ok());
+        assert!(
+            dialler("localhost:80", &all)
+                .dial(&localhost, port)
+                .await
+                .is_ok()
+        );
+        assert!(
+            dialler("localhost", &all)
+                .dial(&localhost, port)
+                .await
+                .is_ok()
+        );
         let bare = dialler("localhost", &[]).dial(&localhost, port).await.err();
-        assert!(matches!(bare, Some(RefusalReason::Address { .. })), "{bare:?}");
+        assert!(
+            matches!(bare, Some(RefusalReason::Address { .. })),
+            "{bare:?}"
+        );
         let refused = Some(RefusalReason::NotGranted);
-        assert_eq!(dialler("localhost:443", &all).dial(&localhost, port).await.err(), refused);
-        assert_eq!(dialler("localhost:80", &all).dial(&localhost, port ^ 1).await.err(), refused);
-        let (other, address) = (Host::Name("a.localhost".into()), Host::Address([127, 0, 0, 1].into()));
-        assert_eq!(dialler("*:80", &all).dial(&other, port).await.err(), refused);
-        assert_eq!(dialler("127.0.0.1:80", &all).dial(&address, port).await.err(), refused);
+        assert_eq!(
+            dialler("localhost:443", &all)
+                .dial(&localhost, port)
+                .await
+                .err(),
+            refused
+        );
+        assert_eq!(
+            dialler("localhost:80", &all)
+                .dial(&localhost, port ^ 1)
+                .await
+                .err(),
+            refused
+        );
+        let (other, address) = (
+            Host::Name("a.localhost".into()),
+            Host::Address([127, 0, 0, 1].into()),
+        );
+        assert_eq!(
+            dialler("*:80", &all).dial(&other, port).await.err(),
+            refused
+        );
+        assert_eq!(
+            dialler("127.0.0.1:80", &all)
+                .dial(&address, port)
+                .await
+                .err(),
+            refused
+        );
     }
 
     /// Answers one CONNECT with this, and gives what it was asked.
     async fn proxy(answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a listener");
         let at = listener.local_addr().expect("an address").to_string();
         let asked = tokio::spawn(async move {
             let (mut peer, _) = listener.accept().await.expect("a connection");
@@ -335,8 +463,14 @@ mod tests {
             proxy: Some(at),
         };
         let name = |name: &str| Host::Name(name.to_owned());
-        assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(RefusalReason::NotGranted));
-        let mut tunnel = dialler(at).dial(&name("a.test"), 443).await.expect("a tunnel");
+        assert_eq!(
+            dialler(at.clone()).dial(&name("b.test"), 443).await.err(),
+            Some(RefusalReason::NotGranted)
+        );
+        let mut tunnel = dialler(at)
+            .dial(&name("a.test"), 443)
+            .await
+            .expect("a tunnel");
         let mut said = String::new();
         tunnel.read_to_string(&mut said).await.expect("text");
         assert_eq!(

@@ -2,7 +2,8 @@
 
 use super::dial::Dialler;
 use super::protocol::{
-    EVENTS, FromRelay, LIMITS, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent, TrafficKind,
+    EVENTS, FromRelay, LIMITS, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent,
+    TrafficKind,
 };
 use crate::base::{lock, mask, messages, text};
 use crate::manifest::host::HostPattern;
@@ -48,12 +49,28 @@ pub struct Lease {
 impl Lease {
     /// Sends a relay what to serve, and waits until it is ready. `control`: a non-blocking socket of messages.
     /// `sockets`: the stub's two, and one for each port.
-    pub async fn serve(control: OwnedFd, served: &Served, sockets: &[OwnedFd], dialler: Dialler) -> io::Result<Lease> {
-        let most = served.limits.get(&Limit::Connections).copied().unwrap_or_default();
+    pub async fn serve(
+        control: OwnedFd,
+        served: &Served,
+        sockets: &[OwnedFd],
+        dialler: Dialler,
+    ) -> io::Result<Lease> {
+        let most = served
+            .limits
+            .get(&Limit::Connections)
+            .copied()
+            .unwrap_or_default();
         let control = UnixDatagram::from_std(control.into())?;
-        let lease = Lease { control, dialler, most: usize::try_from(most).unwrap_or(usize::MAX) };
+        let lease = Lease {
+            control,
+            dialler,
+            most: usize::try_from(most).unwrap_or(usize::MAX),
+        };
         let text = messages::memory_file(&serde_json::to_vec(served)?)?;
-        let beside: Vec<BorrowedFd> = std::iter::once(&text).chain(sockets).map(AsFd::as_fd).collect();
+        let beside: Vec<BorrowedFd> = std::iter::once(&text)
+            .chain(sockets)
+            .map(AsFd::as_fd)
+            .collect();
         lease.send(&ToRelay::Serve, &beside)?;
         match timeout(START, lease.receive()).await?? {
             FromRelay::Ready => Ok(lease),
@@ -113,22 +130,29 @@ impl Lease {
     ) -> io::Result<bool> {
         match message {
             FromRelay::Dial { id, host, port } => {
-                let target = HostPattern { host: host.clone(), port: Some(port) };
+                let target = HostPattern {
+                    host: host.clone(),
+                    port: Some(port),
+                };
                 let (dialled, who) = {
                     let traffic = &mut *lock(traffic);
                     traffic.totals.connections += 1;
                     (traffic.totals.connections, traffic.principal.clone())
                 };
                 let refusal = match () {
-                    () if dials.len() >= self.most => RefusalReason::Limit { limit: Limit::Connections },
-                    () if dialled > DIALS => {
-                        RefusalReason::Bound { why: format!("more than {DIALS} connections in one call") }
-                    }
+                    () if dials.len() >= self.most => RefusalReason::Limit {
+                        limit: Limit::Connections,
+                    },
+                    () if dialled > DIALS => RefusalReason::Bound {
+                        why: format!("more than {DIALS} connections in one call"),
+                    },
                     () => {
                         let mut dialler = self.dialler.clone();
                         dialler.payer[0] = who;
                         let now = Instant::now();
-                        let earliest = now.checked_sub(DIAL_INTERVAL * (DIAL_BURST - 1)).unwrap_or(now);
+                        let earliest = now
+                            .checked_sub(DIAL_INTERVAL * (DIAL_BURST - 1))
+                            .unwrap_or(now);
                         let start = (*next).max(earliest);
                         *next = start + DIAL_INTERVAL;
                         dials.spawn(async move {
@@ -136,12 +160,18 @@ impl Lease {
                             if start > now {
                                 tokio::time::sleep_until(start).await;
                             }
-                            Dialled { id, target, socket: dialler.dial(&host, port).await }
+                            Dialled {
+                                id,
+                                target,
+                                socket: dialler.dial(&host, port).await,
+                            }
                         });
                         return Ok(false);
                     }
                 };
-                self.answer(id, &target, Err(refusal), traffic).await.map(|()| false)
+                self.answer(id, &target, Err(refusal), traffic)
+                    .await
+                    .map(|()| false)
             }
             other => lock(traffic).receive(other),
         }
@@ -156,7 +186,10 @@ impl Lease {
         traffic: &Mutex<Traffic>,
     ) -> io::Result<()> {
         let (message, socket) = match dialled {
-            Ok(stream) => (ToRelay::Dialled { id }, Some(OwnedFd::from(stream.into_std()?))),
+            Ok(stream) => (
+                ToRelay::Dialled { id },
+                Some(OwnedFd::from(stream.into_std()?)),
+            ),
             Err(refusal) => {
                 let traffic = &mut *lock(traffic);
                 traffic.totals.connections_refused += 1;
@@ -169,7 +202,9 @@ impl Lease {
             }
         };
         let beside: Vec<BorrowedFd> = socket.iter().map(AsFd::as_fd).collect();
-        self.control.async_io(Interest::WRITABLE, || self.send(&message, &beside)).await
+        self.control
+            .async_io(Interest::WRITABLE, || self.send(&message, &beside))
+            .await
     }
 
     /// Once the processes of a call are gone, reads the rest of what the relay reports of it. After an error the relay
@@ -184,7 +219,9 @@ impl Lease {
 
     async fn ended(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         let ended = async {
-            self.control.async_io(Interest::WRITABLE, || self.send(&ToRelay::End, &[])).await?;
+            self.control
+                .async_io(Interest::WRITABLE, || self.send(&ToRelay::End, &[]))
+                .await?;
             loop {
                 match self.receive().await? {
                     FromRelay::Ended(totals) => return Ok(totals),
@@ -202,7 +239,10 @@ impl Lease {
     /// Whether the relay still serves. Between calls it sends nothing, so anything to read means that it ended.
     pub fn serves(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        poll(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
+        poll(
+            &mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::ZERO,
+        ) == Ok(0)
     }
 
     fn send(&self, message: &ToRelay, beside: &[BorrowedFd]) -> io::Result<()> {
@@ -212,16 +252,23 @@ impl Lease {
     /// The next message. Cancel-safe: a message is taken whole or not at all.
     async fn receive(&self) -> io::Result<FromRelay> {
         let receive = || messages::receive(self.control.as_fd());
-        let message: Option<(FromRelay, Vec<OwnedFd>)> = self.control.async_io(Interest::READABLE, receive).await?;
+        let message: Option<(FromRelay, Vec<OwnedFd>)> =
+            self.control.async_io(Interest::READABLE, receive).await?;
         // What comes beside it is closed: a relay sends no descriptors.
-        message.map(|(message, _)| message).ok_or_else(|| Errno::EPIPE.into())
+        message
+            .map(|(message, _)| message)
+            .ok_or_else(|| Errno::EPIPE.into())
     }
 }
 
 /// Reports once that the relay ended.
 fn lost(traffic: &Mutex<Traffic>) {
     let traffic = &mut *lock(traffic);
-    if !traffic.events.iter().any(|event| event.refused == Some(RefusalReason::RelayEnded)) {
+    if !traffic
+        .events
+        .iter()
+        .any(|event| event.refused == Some(RefusalReason::RelayEnded))
+    {
         traffic.add_event(TrafficEvent {
             what: TrafficKind::Connection,
             target: String::new(),
@@ -252,7 +299,12 @@ impl Traffic {
     /// Takes a report of the relay about a running call. True: the call exceeded a limit.
     fn receive(&mut self, message: FromRelay) -> io::Result<bool> {
         match message {
-            FromRelay::Saw(event) if event.refused.as_ref().is_none_or(RefusalReason::is_of_the_relay) => {
+            FromRelay::Saw(event)
+                if event
+                    .refused
+                    .as_ref()
+                    .is_none_or(RefusalReason::is_of_the_relay) =>
+            {
                 self.add_event(event)
             }
             FromRelay::Saw(_) => {}
@@ -265,12 +317,20 @@ impl Traffic {
     /// Records a refusal that no relay reports: before a request reached one, or where there is none.
     pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: RefusalReason) {
         self.totals.refuse(what);
-        self.add_event(TrafficEvent { what, target: target.to_owned(), refused: Some(refusal) });
+        self.add_event(TrafficEvent {
+            what,
+            target: target.to_owned(),
+            refused: Some(refusal),
+        });
     }
 
     /// Adds an event, if there is room.
     fn add_event(&mut self, mut event: TrafficEvent) {
-        let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
+        let alike = self
+            .events
+            .iter()
+            .filter(|other| other.refused.is_some() == event.refused.is_some())
+            .count();
         if alike < EVENTS || event.refused == Some(RefusalReason::RelayEnded) {
             event.target = bounded(&event.target);
             event.refused = event.refused.map(|refusal| refusal.with_text(bounded));

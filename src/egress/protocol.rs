@@ -11,7 +11,12 @@ pub const ROLE: &str = "relay";
 /// Events of one call that are reported one by one, of those served and of those refused; later ones are only counted.
 pub const EVENTS: usize = 25;
 /// The limits of a call's network.
-pub const LIMITS: [Limit; 4] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes, Limit::CpuMs];
+pub const LIMITS: [Limit; 4] = [
+    Limit::Connections,
+    Limit::SentBytes,
+    Limit::ReceivedBytes,
+    Limit::CpuMs,
+];
 /// Longest text in an event, bytes.
 pub const TEXT: usize = 300;
 
@@ -156,7 +161,9 @@ impl RefusalReason {
     pub fn is_of_the_relay(&self) -> bool {
         match self {
             RefusalReason::Limit { limit } => LIMITS.contains(limit),
-            RefusalReason::Unresolved { .. } | RefusalReason::Address { .. } | RefusalReason::Unreached { .. } => false,
+            RefusalReason::Unresolved { .. }
+            | RefusalReason::Address { .. }
+            | RefusalReason::Unreached { .. } => false,
             other => *other != RefusalReason::RelayEnded,
         }
     }
@@ -165,7 +172,9 @@ impl RefusalReason {
     pub fn is_a_rule(&self) -> bool {
         let other_end = matches!(
             self,
-            RefusalReason::Unresolved { .. } | RefusalReason::Unreached { .. } | RefusalReason::Tls { .. }
+            RefusalReason::Unresolved { .. }
+                | RefusalReason::Unreached { .. }
+                | RefusalReason::Tls { .. }
         );
         !other_end && *self != RefusalReason::RelayEnded
     }

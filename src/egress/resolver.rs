@@ -41,11 +41,14 @@ impl Machine {
         let cached = &mut *lock(&MACHINE);
         match cached {
             Some(machine) if machine.stamps == stamps => Arc::clone(machine),
-            _ => Arc::clone(cached.insert(Arc::new(Machine {
-                stamps,
-                hosts: read(Path::new(HOSTS)).map(|text| named(&text)),
-                servers: read(Path::new(SERVERS)).and_then(|text| parse_resolv_conf(text).map_err(|e| e.to_string())),
-            }))),
+            _ => Arc::clone(
+                cached.insert(Arc::new(Machine {
+                    stamps,
+                    hosts: read(Path::new(HOSTS)).map(|text| named(&text)),
+                    servers: read(Path::new(SERVERS))
+                        .and_then(|text| parse_resolv_conf(text).map_err(|e| e.to_string())),
+                })),
+            ),
         }
     }
 }
@@ -58,7 +61,10 @@ fn read(path: &Path) -> Result<String, String> {
         opened => opened.map_err(|e| failed(&e))?,
     };
     let mut bytes = Vec::new();
-    let length = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
+    let length = file
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| failed(&e))?;
     match length as u64 > MAX_FILE_BYTES {
         true => Err(failed(&format!("longer than {} MiB", MAX_FILE_BYTES >> 20))),
         false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -69,10 +75,19 @@ fn read(path: &Path) -> Result<String, String> {
 fn named(text: &str) -> HashMap<String, Vec<IpAddr>> {
     let mut found: HashMap<String, Vec<IpAddr>> = HashMap::new();
     for line in text.lines() {
-        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-        let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
+        let mut words = line
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace();
+        let Some(address) = words.next().and_then(|word| word.parse().ok()) else {
+            continue;
+        };
         for name in words {
-            found.entry(name.trim_end_matches('.').to_ascii_lowercase()).or_default().push(address);
+            found
+                .entry(name.trim_end_matches('.').to_ascii_lowercase())
+                .or_default()
+                .push(address);
         }
     }
     found
@@ -80,7 +95,9 @@ fn named(text: &str) -> HashMap<String, Vec<IpAddr>> {
 
 /// All addresses of a canonical name, IPv4 first; no search list is applied.
 pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
-    let machine = tokio::task::spawn_blocking(Machine::current).await.map_err(|e| e.to_string())?;
+    let machine = tokio::task::spawn_blocking(Machine::current)
+        .await
+        .map_err(|e| e.to_string())?;
     let hosts = machine.hosts.as_ref().map_err(Clone::clone)?;
     if let Some(addresses) = hosts.get(name) {
         let mut addresses = addresses.clone();
@@ -112,7 +129,12 @@ mod tests {
 
     #[test]
     fn a_hosts_file_names_addresses() {
-        let found = named("127.0.0.1 localhost A.test. # b.test\n::1\tlocalhost\nnot.an.address x\n10.0.0.1\n");
-        assert_eq!((found.len(), found["localhost"].len(), found["a.test"].len()), (2, 2, 1));
+        let found = named(
+            "127.0.0.1 localhost A.test. # b.test\n::1\tlocalhost\nnot.an.address x\n10.0.0.1\n",
+        );
+        assert_eq!(
+            (found.len(), found["localhost"].len(), found["a.test"].len()),
+            (2, 2, 1)
+        );
     }
 }

@@ -32,7 +32,9 @@ pub fn authority_roots(pem: &str) -> TlsConfig {
 
 /// These roots, for HTTP/1.1.
 pub fn trust(roots: RootCertStore) -> TlsConfig {
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
     Arc::new(config)
@@ -51,5 +53,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-    TlsConnector::from(Arc::clone(trust)).connect(name, stream).await
+    TlsConnector::from(Arc::clone(trust))
+        .connect(name, stream)
+        .await
 }

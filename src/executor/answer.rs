@@ -31,7 +31,11 @@ impl ToolAnswer {
     pub const MARK: &str = r#""\u0041nswer""#;
 
     pub fn new(text: Text, deadline: &CallDeadline) -> ToolAnswer {
-        ToolAnswer { text: Arc::new(text), deadline: Some(deadline.clone()), content: None }
+        ToolAnswer {
+            text: Arc::new(text),
+            deadline: Some(deadline.clone()),
+            content: None,
+        }
     }
 
     pub fn bytes(&self) -> usize {
@@ -43,7 +47,10 @@ impl ToolAnswer {
     }
 
     pub fn within(self, deadline: &CallDeadline) -> ToolAnswer {
-        ToolAnswer { deadline: Some(deadline.clone()), ..self }
+        ToolAnswer {
+            deadline: Some(deadline.clone()),
+            ..self
+        }
     }
 
     /// The text, if it is not large.
@@ -64,24 +71,41 @@ impl ToolAnswer {
         work: impl FnOnce(&Text) -> T + Send + 'static,
     ) -> Result<T, Fault> {
         let text = self.text.clone();
-        let deadline = self.deadline.clone().unwrap_or_else(|| CallDeadline::usual("", None));
-        deadline.run(is_long || self.small().is_none(), move || work(&text)).await
+        let deadline = self
+            .deadline
+            .clone()
+            .unwrap_or_else(|| CallDeadline::usual("", None));
+        deadline
+            .run(is_long || self.small().is_none(), move || work(&text))
+            .await
     }
 
     pub fn mark() -> ToolAnswer {
         let text = Text::checked(ToolAnswer::MARK).unwrap_or_else(|| Text::from(&Value::Null));
-        ToolAnswer { text: Arc::new(text), deadline: None, content: None }
+        ToolAnswer {
+            text: Arc::new(text),
+            deadline: None,
+            content: None,
+        }
     }
 
     /// A document with this answer in the place of its mark.
     pub fn put_into(&self, document: &[u8]) -> Vec<Part> {
-        let at = document.windows(ToolAnswer::MARK.len()).position(|part| part == ToolAnswer::MARK.as_bytes());
-        let Some((before, after)) = at.map(|at| (&document[..at], &document[at + ToolAnswer::MARK.len()..])) else {
+        let at = document
+            .windows(ToolAnswer::MARK.len())
+            .position(|part| part == ToolAnswer::MARK.as_bytes());
+        let Some((before, after)) =
+            at.map(|at| (&document[..at], &document[at + ToolAnswer::MARK.len()..]))
+        else {
             return vec![document.to_vec().into()];
         };
         match self.small() {
             Some(text) => vec![[before, text.as_bytes(), after].concat().into()],
-            None => vec![before.to_vec().into(), self.part_of(0..self.bytes()), after.to_vec().into()],
+            None => vec![
+                before.to_vec().into(),
+                self.part_of(0..self.bytes()),
+                after.to_vec().into(),
+            ],
         }
     }
 
@@ -93,7 +117,10 @@ impl ToolAnswer {
                 self.0.as_str().as_bytes()
             }
         }
-        Part { bytes: Bytes::from_owner(Owner(self.text.clone())).slice(range), is_quoted: false }
+        Part {
+            bytes: Bytes::from_owner(Owner(self.text.clone())).slice(range),
+            is_quoted: false,
+        }
     }
 }
 
@@ -115,7 +142,11 @@ impl Serialize for ToolAnswer {
 
 impl From<&Value> for ToolAnswer {
     fn from(value: &Value) -> ToolAnswer {
-        ToolAnswer { text: Arc::new(Text::from(value)), deadline: None, content: None }
+        ToolAnswer {
+            text: Arc::new(Text::from(value)),
+            deadline: None,
+            content: None,
+        }
     }
 }
 
@@ -129,20 +160,29 @@ pub struct Part {
 
 impl From<Bytes> for Part {
     fn from(bytes: Bytes) -> Part {
-        Part { bytes, is_quoted: false }
+        Part {
+            bytes,
+            is_quoted: false,
+        }
     }
 }
 
 impl From<Vec<u8>> for Part {
     fn from(bytes: Vec<u8>) -> Part {
-        Part { bytes: bytes.into(), is_quoted: false }
+        Part {
+            bytes: bytes.into(),
+            is_quoted: false,
+        }
     }
 }
 
 impl Part {
     /// As it stands inside a JSON string: escaped while it is sent.
     pub fn quoted(self) -> Part {
-        Part { is_quoted: true, ..self }
+        Part {
+            is_quoted: true,
+            ..self
+        }
     }
 
     pub fn starts_with(&self, start: &[u8]) -> bool {

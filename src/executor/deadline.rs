@@ -25,7 +25,11 @@ impl CallDeadline {
     pub fn usual(principal: &str, asked_ms: Option<u64>) -> CallDeadline {
         let usual = Limit::TimeoutMs.built_in_default();
         let limit = Duration::from_millis(asked_ms.unwrap_or(usual).min(usual));
-        CallDeadline { began: Instant::now(), limit, principal: principal.into() }
+        CallDeadline {
+            began: Instant::now(),
+            limit,
+            principal: principal.into(),
+        }
     }
 
     /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long work goes on.
@@ -34,7 +38,11 @@ impl CallDeadline {
         long: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Fault> {
-        if long { self.run_apart(&SEMAPHORE, &self.principal, work).await } else { Ok(work()) }
+        if long {
+            self.run_apart(&SEMAPHORE, &self.principal, work).await
+        } else {
+            Ok(work())
+        }
     }
 
     /// Does the work on another thread, of which each key of the semaphore has some. The time limit ends only the wait.
@@ -53,7 +61,9 @@ impl CallDeadline {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failed)) => match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Fault::new(Kind::InternalError, "This host is shutting down.").retryable()),
+                Err(_) => {
+                    Err(Fault::new(Kind::InternalError, "This host is shutting down.").retryable())
+                }
             },
             Err(_) => {
                 let limit_ms = self.limit.as_millis();

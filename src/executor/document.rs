@@ -18,7 +18,9 @@ const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Whether a media type is JSON, whatever its case and parameters (RFC 9110, 8.3.1).
 fn is_json(mime: &str) -> bool {
-    mime.split(';').next().is_some_and(|kind| kind.trim_end().to_ascii_lowercase().ends_with("json"))
+    mime.split(';')
+        .next()
+        .is_some_and(|kind| kind.trim_end().to_ascii_lowercase().ends_with("json"))
 }
 
 /// The executor of prompts and resources.
@@ -30,11 +32,16 @@ impl Executor for Documents {
         Box::pin(async move {
             let started = Instant::now();
             let Handler::Document(document) = &call.manifest.handler else {
-                return Err(Fault::new(Kind::InternalError, "This tool is not a document."));
+                return Err(Fault::new(
+                    Kind::InternalError,
+                    "This tool is not a document.",
+                ));
             };
             let answer = match document {
                 Document::Prompt { messages, ask } => prompt(messages, ask, &call.input),
-                Document::Resource { uri, mime, body, .. } => {
+                Document::Resource {
+                    uri, mime, body, ..
+                } => {
                     let uri = fill(uri, "{", "}", &call.input, false);
                     let mut resource = json!({"uri": uri});
                     if let Some(mime) = mime {
@@ -42,26 +49,43 @@ impl Executor for Documents {
                     }
                     let quoted = mime.as_deref().is_some_and(is_json);
                     match body {
-                        Body::Text(text) => resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted)),
+                        Body::Text(text) => {
+                            resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted))
+                        }
                         Body::File(path) => {
                             let (folder, path) = (call.site.folder.clone(), path.clone());
                             let read = tokio::task::spawn_blocking(move || {
                                 registry::read_beneath(&folder, &path, MAX_FILE_BYTES)
                             });
                             let unread = |why: String| {
-                                Fault::new(Kind::ServiceError, "The resource's file cannot be read.").person(why)
+                                Fault::new(
+                                    Kind::ServiceError,
+                                    "The resource's file cannot be read.",
+                                )
+                                .person(why)
                             };
-                            let bytes = read.await.map_err(|e| unread(e.to_string()))?.map_err(unread)?;
+                            let bytes = read
+                                .await
+                                .map_err(|e| unread(e.to_string()))?
+                                .map_err(unread)?;
                             let is_long = bytes.len() > LARGE_TEXT_BYTES;
-                            let read = context.deadline.run(is_long, move || resource_of_file(resource, bytes));
+                            let read = context
+                                .deadline
+                                .run(is_long, move || resource_of_file(resource, bytes));
                             let answer = ToolAnswer::new(read.await?, &context.deadline);
-                            return Ok(Outcome::new(Ending::Answered(answer), crate::base::millis(started.elapsed())));
+                            return Ok(Outcome::new(
+                                Ending::Answered(answer),
+                                crate::base::millis(started.elapsed()),
+                            ));
                         }
                     }
                     content_of(&resource)
                 }
             };
-            Ok(Outcome::new(Ending::answer(&answer), crate::base::millis(started.elapsed())))
+            Ok(Outcome::new(
+                Ending::answer(&answer),
+                crate::base::millis(started.elapsed()),
+            ))
         })
     }
 }
@@ -84,7 +108,10 @@ fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value 
     if !ask.is_empty() && !ask.keys().all(answered) {
         return json!({"$ask": ask});
     }
-    let messages: Vec<Value> = messages.iter().map(|message| fill_all(message, input)).collect();
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|message| fill_all(message, input))
+        .collect();
     json!({ "messages": messages })
 }
 
@@ -93,7 +120,10 @@ fn fill_all(value: &Value, input: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(fill(text, "{{", "}}", input, false)),
         Value::Array(items) => items.iter().map(|item| fill_all(item, input)).collect(),
-        Value::Object(fields) => fields.iter().map(|(key, part)| (key.clone(), fill_all(part, input))).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, part)| (key.clone(), fill_all(part, input)))
+            .collect(),
         other => other.clone(),
     }
 }
@@ -104,7 +134,9 @@ fn fill(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> Str
     let mut whole = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(open) {
-        let Some((name, later)) = after.split_once(close) else { break };
+        let Some((name, later)) = after.split_once(close) else {
+            break;
+        };
         let value = match name.trim().split_once('.') {
             Some((key, field)) => &input["$client"]["answers"][key]["content"][field],
             None => &input[name.trim()],
@@ -134,9 +166,20 @@ mod tests {
     #[test]
     fn values_stand_where_their_names_stood_and_are_not_read_again() {
         let input = json!({"a": "{{b}}", "b": "\"x", "n": 3});
-        assert_eq!(fill("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
-        assert_eq!(fill("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
+        assert_eq!(
+            fill("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false),
+            "{{b}} 3 ."
+        );
+        assert_eq!(
+            fill("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true),
+            "{\"b\":\"\\\"x\"}"
+        );
         assert_eq!(fill("open {{a", "{{", "}}", &input, false), "open {{a");
-        assert!(["application/json", "a/b+JSON ;charset=utf-8"].into_iter().all(is_json) && !is_json("text/json5"));
+        assert!(
+            ["application/json", "a/b+JSON ;charset=utf-8"]
+                .into_iter()
+                .all(is_json)
+                && !is_json("text/json5")
+        );
     }
 }

@@ -75,7 +75,9 @@ struct Message {
 impl Event {
     /// The event in a line of stderr. A line that is not exactly one of the two marked forms is a line of the log.
     pub fn from_line(line: String) -> Event {
-        let json = line.strip_prefix(MARK).filter(|json| json.len() <= MAX_MARKED_BYTES);
+        let json = line
+            .strip_prefix(MARK)
+            .filter(|json| json.len() <= MAX_MARKED_BYTES);
         match json.and_then(|json| serde_json::from_str(json).ok()) {
             Some(Marked::Progress(progress)) => Event::Progress(progress),
             Some(Marked::Message(Message { log, message })) => Event::Message(log, message),
@@ -111,9 +113,24 @@ impl Drop for EventReceiver {
 /// Makes a channel: the sender and the receiver.
 pub fn events() -> (Events, EventReceiver) {
     let (sender, events) = mpsc::channel(MAX_WAITING);
-    let (lost, parts) = (Arc::<AtomicU64>::default(), Arc::new(Semaphore::new(MAX_WAITING_PARTS)));
-    let receiver = EventReceiver { events, lost: lost.clone(), parts: parts.clone() };
-    (Events { sender, lost, parts, deadline: CallDeadline::usual("", None) }, receiver)
+    let (lost, parts) = (
+        Arc::<AtomicU64>::default(),
+        Arc::new(Semaphore::new(MAX_WAITING_PARTS)),
+    );
+    let receiver = EventReceiver {
+        events,
+        lost: lost.clone(),
+        parts: parts.clone(),
+    };
+    (
+        Events {
+            sender,
+            lost,
+            parts,
+            deadline: CallDeadline::usual("", None),
+        },
+        receiver,
+    )
 }
 
 impl Events {
@@ -181,7 +198,11 @@ mod tests {
 
     #[test]
     fn only_whole_lines_of_the_two_forms_are_more_than_log() {
-        let progress = Progress { progress: 1.0, total: Some(3.0), message: Some("one".into()) };
+        let progress = Progress {
+            progress: 1.0,
+            total: Some(3.0),
+            message: Some("one".into()),
+        };
         let line = "@toolhost {\"progress\": 1, \"total\": 3, \"message\": \"one\"}";
         assert_eq!(Event::from_line(line.into()), Event::Progress(progress));
         for plain in [
@@ -191,7 +212,11 @@ mod tests {
             "@toolhost {\"progress\": 1e999}",
             " @toolhost {\"progress\": 1}",
         ] {
-            assert_eq!(Event::from_line(plain.into()), Event::Log(plain.into()), "{plain}");
+            assert_eq!(
+                Event::from_line(plain.into()),
+                Event::Log(plain.into()),
+                "{plain}"
+            );
         }
     }
 }

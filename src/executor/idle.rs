@@ -24,8 +24,15 @@ struct IdleEntries<K, T> {
 
 impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
     pub fn new(most: usize) -> IdlePool<K, T> {
-        let entries = Mutex::new(IdleEntries { entries: Vec::new(), sweeping: false });
-        IdlePool { entries, most, idle_timeout: IDLE_TIMEOUT }
+        let entries = Mutex::new(IdleEntries {
+            entries: Vec::new(),
+            sweeping: false,
+        });
+        IdlePool {
+            entries,
+            most,
+            idle_timeout: IDLE_TIMEOUT,
+        }
     }
 
     /// Takes the most recently used entry that fits, so that the others expire.
@@ -59,13 +66,17 @@ impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
 }
 
 /// Drops what was idle too long, and ends when nothing is left.
-async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<IdlePool<K, T>>, idle_timeout: Duration) {
+async fn sweep<K: Send + 'static, T: Send + 'static>(
+    idle: Weak<IdlePool<K, T>>,
+    idle_timeout: Duration,
+) {
     loop {
         tokio::time::sleep(idle_timeout / SWEEPS_PER_TIMEOUT).await;
         let Some(idle) = idle.upgrade() else { return };
         let mut state = lock(&idle.entries);
-        let (old, young): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.entries).into_iter().partition(|(_, _, since)| since.elapsed() >= idle_timeout);
+        let (old, young): (Vec<_>, Vec<_>) = std::mem::take(&mut state.entries)
+            .into_iter()
+            .partition(|(_, _, since)| since.elapsed() >= idle_timeout);
         state.entries = young;
         state.sweeping = !state.entries.is_empty();
         let done = !state.sweeping;
@@ -84,19 +95,28 @@ mod tests {
 
     #[tokio::test]
     async fn it_goes_to_its_like_only_and_the_oldest_makes_room_or_ends() {
-        let idle = IdlePool { idle_timeout: Duration::from_millis(200), ..IdlePool::new(2) };
+        let idle = IdlePool {
+            idle_timeout: Duration::from_millis(200),
+            ..IdlePool::new(2)
+        };
         let idle = Arc::new(idle);
         for (key, thing) in [("a", 1), ("a", 2), ("b", 3)] {
             idle.put(key, thing);
         }
         assert_eq!(idle.take(|key| *key == "c"), None);
-        assert_eq!(idle.take(|key| *key == "a"), Some(2), "the first one made room");
+        assert_eq!(
+            idle.take(|key| *key == "a"),
+            Some(2),
+            "the first one made room"
+        );
         assert_eq!((idle.take(|key| *key == "a"), idle.len()), (None, 1));
         let ended = async {
             while idle.len() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("ended without a call");
+        tokio::time::timeout(Duration::from_secs(30), ended)
+            .await
+            .expect("ended without a call");
     }
 }

@@ -21,7 +21,12 @@ pub type Answering<'a> = BoxFuture<'a, Result<Value, Fault>>;
 
 /// One method of one service. A method that streams sends parts of its answer as events.
 pub trait ServiceMethod: Send + Sync {
-    fn call<'a>(&'a self, call: &'a MethodCall, arguments: Value, events: &'a executor::Events) -> Answering<'a>;
+    fn call<'a>(
+        &'a self,
+        call: &'a MethodCall,
+        arguments: Value,
+        events: &'a executor::Events,
+    ) -> Answering<'a>;
 }
 
 /// What a method knows about its call.
@@ -64,8 +69,16 @@ impl Methods {
     /// The services this host ships: `ExternalScriptExecutionService`.
     pub fn new() -> Methods {
         let methods = Methods::default();
-        methods.insert(SCRIPT_SERVICE, "executeScript", Method::Script(ScriptMethod::Execute));
-        methods.insert(SCRIPT_SERVICE, "runCode", Method::Script(ScriptMethod::RunCode));
+        methods.insert(
+            SCRIPT_SERVICE,
+            "executeScript",
+            Method::Script(ScriptMethod::Execute),
+        );
+        methods.insert(
+            SCRIPT_SERVICE,
+            "runCode",
+            Method::Script(ScriptMethod::RunCode),
+        );
         methods
     }
 
@@ -85,7 +98,12 @@ impl Methods {
     }
 
     /// Adds a method that answers with JSON text. (A value would take several times the memory.)
-    pub fn register_executor(&self, service: &str, method: &str, body: Arc<dyn executor::Executor>) {
+    pub fn register_executor(
+        &self,
+        service: &str,
+        method: &str,
+        body: Arc<dyn executor::Executor>,
+    ) {
         self.insert(service, method, Method::Executor(body));
     }
 
@@ -96,23 +114,41 @@ impl Methods {
 
     /// The method behind a handler, or the fault of each call to it.
     pub fn find(&self, handler: &Handler) -> Result<Method, Fault> {
-        let Handler::ServiceMethod { service, method, .. } = handler else {
-            return Err(Fault::new(Kind::InternalError, "This tool is not a service method."));
+        let Handler::ServiceMethod {
+            service, method, ..
+        } = handler
+        else {
+            return Err(Fault::new(
+                Kind::InternalError,
+                "This tool is not a service method.",
+            ));
         };
         let methods = self.methods.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = methods.get(&(service.clone(), method.clone())) {
             return Ok(found.clone());
         }
-        let siblings: Vec<&str> =
-            methods.keys().filter(|(name, _)| name == service).map(|(_, method)| method.as_str()).collect();
+        let siblings: Vec<&str> = methods
+            .keys()
+            .filter(|(name, _)| name == service)
+            .map(|(_, method)| method.as_str())
+            .collect();
         Err(if is_call_status(handler) && siblings.is_empty() {
-            Fault::new(Kind::ServiceError, "This process keeps no calls in the background.")
-                .details("Ask the server that gave the receipt: `toolhost serve --http` keeps them.")
+            Fault::new(
+                Kind::ServiceError,
+                "This process keeps no calls in the background.",
+            )
+            .details("Ask the server that gave the receipt: `toolhost serve --http` keeps them.")
         } else if siblings.is_empty() {
-            Fault::new(Kind::ServiceError, format!("Service '{service}' is not registered in this host."))
+            Fault::new(
+                Kind::ServiceError,
+                format!("Service '{service}' is not registered in this host."),
+            )
         } else {
-            Fault::new(Kind::ServiceError, format!("Service '{service}' has no method '{method}'."))
-                .details(format!("It has: {}.", siblings.join(", ")))
+            Fault::new(
+                Kind::ServiceError,
+                format!("Service '{service}' has no method '{method}'."),
+            )
+            .details(format!("It has: {}.", siblings.join(", ")))
         })
     }
 }
@@ -131,27 +167,49 @@ impl executor::Executor for Methods {
             let back = |fault| restore_names(&manifest.handler, fault);
             let body = match self.find(&manifest.handler)? {
                 Method::Function(body) => body,
-                Method::Executor(body) => return body.run(context, call, events).await.map_err(back),
+                Method::Executor(body) => {
+                    return body.run(context, call, events).await.map_err(back);
+                }
                 Method::Script(_) => {
-                    return Err(Fault::new(Kind::InternalError, "This call runs a script, not a method."));
+                    return Err(Fault::new(
+                        Kind::InternalError,
+                        "This call runs a script, not a method.",
+                    ));
                 }
             };
-            let method = MethodCall { context: context.clone(), manifest: manifest.clone(), site: call.site };
+            let method = MethodCall {
+                context: context.clone(),
+                manifest: manifest.clone(),
+                site: call.site,
+            };
             let mut value = body.call(&method, call.input, events).await.map_err(back)?;
             let ending = if is_envelope(&value) {
-                let own = value.as_object_mut().and_then(|fields| fields.shift_remove("outputData"));
-                executor::Ending::Envelope { told: value, output: own.as_ref().map(executor::ToolAnswer::from) }
+                let own = value
+                    .as_object_mut()
+                    .and_then(|fields| fields.shift_remove("outputData"));
+                executor::Ending::Envelope {
+                    told: value,
+                    output: own.as_ref().map(executor::ToolAnswer::from),
+                }
             } else {
                 executor::Ending::answer(&value)
             };
-            Ok(executor::Outcome::new(ending, crate::base::millis(started.elapsed())))
+            Ok(executor::Outcome::new(
+                ending,
+                crate::base::millis(started.elapsed()),
+            ))
         })
     }
 }
 
 /// Whether a handler is the method that reports on calls in the background.
 pub fn is_call_status(handler: &Handler) -> bool {
-    let Handler::ServiceMethod { service, method, .. } = handler else { return false };
+    let Handler::ServiceMethod {
+        service, method, ..
+    } = handler
+    else {
+        return false;
+    };
     (service.as_str(), method.as_str()) == CALL_STATUS
 }
 
@@ -159,53 +217,82 @@ pub fn is_call_status(handler: &Handler) -> bool {
 struct Plain(Arc<dyn Fn(Value) -> Result<Value, Fault> + Send + Sync>);
 
 impl ServiceMethod for Plain {
-    fn call<'a>(&'a self, _: &'a MethodCall, arguments: Value, _: &'a executor::Events) -> Answering<'a> {
+    fn call<'a>(
+        &'a self,
+        _: &'a MethodCall,
+        arguments: Value,
+        _: &'a executor::Events,
+    ) -> Answering<'a> {
         let body = self.0.clone();
         Box::pin(async move {
             let answer = tokio::task::spawn_blocking(move || body(arguments)).await;
-            answer.unwrap_or_else(|_| Err(Fault::new(Kind::InternalError, "The service method failed unexpectedly.")))
+            answer.unwrap_or_else(|_| {
+                Err(Fault::new(
+                    Kind::InternalError,
+                    "The service method failed unexpectedly.",
+                ))
+            })
         })
     }
 }
 
 /// Renames the inputs to the names that the method uses (`parameter_map`).
 pub(crate) fn rename_inputs(handler: &Handler, input: Value) -> Value {
-    let Handler::ServiceMethod { parameter_map, .. } = handler else { return input };
+    let Handler::ServiceMethod { parameter_map, .. } = handler else {
+        return input;
+    };
     let own = |name: String| parameter_map.get(&name).cloned().unwrap_or(name);
     match input {
-        Value::Object(fields) if !parameter_map.is_empty() => {
-            fields.into_iter().map(|(name, value)| (own(name), value)).collect::<Map<_, _>>().into()
-        }
+        Value::Object(fields) if !parameter_map.is_empty() => fields
+            .into_iter()
+            .map(|(name, value)| (own(name), value))
+            .collect::<Map<_, _>>()
+            .into(),
         other => other,
     }
 }
 
 /// Replaces the method's parameter names in a fault by the tool's, which the caller knows.
 pub(crate) fn restore_names(handler: &Handler, fault: Fault) -> Fault {
-    let Handler::ServiceMethod { parameter_map, .. } = handler else { return fault };
+    let Handler::ServiceMethod { parameter_map, .. } = handler else {
+        return fault;
+    };
     let own = |words: String| {
         let mut parts = words.split_inclusive("parameter '");
         let first = parts.next().unwrap_or_default().to_owned();
         parts.fold(first, |out, part| {
             let name = part.split('\'').next().unwrap_or_default();
-            let tools = parameter_map.iter().find(|(_, methods)| *methods == name).map_or(name, |(tools, _)| tools);
+            let tools = parameter_map
+                .iter()
+                .find(|(_, methods)| *methods == name)
+                .map_or(name, |(tools, _)| tools);
             out + tools + &part[name.len()..]
         })
     };
     let flaws = fault.flaws.into_iter().map(own).collect();
-    Fault { message: own(fault.message), details: fault.details.map(own), flaws, ..fault }
+    Fault {
+        message: own(fault.message),
+        details: fault.details.map(own),
+        flaws,
+        ..fault
+    }
 }
 
 /// Whether a value is an envelope: `success`, an error exactly when that is false, and no field beside its four.
 pub fn is_envelope(value: &Value) -> bool {
-    let Value::Object(fields) = value else { return false };
-    let known = fields.keys().all(|key| matches!(key.as_str(), "success" | "outputData" | "error" | "logs"));
+    let Value::Object(fields) = value else {
+        return false;
+    };
+    let known = fields
+        .keys()
+        .all(|key| matches!(key.as_str(), "success" | "outputData" | "error" | "logs"));
     let error = fields.get("error").filter(|error| !error.is_null());
     known
         && match fields.get("success") {
             Some(Value::Bool(true)) => error.is_none(),
-            Some(Value::Bool(false)) => error
-                .is_some_and(|error| error["type"].is_string() && error.get("message").is_some_and(Value::is_string)),
+            Some(Value::Bool(false)) => error.is_some_and(|error| {
+                error["type"].is_string() && error.get("message").is_some_and(Value::is_string)
+            }),
             _ => false,
         }
 }

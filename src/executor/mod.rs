@@ -54,7 +54,11 @@ pub struct Context {
 
 impl Context {
     /// A call that begins now, without a trace, a ledger or a gate.
-    pub fn new(id: impl Into<String>, user: impl Into<String>, traffic: Arc<Mutex<Traffic>>) -> Context {
+    pub fn new(
+        id: impl Into<String>,
+        user: impl Into<String>,
+        traffic: Arc<Mutex<Traffic>>,
+    ) -> Context {
         let user = user.into();
         Context {
             id: id.into(),
@@ -86,11 +90,20 @@ impl Gate {
     }
 
     async fn pass(&self) -> Result<(), fault::Fault> {
-        let Some((_, sender)) = self.0.as_ref().filter(|(fresh_until, _)| Instant::now() > *fresh_until) else {
+        let Some((_, sender)) = self
+            .0
+            .as_ref()
+            .filter(|(fresh_until, _)| Instant::now() > *fresh_until)
+        else {
             return Ok(());
         };
         let (verdict, told) = oneshot::channel();
-        let gone = |_| fault::Fault::new(fault::Kind::CancelledError, "The call was cancelled before it began.");
+        let gone = |_| {
+            fault::Fault::new(
+                fault::Kind::CancelledError,
+                "The call was cancelled before it began.",
+            )
+        };
         // If the gate is closed, the call is refused.
         let _ = sender.send(verdict).await;
         told.await.unwrap_or_else(|lost| Err(gone(lost)))
@@ -107,7 +120,9 @@ impl Context {
     /// Checks the gate and writes to the ledger: the last step of an executor before it starts a confined tool.
     async fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
         self.gate.pass().await?;
-        self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.opens(shape))
+        self.ledger
+            .as_ref()
+            .map_or(Ok(()), |ledger| ledger.opens(shape))
     }
 }
 
@@ -128,14 +143,25 @@ pub struct Call {
 
 impl Call {
     /// The input as a tool reads it. `Ok(Err)`: the input, or the source that came with it, is over the limit.
-    fn input_within(&self, confinement: &policy::Confinement) -> Result<Result<Vec<u8>, Ending>, fault::Fault> {
+    fn input_within(
+        &self,
+        confinement: &policy::Confinement,
+    ) -> Result<Result<Vec<u8>, Ending>, fault::Fault> {
         let input = serde_json::to_vec(&self.input).map_err(|e| {
-            fault::Fault::new(fault::Kind::InternalError, "the input cannot be written").person(e.to_string())
+            fault::Fault::new(fault::Kind::InternalError, "the input cannot be written")
+                .person(e.to_string())
         })?;
         let allowed = confinement.shape.limits.get(Limit::InputBytes);
         let source = confinement.per_call.source.as_ref().map_or(0, String::len);
         let fits = input.len().max(source) as u64 <= allowed;
-        Ok(if fits { Ok(input) } else { Err(Ending::OverLimit { limit: Limit::InputBytes, allowed }) })
+        Ok(if fits {
+            Ok(input)
+        } else {
+            Err(Ending::OverLimit {
+                limit: Limit::InputBytes,
+                allowed,
+            })
+        })
     }
 }
 
@@ -157,8 +183,14 @@ pub trait Executor: Send + Sync {
     /// Reads the script of a shape for one call.
     fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {
         let path = shape.script.clone().unwrap_or_default();
-        let is_long = path.symlink_metadata().is_ok_and(|facts| facts.len() > LARGE_TEXT_BYTES as u64);
-        Box::pin(async move { deadline.run(is_long, move || grants::read_script(&path)).await? })
+        let is_long = path
+            .symlink_metadata()
+            .is_ok_and(|facts| facts.len() > LARGE_TEXT_BYTES as u64);
+        Box::pin(async move {
+            deadline
+                .run(is_long, move || grants::read_script(&path))
+                .await?
+        })
     }
 
     /// Does work ahead of a call, if there is any, so that it does not count against the call's time limit.
@@ -189,7 +221,10 @@ pub struct Clock {
 
 impl Clock {
     pub fn new(started_at: Instant, limit_ms: u64) -> Clock {
-        Clock { started_at, limit: Duration::from_millis(limit_ms) }
+        Clock {
+            started_at,
+            limit: Duration::from_millis(limit_ms),
+        }
     }
 
     /// The tool's own time, if it starts now: its limit, unless preparing took what there was to spare.
@@ -204,11 +239,17 @@ impl Clock {
 
     /// Within what time an answer is read.
     pub fn reading(&self, call: &CallDeadline) -> CallDeadline {
-        CallDeadline { began: self.started_at, limit: self.limit + OVERDUE, ..call.clone() }
+        CallDeadline {
+            began: self.started_at,
+            limit: self.limit + OVERDUE,
+            ..call.clone()
+        }
     }
 
     fn until(&self, beyond: Duration) -> Duration {
-        self.limit.saturating_add(beyond).saturating_sub(self.started_at.elapsed())
+        self.limit
+            .saturating_add(beyond)
+            .saturating_sub(self.started_at.elapsed())
     }
 
     /// Runs one step of preparing. If it is not done in time, it is dropped, and the fault says `under_way`.
@@ -219,11 +260,18 @@ impl Clock {
     ) -> Result<T, E> {
         if self.until(FREE_PREPARATION).is_zero() {
             let message = "the time limit of the call passed before the tool could be started";
-            return Err(fault::Fault::new(fault::Kind::TimeoutError, message).retryable().into());
+            return Err(fault::Fault::new(fault::Kind::TimeoutError, message)
+                .retryable()
+                .into());
         }
-        let late =
-            || fault::Fault::new(fault::Kind::TimeoutError, format!("{under_way}; try again")).retryable().into();
-        tokio::time::timeout(self.until(FREE_PREPARATION), step).await.unwrap_or_else(|_| Err(late()))
+        let late = || {
+            fault::Fault::new(fault::Kind::TimeoutError, format!("{under_way}; try again"))
+                .retryable()
+                .into()
+        };
+        tokio::time::timeout(self.until(FREE_PREPARATION), step)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 }
 
@@ -233,12 +281,19 @@ mod tests {
 
     #[test]
     fn slow_preparing_is_taken_from_the_tools_time() {
-        let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms)).expect("up for longer");
+        let ago = |ms| {
+            Instant::now()
+                .checked_sub(Duration::from_millis(ms))
+                .expect("up for longer")
+        };
         let left = |ms| Clock::new(ago(ms), 2000).left().as_millis();
         assert_eq!(left(0), 2000);
         assert_eq!(left(300), 2000);
         assert!((1..=1000).contains(&left(1500)), "{}", left(1500));
         assert_eq!(left(3000), 0);
-        assert_eq!(Clock::new(Instant::now(), u64::MAX).left(), Duration::from_millis(u64::MAX));
+        assert_eq!(
+            Clock::new(Instant::now(), u64::MAX).left(),
+            Duration::from_millis(u64::MAX)
+        );
     }
 }

@@ -29,7 +29,10 @@ pub enum Ending {
     /// The caller cancelled the call.
     Cancelled,
     /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
-    Envelope { told: Value, output: Option<ToolAnswer> },
+    Envelope {
+        told: Value,
+        output: Option<ToolAnswer>,
+    },
 }
 
 impl Ending {
@@ -128,7 +131,10 @@ impl Outcome {
             parts: false,
             logs: Vec::new(),
             printed: Vec::new(),
-            usage: Usage { wall_ms, ..Usage::default() },
+            usage: Usage {
+                wall_ms,
+                ..Usage::default()
+            },
             walls: Walls::default(),
             denials: Denials::default(),
             attempts: Vec::new(),
@@ -139,7 +145,10 @@ impl Outcome {
     /// Records how the staged files of a good answer were published. If they exceed a limit, that limit is the ending.
     pub fn published(&mut self, artifacts: Vec<Artifact>, limits: &crate::policy::Limits) {
         if let Some(limit) = artifacts.iter().find_map(|artifact| artifact.over) {
-            self.ending = Ending::OverLimit { limit, allowed: limits.get(limit) };
+            self.ending = Ending::OverLimit {
+                limit,
+                allowed: limits.get(limit),
+            };
         }
         self.artifacts = artifacts;
     }

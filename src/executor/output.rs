@@ -49,19 +49,30 @@ pub struct Output {
 impl<'a> OutputReader<'a> {
     pub fn new(max_bytes: u64, events: &'a Events) -> OutputReader<'a> {
         let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        OutputReader { output: Output::default(), max_bytes, is_stream: true, events }
+        OutputReader {
+            output: Output::default(),
+            max_bytes,
+            is_stream: true,
+            events,
+        }
     }
 
     /// Takes bytes, and waits until there is room for a part. True: nothing more is read, so the tool can be ended.
     pub async fn push(&mut self, bytes: &[u8]) -> bool {
         let own = &mut self.output;
-        let room = self.max_bytes.saturating_sub(usize::try_from(own.total).unwrap_or(usize::MAX));
+        let room = self
+            .max_bytes
+            .saturating_sub(usize::try_from(own.total).unwrap_or(usize::MAX));
         own.total += bytes.len() as u64;
         own.is_over |= bytes.len() > room;
         if own.bad.is_none() {
             let taken = &bytes[..bytes.len().min(room)];
             // Never more memory than the limit.
-            let more = own.rest.len().max(taken.len()).min(own.rest.len().saturating_add(room) - own.rest.len());
+            let more = own
+                .rest
+                .len()
+                .max(taken.len())
+                .min(own.rest.len().saturating_add(room) - own.rest.len());
             if own.rest.capacity() - own.rest.len() < taken.len() {
                 own.rest.reserve_exact(more);
             }
@@ -103,8 +114,14 @@ impl<'a> OutputReader<'a> {
 
     async fn take(&mut self, line: Vec<u8>) {
         let (is_long, own) = (line.len() > LARGE_TEXT_BYTES, &mut self.output);
-        let read = self.events.deadline.run(is_long, move || (read_part(&line), line)).await;
-        let Ok((part, line)) = read else { return own.bad = Some(Ending::Cancelled) };
+        let read = self
+            .events
+            .deadline
+            .run(is_long, move || (read_part(&line), line))
+            .await;
+        let Ok((part, line)) = read else {
+            return own.bad = Some(Ending::Cancelled);
+        };
         let why = match part {
             Ok(_) if own.ended => "comes after the end of the stream".to_owned(),
             Ok(None) => return own.ended = true,
@@ -118,7 +135,10 @@ impl<'a> OutputReader<'a> {
             Err(why) => why,
         };
         let reason = format!("line {} of the stream {why}", own.parts.1 + 1);
-        own.bad = Some(Ending::BadOutput { reason, head: head(&line) });
+        own.bad = Some(Ending::BadOutput {
+            reason,
+            head: head(&line),
+        });
     }
 }
 
@@ -131,17 +151,25 @@ impl Output {
     /// The ending of a call whose tool succeeded. `is_text`: the answer may be text.
     pub async fn ending(self, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
         let (bytes, own) = (self.rest.len() + self.parts.0.len(), deadline.clone());
-        deadline.run(bytes > LARGE_TEXT_BYTES, move || self.judge(is_text, &own)).await
+        deadline
+            .run(bytes > LARGE_TEXT_BYTES, move || self.judge(is_text, &own))
+            .await
     }
 
     fn judge(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
-        let bad = |reason: &str| Ending::BadOutput { reason: reason.to_owned(), head: head(&self.rest) };
+        let bad = |reason: &str| Ending::BadOutput {
+            reason: reason.to_owned(),
+            head: head(&self.rest),
+        };
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
             (Some(bad), ..) => bad.clone(),
             (None, true, false) => bad("something was printed after the end of the stream"),
             (None, true, true) => match json::compact(format!("[{}]", self.parts.0).as_bytes()) {
                 Ok(whole) => Ending::Answered(ToolAnswer::new(whole, deadline)),
-                Err(problem) => bad(&format!("the parts of the stream are not a list: {}", problem.message)),
+                Err(problem) => bad(&format!(
+                    "the parts of the stream are not a list: {}",
+                    problem.message
+                )),
             },
             (None, false, true) if self.parts.1 > 0 => bad(
                 "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as \
@@ -155,7 +183,10 @@ impl Output {
 /// The part in a line; `None`: the end of the stream.
 fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     if line.len() > MAX_PART_BYTES {
-        return Err(format!("is longer than {} KiB: send more and smaller chunks", MAX_PART_BYTES / 1024));
+        return Err(format!(
+            "is longer than {} KiB: send more and smaller chunks",
+            MAX_PART_BYTES / 1024
+        ));
     }
     let line = json::compact(&line[STREAM_PREFIX.len().min(line.len())..])
         .map_err(|problem| format!("is not JSON: {}", problem.message))?;
@@ -164,32 +195,57 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
         return Ok(None);
     }
     // `chunk` must be the only member.
-    let part = json::member(whole, "/chunk").filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
+    let part = json::member(whole, "/chunk")
+        .filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
     let part = part.and_then(|part| json::compact(part.as_bytes()).ok());
-    part.map(Some).ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
+    part.map(Some)
+        .ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
 }
 
 /// The ending of a call whose tool returned this text.
-pub async fn returned(bytes: Vec<u8>, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
+pub async fn returned(
+    bytes: Vec<u8>,
+    is_text: bool,
+    deadline: &CallDeadline,
+) -> Result<Ending, Fault> {
     let own = deadline.clone();
     let is_long = bytes.len() > LARGE_TEXT_BYTES;
-    deadline.run(is_long, move || judge("the returned text", &bytes, is_text, &own)).await
+    deadline
+        .run(is_long, move || {
+            judge("the returned text", &bytes, is_text, &own)
+        })
+        .await
 }
 
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed component returned.
 /// `is_text`: what is not one JSON value is the answer as text, without the line breaks at its end.
 fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
-    let bad = |reason: String| Ending::BadOutput { reason, head: head(bytes) };
+    let bad = |reason: String| Ending::BadOutput {
+        reason,
+        head: head(bytes),
+    };
     let answered = |text| Ending::Answered(ToolAnswer::new(text, deadline));
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
-        Err(e) => return bad(format!("{what} is not valid UTF-8 (byte {}); write UTF-8", e.valid_up_to())),
+        Err(e) => {
+            return bad(format!(
+                "{what} is not valid UTF-8 (byte {}); write UTF-8",
+                e.valid_up_to()
+            ));
+        }
     };
     match json::compact(bytes) {
         Ok(answer) => answered(answer),
         Err(_) if is_text => answered(Text::from(&text.trim_end_matches(['\r', '\n']).into())),
-        Err(_) if text.trim().is_empty() => bad(format!("{what} is empty; it must be a single JSON value")),
-        Err(Problem { line, column, message, .. }) => bad(format!(
+        Err(_) if text.trim().is_empty() => {
+            bad(format!("{what} is empty; it must be a single JSON value"))
+        }
+        Err(Problem {
+            line,
+            column,
+            message,
+            ..
+        }) => bad(format!(
             "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print \
              diagnostics to stderr"
         )),
@@ -199,7 +255,9 @@ fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> En
 /// Under `stderr: error`, any visible text on stderr means that the tool failed.
 pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
     let is_quiet = logs.iter().all(|line| line.trim().is_empty());
-    (!is_quiet).then(|| Ending::Raised { message: STDERR_FAILURE.to_owned() })
+    (!is_quiet).then(|| Ending::Raised {
+        message: STDERR_FAILURE.to_owned(),
+    })
 }
 
 /// The end of stdout as lines, not yet escaped: it may say why a tool failed.
@@ -207,14 +265,20 @@ pub fn last_lines(stdout: &[u8]) -> Vec<String> {
     let from = stdout.len().saturating_sub(LAST_BYTES);
     let mut lines = lines(&stdout[from..]);
     if from > 0 {
-        lines.iter_mut().take(1).for_each(|first| first.insert(0, '…'));
+        lines
+            .iter_mut()
+            .take(1)
+            .for_each(|first| first.insert(0, '…'));
     }
     lines
 }
 
 /// Text as lines, not yet escaped; bytes that are not UTF-8 become U+FFFD.
 fn lines(text: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
+    String::from_utf8_lossy(text)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The first bytes, with everything that is not plain text escaped.
@@ -249,7 +313,15 @@ impl<'a> Log<'a> {
     pub fn new(max_bytes: u64, events: &'a Events) -> Log<'a> {
         let left = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         let (head, tail, line) = (Vec::new(), VecDeque::new(), Vec::new());
-        Log { head, tail, half: left / 2, cut: 0, line, left, events }
+        Log {
+            head,
+            tail,
+            half: left / 2,
+            cut: 0,
+            line,
+            left,
+            events,
+        }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -275,7 +347,9 @@ impl<'a> Log<'a> {
     }
 
     fn send_line(&mut self) {
-        lines(&self.line).into_iter().for_each(|line| self.events.send(Event::from_line(line)));
+        lines(&self.line)
+            .into_iter()
+            .for_each(|line| self.events.send(Event::from_line(line)));
         self.line.clear();
     }
 
@@ -314,7 +388,13 @@ mod tests {
         while let Some(Event::Chunk(part)) = received.try_next() {
             parts.push(part.value());
         }
-        (parts, output.ending(false, &CallDeadline::usual("", None)).await.expect("in time"))
+        (
+            parts,
+            output
+                .ending(false, &CallDeadline::usual("", None))
+                .await
+                .expect("in time"),
+        )
     }
 
     #[tokio::test]
@@ -328,29 +408,52 @@ mod tests {
                 (parts.clone(), list.clone())
             );
             let own = (parts.clone(), Ending::answer(&json!({"own": 1})));
-            assert_eq!(read_in_pieces(&format!("{two}{{\"own\": 1}}\n"), piece).await, own);
+            assert_eq!(
+                read_in_pieces(&format!("{two}{{\"own\": 1}}\n"), piece).await,
+                own
+            );
             assert_eq!(
                 read_in_pieces("@toolhost {\"end\": true}\n", piece).await,
                 (vec![], Ending::answer(&json!([])))
             );
-            assert_eq!(read_in_pieces(" [1, 2]\n", piece).await, (vec![], Ending::answer(&json!([1, 2]))));
-            assert_eq!(read_in_pieces("@toolhost {\"chunk\": null}\nnull", piece).await.0, [Value::Null]);
+            assert_eq!(
+                read_in_pieces(" [1, 2]\n", piece).await,
+                (vec![], Ending::answer(&json!([1, 2])))
+            );
+            assert_eq!(
+                read_in_pieces("@toolhost {\"chunk\": null}\nnull", piece)
+                    .await
+                    .0,
+                [Value::Null]
+            );
         }
     }
 
     #[tokio::test]
     async fn a_stream_that_is_not_one_says_why() {
-        let long = format!("@toolhost {{\"chunk\": \"{}\"}}\n", "x".repeat(MAX_PART_BYTES));
+        let long = format!(
+            "@toolhost {{\"chunk\": \"{}\"}}\n",
+            "x".repeat(MAX_PART_BYTES)
+        );
         for (text, why, parts) in [
             ("@toolhost {\"chunk\": 1}\n", "the stream has no end", 1),
-            ("@toolhost {\"chunk\": 1}\n@toolhost {\"chunk\": NaN}\n{}", "line 2 of the stream is not JSON", 1),
+            (
+                "@toolhost {\"chunk\": 1}\n@toolhost {\"chunk\": NaN}\n{}",
+                "line 2 of the stream is not JSON",
+                1,
+            ),
             ("@toolhost {\"chunk\": 1, \"x\": 2}\n", "is neither", 0),
             ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
             (&long, "longer than 256 KiB", 0),
         ] {
             let (seen, ending) = read_in_pieces(text, 4096).await;
-            let Ending::BadOutput { reason, .. } = ending else { panic!("{ending:?}") };
-            assert!(reason.contains(why) && seen.len() == parts, "{text:.80}: {reason}, {seen:?}");
+            let Ending::BadOutput { reason, .. } = ending else {
+                panic!("{ending:?}")
+            };
+            assert!(
+                reason.contains(why) && seen.len() == parts,
+                "{text:.80}: {reason}, {seen:?}"
+            );
         }
     }
 }

@@ -30,35 +30,70 @@ pub enum ArgumentSyntax {
 
 /// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of its parameter.
 pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value, Fault> {
-    check_written(manifest, given, if from_text { &ArgumentSyntax::Pairs } else { &ArgumentSyntax::Json })
+    check_written(
+        manifest,
+        given,
+        if from_text {
+            &ArgumentSyntax::Pairs
+        } else {
+            &ArgumentSyntax::Json
+        },
+    )
 }
 
 /// As `check`, for every syntax of the values.
-pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax) -> Result<Value, Fault> {
+pub fn check_written(
+    manifest: &Manifest,
+    given: Value,
+    written: &ArgumentSyntax,
+) -> Result<Value, Fault> {
     let Value::Object(mut given) = given else {
         let flaw = "Arguments must be one JSON object: {\"name\": value, …}.";
         return Err(Fault::new(Kind::ParameterValidationError, flaw).details("pointer '': type"));
     };
-    let root = manifest.parameters.as_ref().map_or(&Value::Null, |schema| &schema.raw);
+    let root = manifest
+        .parameters
+        .as_ref()
+        .map_or(&Value::Null, |schema| &schema.raw);
     let untyped = manifest.remote().is_some_and(|remote| remote.untyped);
-    let mut flaws = if untyped { Vec::new() } else { unknown_names(root, &given) };
+    let mut flaws = if untyped {
+        Vec::new()
+    } else {
+        unknown_names(root, &given)
+    };
     if let ArgumentSyntax::Inputs { duplicates } = written {
         let pointer = |name: &String| format!("/{}", json::escape_segment(name));
-        flaws.extend(duplicates.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
+        flaws.extend(
+            duplicates
+                .iter()
+                .map(|name| Flaw::must(&pointer(name), "twice", "must be given once")),
+        );
     }
     // If the service judges the arguments, a text that cannot be converted stays a text.
     let mut unfit = Vec::new();
     if *written != ArgumentSyntax::Json {
         let inputs = matches!(written, ArgumentSyntax::Inputs { .. });
-        let mut texts = Texts { root, inputs, flaws: if untyped { &mut unfit } else { &mut flaws } };
+        let mut texts = Texts {
+            root,
+            inputs,
+            flaws: if untyped { &mut unfit } else { &mut flaws },
+        };
         texts.convert(&alternatives(root, root), &mut given, "");
     }
     let Some(schema) = manifest.parameters.as_ref().filter(|_| !untyped) else {
-        return if flaws.is_empty() { Ok(Value::Object(given)) } else { Err(fault(root, &flaws)) };
+        return if flaws.is_empty() {
+            Ok(Value::Object(given))
+        } else {
+            Err(fault(root, &flaws))
+        };
     };
     let mut arguments = Value::Object(given);
     if schema.has_defaults() && !schema.is_too_large(&arguments) {
-        let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
+        let mut filling = Filling {
+            root,
+            room: MAX_FILLED_DEFAULTS,
+            steps: MAX_FILL_STEPS,
+        };
         filling.fill(root, &mut arguments, 0);
         if filling.room == 0 || filling.steps == 0 {
             flaws.push(Flaw::must("", "default", "must not need so many defaults"));
@@ -70,28 +105,43 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax
         Breach::Unknown(_) if flaw.pointer.is_empty() => !reported.contains(""),
         _ => {
             let is_in = |other: &String| {
-                let rest = flaw.pointer.strip_prefix(other.as_str()).filter(|_| !other.is_empty());
+                let rest = flaw
+                    .pointer
+                    .strip_prefix(other.as_str())
+                    .filter(|_| !other.is_empty());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };
             !reported.iter().any(is_in)
         }
     };
     flaws.extend(schema.flaws(&arguments).into_iter().filter(is_new));
-    if flaws.is_empty() { Ok(arguments) } else { Err(fault(root, &flaws)) }
+    if flaws.is_empty() {
+        Ok(arguments)
+    } else {
+        Err(fault(root, &flaws))
+    }
 }
 
 impl Manifest {
     /// Checks a successful result against `output`.
     pub fn check_output(&self, output: &Value) -> Result<(), Fault> {
-        let flaws = self.output.as_ref().map(|schema| schema.flaws(output)).unwrap_or_default();
+        let flaws = self
+            .output
+            .as_ref()
+            .map(|schema| schema.flaws(output))
+            .unwrap_or_default();
         if output.is_null() && (self.output.is_none() || !flaws.is_empty()) {
-            let message = "The tool call output is null, and the tool has no output schema that allows null.";
+            let message =
+                "The tool call output is null, and the tool has no output schema that allows null.";
             return Err(Fault::new(Kind::OutputValidationError, message));
         }
         if flaws.is_empty() {
             return Ok(());
         }
-        let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, "Output", &[])).collect();
+        let sentences: Vec<_> = flaws
+            .iter()
+            .flat_map(|flaw| sentences(flaw, "Output", &[]))
+            .collect();
         let raw = text::head(&output.to_string(), 2000);
         let details = format!("{}\nOutput: {}", rules(&flaws), text::printable(&raw));
         Err(Fault::new(Kind::OutputValidationError, limited(&sentences).join(" ")).details(details))
@@ -105,11 +155,19 @@ fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
         return Vec::new();
     }
     let known: BTreeSet<&String> = known.into_iter().collect();
-    let unknown: Vec<_> = given.keys().filter(|name| !known.contains(name)).cloned().collect();
+    let unknown: Vec<_> = given
+        .keys()
+        .filter(|name| !known.contains(name))
+        .cloned()
+        .collect();
     if unknown.is_empty() {
         return Vec::new();
     }
-    vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: Breach::Unknown(unknown) }]
+    vec![Flaw {
+        pointer: String::new(),
+        rule: "additionalProperties".to_owned(),
+        what: Breach::Unknown(unknown),
+    }]
 }
 
 /// Whether a schema declares this parameter anywhere.
@@ -125,12 +183,22 @@ struct ParameterNames<'s> {
 }
 
 fn names(root: &Value) -> ParameterNames<'_> {
-    let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
-    let mut names = ParameterNames { known: Vec::new(), open_ended: false };
+    let speaks = [
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+    ];
+    let mut names = ParameterNames {
+        known: Vec::new(),
+        open_ended: false,
+    };
     for schema in alternatives(root, root) {
         names.open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
         let declared = schema.get("properties").and_then(Value::as_object);
-        names.known.extend(declared.into_iter().flat_map(|names| names.keys()));
+        names
+            .known
+            .extend(declared.into_iter().flat_map(|names| names.keys()));
     }
     names
 }
@@ -143,8 +211,14 @@ fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'
     while let Some(schema) = found.get(next).copied() {
         next += 1;
         let held = keywords.iter().filter_map(|keyword| schema.get(*keyword));
-        let held = held.flat_map(|held| held.as_array().map_or(std::slice::from_ref(held), Vec::as_slice));
-        found.extend(held.chain(target(root, schema)).filter(|other| known.insert(std::ptr::from_ref(*other))));
+        let held = held.flat_map(|held| {
+            held.as_array()
+                .map_or(std::slice::from_ref(held), Vec::as_slice)
+        });
+        found.extend(
+            held.chain(target(root, schema))
+                .filter(|other| known.insert(std::ptr::from_ref(*other))),
+        );
     }
     found
 }
@@ -173,12 +247,18 @@ impl Filling<'_> {
         }
         for schema in together(self.root, schema, ALWAYS) {
             let properties = schema.get("properties").and_then(Value::as_object);
-            self.steps = self.steps.saturating_sub(1 + properties.map_or(0, Map::len));
+            self.steps = self
+                .steps
+                .saturating_sub(1 + properties.map_or(0, Map::len));
             match value {
                 Value::Object(members) => {
                     for (name, property) in properties.into_iter().flatten() {
-                        if let (false, Some(default)) = (members.contains_key(name), default_of(self.root, property)) {
-                            self.room = self.room.saturating_sub(1 + default.to_string().len() / 128);
+                        if let (false, Some(default)) =
+                            (members.contains_key(name), default_of(self.root, property))
+                        {
+                            self.room = self
+                                .room
+                                .saturating_sub(1 + default.to_string().len() / 128);
                             members.insert(name.clone(), default.clone());
                         }
                         if let Some(member) = members.get_mut(name) {
@@ -188,7 +268,9 @@ impl Filling<'_> {
                 }
                 Value::Array(items) => {
                     if let Some(each) = schema.get("items").filter(|each| each.is_object()) {
-                        items.iter_mut().for_each(|item| self.fill(each, item, depth + 1));
+                        items
+                            .iter_mut()
+                            .for_each(|item| self.fill(each, item, depth + 1));
                     }
                 }
                 _ => {}
@@ -198,18 +280,27 @@ impl Filling<'_> {
 }
 
 fn default_of<'s>(root: &'s Value, property: &'s Value) -> Option<&'s Value> {
-    property.get("default").or_else(|| target(root, property)?.get("default"))
+    property
+        .get("default")
+        .or_else(|| target(root, property)?.get("default"))
 }
 
 /// All flaws of one call in one fault.
 fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
     let known: Vec<&str> = names(root).known.into_iter().map(String::as_str).collect();
-    let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, PARAMETER, &known)).collect();
+    let sentences: Vec<_> = flaws
+        .iter()
+        .flat_map(|flaw| sentences(flaw, PARAMETER, &known))
+        .collect();
     Fault::of_flaws(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
 }
 
 fn limited(sentences: &[String]) -> Vec<String> {
-    let mut shown: Vec<_> = sentences.iter().take(MAX_FAULTS_TOLD).map(|sentence| text::printable(sentence)).collect();
+    let mut shown: Vec<_> = sentences
+        .iter()
+        .take(MAX_FAULTS_TOLD)
+        .map(|sentence| text::printable(sentence))
+        .collect();
     if sentences.len() > MAX_FAULTS_TOLD {
         shown.push(format!("And {} more.", sentences.len() - MAX_FAULTS_TOLD));
     }
@@ -218,8 +309,19 @@ fn limited(sentences: &[String]) -> Vec<String> {
 
 /// One line per flaw: pointer and rule, for programs.
 fn rules(flaws: &[Flaw]) -> String {
-    let line = |flaw: &Flaw| format!("pointer '{}': {}", text::printable(&text::head(&flaw.pointer, 200)), flaw.rule);
-    flaws.iter().take(MAX_FAULTS_TOLD).map(line).collect::<Vec<_>>().join("\n")
+    let line = |flaw: &Flaw| {
+        format!(
+            "pointer '{}': {}",
+            text::printable(&text::head(&flaw.pointer, 200)),
+            flaw.rule
+        )
+    };
+    flaws
+        .iter()
+        .take(MAX_FAULTS_TOLD)
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 const PARAMETER: &str = "Input parameter";
@@ -249,8 +351,16 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
             Some(near) => format!(" Did you mean '{near}'?"),
             None if known.is_empty() => String::new(),
             None => {
-                let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
-                format!(" Known: {listed}{}", if known.len() > 20 { ", …" } else { "." })
+                let listed = known
+                    .iter()
+                    .take(20)
+                    .copied()
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                format!(
+                    " Known: {listed}{}",
+                    if known.len() > 20 { ", …" } else { "." }
+                )
             }
         };
         format!("{PARAMETER} '{shown}' is not a known parameter.{fix}")
@@ -266,7 +376,9 @@ fn place(pointer: &str, subject: &str) -> String {
             (subject, pointer) => format!("{subject} at '{}'", text::head(pointer, 200)),
         };
     };
-    let (name, inner) = rest.split_once('/').map_or((rest, None), |(name, inner)| (name, Some(inner)));
+    let (name, inner) = rest
+        .split_once('/')
+        .map_or((rest, None), |(name, inner)| (name, Some(inner)));
     let name = text::head(&name.replace("~1", "/").replace("~0", "~"), 80);
     match inner {
         None => format!("{subject} '{name}'"),
@@ -285,9 +397,17 @@ struct Texts<'s, 'f> {
 impl<'s> Texts<'s, '_> {
     fn convert(&mut self, holders: &[&'s Value], members: &mut Map<String, Value>, above: &str) {
         for (name, value) in members {
-            let schemas = holders.iter().filter_map(|holder| holder.get("properties")?.get(name));
-            let schemas = schemas.flat_map(|schema| alternatives(self.root, schema)).collect::<Vec<_>>();
-            self.value(&schemas, value, &format!("{above}/{}", json::escape_segment(name)));
+            let schemas = holders
+                .iter()
+                .filter_map(|holder| holder.get("properties")?.get(name));
+            let schemas = schemas
+                .flat_map(|schema| alternatives(self.root, schema))
+                .collect::<Vec<_>>();
+            self.value(
+                &schemas,
+                value,
+                &format!("{above}/{}", json::escape_segment(name)),
+            );
         }
     }
 
@@ -306,7 +426,9 @@ impl<'s> Texts<'s, '_> {
             Value::Object(members) => self.convert(schemas, members, pointer),
             Value::Array(items) => {
                 let each = schemas.iter().filter_map(|schema| schema.get("items"));
-                let each = each.flat_map(|schema| alternatives(self.root, schema)).collect::<Vec<_>>();
+                let each = each
+                    .flat_map(|schema| alternatives(self.root, schema))
+                    .collect::<Vec<_>>();
                 for (at, item) in items.iter_mut().enumerate() {
                     self.value(&each, item, &format!("{pointer}/{at}"));
                 }
@@ -316,20 +438,37 @@ impl<'s> Texts<'s, '_> {
     }
 
     /// The value that a text stands for. `None`: it stays a text, or it cannot be converted, which is noted as a flaw.
-    fn text(&mut self, schemas: &[&Value], types: &BTreeSet<&str>, written: &str, pointer: &str) -> Option<Value> {
+    fn text(
+        &mut self,
+        schemas: &[&Value],
+        types: &BTreeSet<&str>,
+        written: &str,
+        pointer: &str,
+    ) -> Option<Value> {
         if let Some(named) = listed(schemas, written) {
             return Some(named);
         }
         if types.is_empty() || types.contains("string") {
             let open = self.inputs && types.len() != 1;
-            let value = open.then(|| json::parse(written.as_bytes(), json::Dialect::Strict).ok()).flatten()?.value;
-            return if types.is_empty() { Some(value) } else { typed(value, types) };
+            let value = open
+                .then(|| json::parse(written.as_bytes(), json::Dialect::Strict).ok())
+                .flatten()?
+                .value;
+            return if types.is_empty() {
+                Some(value)
+            } else {
+                typed(value, types)
+            };
         }
         match from_text(written, types) {
             Ok(value) => Some(value),
             Err(why) => {
                 let nouns: Vec<_> = types.iter().map(|name| noun(name)).collect();
-                self.flaws.push(Flaw::must(pointer, "type", &format!("must be {}{why}", nouns.join(" or "))));
+                self.flaws.push(Flaw::must(
+                    pointer,
+                    "type",
+                    &format!("must be {}{why}", nouns.join(" or ")),
+                ));
                 None
             }
         }
@@ -338,7 +477,12 @@ impl<'s> Texts<'s, '_> {
 
 /// The values that an `enum` or `const` lists.
 fn listed_in(schema: &Value) -> impl Iterator<Item = &Value> {
-    schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"))
+    schema
+        .get("enum")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .chain(schema.get("const"))
 }
 
 /// The value of an `enum` (or `const`) that a text spells, unless the text is one itself: for "3" the 3 of `[3, "a"]`.
@@ -347,10 +491,13 @@ fn listed(schemas: &[&Value], written: &str) -> Option<Value> {
     if values.is_empty() || values.iter().any(|value| value.as_str() == Some(written)) {
         return None;
     }
-    let value = json::parse(written.as_bytes(), json::Dialect::Strict).ok()?.value;
+    let value = json::parse(written.as_bytes(), json::Dialect::Strict)
+        .ok()?
+        .value;
     // 3.0 is 3 to JSON Schema; the tool sees it as the schema writes it.
-    let same =
-        |known: &&&Value| **known == &value || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64();
+    let same = |known: &&&Value| {
+        **known == &value || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64()
+    };
     values.iter().find(same).map(|known| (*known).clone())
 }
 
@@ -372,10 +519,19 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
     let is_structured = types.contains("object") || types.contains("array");
     let value = match json::parse(written.as_bytes(), json::Dialect::Strict) {
         Ok(document) => document.value,
-        Err(problem) if is_structured || types.contains("number") && problem.message.contains("64 bits") => {
-            return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
+        Err(problem)
+            if is_structured || types.contains("number") && problem.message.contains("64 bits") =>
+        {
+            return Err(format!(
+                ": not JSON at line {}, column {}: {}",
+                problem.line, problem.column, problem.message
+            ));
         }
-        Err(_) => written.to_ascii_lowercase().parse().map(Value::Bool).map_err(|_| String::new())?,
+        Err(_) => written
+            .to_ascii_lowercase()
+            .parse()
+            .map(Value::Bool)
+            .map_err(|_| String::new())?,
     };
     typed(value, types).ok_or_else(String::new)
 }
@@ -383,9 +539,13 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
 /// The value, if it has one of the types. 3.0 is an integer to JSON Schema; the tool gets 3.
 fn typed(value: Value, types: &BTreeSet<&str>) -> Option<Value> {
     let kind = type_of(&value);
-    if types.contains(kind) || (kind == "number" && types.contains("integer") && value.is_i64() | value.is_u64()) {
+    if types.contains(kind)
+        || (kind == "number" && types.contains("integer") && value.is_i64() | value.is_u64())
+    {
         return Some(value);
     }
-    let exact = value.as_f64().filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15);
+    let exact = value
+        .as_f64()
+        .filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15);
     exact.map(|n| Value::from(n as i64))
 }

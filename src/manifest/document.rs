@@ -11,9 +11,17 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Document {
     /// Messages with `{{name}}` in place of arguments. `ask`: requests that the client answers first.
-    Prompt { messages: Vec<Value>, ask: Map<String, Value> },
+    Prompt {
+        messages: Vec<Value>,
+        ask: Map<String, Value>,
+    },
     /// `variables`: the names in braces in the URI, in order.
-    Resource { uri: String, variables: Vec<String>, mime: Option<String>, body: Body },
+    Resource {
+        uri: String,
+        variables: Vec<String>,
+        mime: Option<String>,
+        body: Body,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,9 +44,16 @@ impl Document {
     /// The requested file.
     pub(super) fn reads(&self) -> Vec<Pattern> {
         match self {
-            Document::Resource { body: Body::File(path), .. } => {
+            Document::Resource {
+                body: Body::File(path),
+                ..
+            } => {
                 let text = path.to_string_lossy().into_owned();
-                vec![Pattern { text, from_base: false, shape: PatternShape::File { path: path.clone() } }]
+                vec![Pattern {
+                    text,
+                    from_base: false,
+                    shape: PatternShape::File { path: path.clone() },
+                }]
             }
             _ => Vec::new(),
         }
@@ -52,34 +67,58 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Value) -> Option<Document> {
         reader.error(Code::Security, "/securityContext/fileAccess", message);
     }
     if handler["type"] == "prompt" {
-        let messages = handler["messages"].as_array()?.iter().map(message).collect();
-        return Some(Document::Prompt { messages, ask: handler["ask"].as_object().cloned().unwrap_or_default() });
+        let messages = handler["messages"]
+            .as_array()?
+            .iter()
+            .map(message)
+            .collect();
+        return Some(Document::Prompt {
+            messages,
+            ask: handler["ask"].as_object().cloned().unwrap_or_default(),
+        });
     }
     let uri = handler["uri"].as_str()?.to_owned();
     let variables = variables(&uri).unwrap_or_else(|why| {
         reader.error(Code::Schema, "/handler/uri", why);
         Vec::new()
     });
-    for name in variables.iter().filter(|name| top["parameters"]["properties"].get(name.as_str()).is_none()) {
-        let message = format!("parameters has no '{name}', which is a variable of the uri: describe it there");
+    for name in variables
+        .iter()
+        .filter(|name| top["parameters"]["properties"].get(name.as_str()).is_none())
+    {
+        let message = format!(
+            "parameters has no '{name}', which is a variable of the uri: describe it there"
+        );
         reader.error(Code::Schema, "/handler/uri", message);
     }
     let body = match (handler["text"].as_str(), handler["file"].as_str()) {
         (Some(text), None) => Body::Text(text.to_owned()),
         (None, Some(file)) => match pattern::parse(file).map(|pattern| pattern.shape) {
-            Ok(PatternShape::File { path }) if path.is_relative() && variables.is_empty() => Body::File(path),
+            Ok(PatternShape::File { path }) if path.is_relative() && variables.is_empty() => {
+                Body::File(path)
+            }
             _ => {
-                let message = "must be one file below this folder, and `uri` must have no variables";
+                let message =
+                    "must be one file below this folder, and `uri` must have no variables";
                 reader.error(Code::Security, "/handler/file", message);
                 return None;
             }
         },
         _ => {
-            reader.error(Code::Schema, "/handler", "a resource must have either `text` or `file`");
+            reader.error(
+                Code::Schema,
+                "/handler",
+                "a resource must have either `text` or `file`",
+            );
             return None;
         }
     };
-    Some(Document::Resource { uri, variables, mime: handler["mimeType"].as_str().map(str::to_owned), body })
+    Some(Document::Resource {
+        uri,
+        variables,
+        mime: handler["mimeType"].as_str().map(str::to_owned),
+        body,
+    })
 }
 
 /// The message, with a string `content` turned into a text block.
@@ -95,14 +134,22 @@ fn message(message: &Value) -> Value {
 fn variables(uri: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for part in uri.split('/') {
-        if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-            let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if let Some(name) = part
+            .strip_prefix('{')
+            .and_then(|part| part.strip_suffix('}'))
+        {
+            let plain =
+                !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
             if !plain || names.iter().any(|other| other == name) {
-                return Err(format!("'{{{name}}}' must be one plain name, and occur once"));
+                return Err(format!(
+                    "'{{{name}}}' must be one plain name, and occur once"
+                ));
             }
             names.push(name.to_owned());
         } else if part.contains(['{', '}']) {
-            return Err("a variable must be alone between two slashes: test://items/{id}/data".to_owned());
+            return Err(
+                "a variable must be alone between two slashes: test://items/{id}/data".to_owned(),
+            );
         }
     }
     Ok(names)

@@ -8,7 +8,8 @@ use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
 use super::types::{
-    Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind, id_fault, version_range,
+    Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind,
+    id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};
 use crate::base::problem::{Code, Problem};
@@ -20,8 +21,9 @@ use std::sync::LazyLock;
 
 /// The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by `toolhost schema
 /// manifest`, for editors. `additionalProperties: false` is set where an unknown name could be a misspelt restriction.
-pub static SCHEMA: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
+pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON")
+});
 
 /// The regex engine takes linear time, because a manifest's author writes the texts that it checks.
 #[jsonschema::validator(
@@ -65,13 +67,19 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     }
     let is_final = top["presentation"]["final"] == true;
     if is_final {
-        reader.note("/presentation/final", "not built yet: no transport shows a result to the user by itself; ignored");
+        reader.note(
+            "/presentation/final",
+            "not built yet: no transport shows a result to the user by itself; ignored",
+        );
     }
     for block in ["", "/execution", "/presentation", "/metadata"] {
         warn_of_unknown_names(reader, top, block);
     }
     let handler = handler(reader, top);
-    let (parameters, output) = (compile(reader, top, "parameters"), compile(reader, top, "output"));
+    let (parameters, output) = (
+        compile(reader, top, "parameters"),
+        compile(reader, top, "output"),
+    );
     let mut requested = requests(reader, top);
     match &handler {
         Some(Handler::Document(document)) => requested.read = Some(document.reads()),
@@ -81,8 +89,16 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         }
         _ => {}
     }
-    let (execution, requires, limits) = (execution(reader, top), requires(reader, top), limits(reader, top));
-    let (metadata, examples, tags) = (reader.get("/metadata"), reader.get("/examples"), reader.get("/tags"));
+    let (execution, requires, limits) = (
+        execution(reader, top),
+        requires(reader, top),
+        limits(reader, top),
+    );
+    let (metadata, examples, tags) = (
+        reader.get("/metadata"),
+        reader.get("/examples"),
+        reader.get("/tags"),
+    );
     Some(Manifest {
         id: id?,
         display_name: reader.get("/displayName")?,
@@ -111,20 +127,39 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
 /// Keeps unknown names. Warns of one that resembles a known name or belongs elsewhere, and of each in `execution`,
 /// where a name looks effective.
 fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
-    let schema = if block.is_empty() { &*SCHEMA } else { &SCHEMA["properties"][&block[1..]] };
-    let known: Vec<&str> =
-        schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-    for name in top.pointer(block).and_then(Value::as_object).into_iter().flat_map(|map| map.keys()) {
+    let schema = if block.is_empty() {
+        &*SCHEMA
+    } else {
+        &SCHEMA["properties"][&block[1..]]
+    };
+    let known: Vec<&str> = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    for name in top
+        .pointer(block)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(|map| map.keys())
+    {
         if known.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with('$') {
             continue;
         }
-        let fix = match (suggest::nearest(name, known.iter().copied()), block_of_field(&SCHEMA, "", name)) {
+        let fix = match (
+            suggest::nearest(name, known.iter().copied()),
+            block_of_field(&SCHEMA, "", name),
+        ) {
             (Some(near), _) => format!("did you mean `{near}`?"),
             (None, Some(owner)) if block.is_empty() => format!("it belongs in {owner}"),
             (None, _) if block == "/execution" => format!("known here: {}", known.join(", ")),
             _ => continue,
         };
-        reader.warn_of_name(&below(block, name), format!("`{}` does nothing here: {fix}", text::head(name, 80)));
+        reader.warn_of_name(
+            &below(block, name),
+            format!("`{}` does nothing here: {fix}", text::head(name, 80)),
+        );
     }
 }
 
@@ -134,9 +169,18 @@ fn block_of_field(schema: &Value, at: &str, name: &str) -> Option<String> {
     if fields.is_some_and(|fields| fields.contains_key(name)) {
         return Some(at.to_owned());
     }
-    let forms = schema["allOf"].as_array().into_iter().flatten().map(|form| (at.to_owned(), &form["then"]));
-    let blocks = fields.into_iter().flatten().map(|(field, block)| (below(at, field), block));
-    blocks.chain(forms).find_map(|(at, block)| block_of_field(block, &at, name))
+    let forms = schema["allOf"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|form| (at.to_owned(), &form["then"]));
+    let blocks = fields
+        .into_iter()
+        .flatten()
+        .map(|(field, block)| (below(at, field), block));
+    blocks
+        .chain(forms)
+        .find_map(|(at, block)| block_of_field(block, &at, name))
 }
 
 /// The limits of the manifest, each clamped to the largest value that has an effect.
@@ -144,9 +188,14 @@ fn limits(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
     let mut limits = BTreeMap::new();
     for limit in Limit::ALL {
         let pointer = format!("/limits/{}", limit.name());
-        let Some(value) = whole(reader, top, &pointer) else { continue };
+        let Some(value) = whole(reader, top, &pointer) else {
+            continue;
+        };
         if value > limit.most() {
-            let message = format!("clamped to {}, the largest response: write at most that", limit.most());
+            let message = format!(
+                "clamped to {}, the largest response: write at most that",
+                limit.most()
+            );
             reader.warn(&pointer, message);
         }
         limits.insert(limit, value.min(limit.most()));
@@ -157,21 +206,30 @@ fn limits(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
 /// A whole number that fits in 64 bits. To JSON Schema large reals (1e300) are whole numbers, too.
 fn whole(reader: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<u64> {
     let written = top.pointer(pointer)?;
-    let read = json::whole(written).ok_or_else(|| "must be a whole number that fits in 64 bits".to_owned());
+    let read = json::whole(written)
+        .ok_or_else(|| "must be a whole number that fits in 64 bits".to_owned());
     reader.parsed(pointer, read)
 }
 
 fn strict_version(written: &str) -> Result<semver::Version, String> {
     semver::Version::parse(written).map_err(|why| {
         let shown = text::head(written, 40);
-        format!("'{shown}' is not a semantic version ({why}): write three numbers, for example 1.0.0")
+        format!(
+            "'{shown}' is not a semantic version ({why}): write three numbers, for example 1.0.0"
+        )
     })
 }
 
 /// Compiles the schema under `key`; the pointers of its problems lead into it.
 fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
-    let fault = |fault: Problem| reader.error(fault.code, &format!("/{key}{}", fault.pointer), fault.message);
+    let fault = |fault: Problem| {
+        reader.error(
+            fault.code,
+            &format!("/{key}{}", fault.pointer),
+            fault.message,
+        )
+    };
     Schema::compile(raw).map_err(fault).ok()
 }
 
@@ -189,17 +247,30 @@ fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
             let (mut parameter_map, mut targets) = (BTreeMap::new(), BTreeSet::new());
             for (pointer, from, to) in reader.texts("/handler/parameterMap", usize::MAX) {
                 if !targets.insert(to) {
-                    reader.error(Code::Schema, &pointer, "two inputs get the same new name: only one could arrive");
+                    reader.error(
+                        Code::Schema,
+                        &pointer,
+                        "two inputs get the same new name: only one could arrive",
+                    );
                 }
                 parameter_map.insert(from.to_owned(), to.to_owned());
             }
             let (service, method) = (text("serviceName")?, text("methodName")?);
-            Some(Handler::ServiceMethod { service, method, language, parameter_map })
+            Some(Handler::ServiceMethod {
+                service,
+                method,
+                language,
+                parameter_map,
+            })
         }
-        "tool-service" => descriptor::handler(reader, top).map(|remote| Handler::ToolService(Box::new(remote))),
+        "tool-service" => {
+            descriptor::handler(reader, top).map(|remote| Handler::ToolService(Box::new(remote)))
+        }
         "definition-only" => Some(Handler::DefinitionOnly),
         "prompt" | "resource" => document::read(reader, top).map(Handler::Document),
-        kind => extension_kind(kind).then(|| Handler::Extension { kind: kind.to_owned() }),
+        kind => extension_kind(kind).then(|| Handler::Extension {
+            kind: kind.to_owned(),
+        }),
     }
 }
 
@@ -208,15 +279,28 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
     let write = patterns(reader, "/securityContext/fileAccess/allowWrite");
     for (pointer, pattern) in &write {
         if pattern.from_base || pattern.shape == PatternShape::SelfScript {
-            let message =
-                "a script cannot write its own file, or what tools share by `base:`: name a folder for its results";
+            let message = "a script cannot write its own file, or what tools share by `base:`: name a folder for its results";
             reader.error(Code::Security, pointer, message);
         }
     }
-    let plain = |found: Vec<(String, Pattern)>| found.into_iter().map(|(_, pattern)| pattern).collect::<Vec<_>>();
-    let capabilities = reader.get("/securityContext/requiredCapabilities").unwrap_or_default();
-    let is_listed = top["securityContext"]["fileAccess"].get("allowRead").is_some();
-    RequestedAccess { read: is_listed.then(|| plain(read)), write: plain(write), hosts: hosts(reader), capabilities }
+    let plain = |found: Vec<(String, Pattern)>| {
+        found
+            .into_iter()
+            .map(|(_, pattern)| pattern)
+            .collect::<Vec<_>>()
+    };
+    let capabilities = reader
+        .get("/securityContext/requiredCapabilities")
+        .unwrap_or_default();
+    let is_listed = top["securityContext"]["fileAccess"]
+        .get("allowRead")
+        .is_some();
+    RequestedAccess {
+        read: is_listed.then(|| plain(read)),
+        write: plain(write),
+        hosts: hosts(reader),
+        capabilities,
+    }
 }
 
 fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
@@ -234,10 +318,15 @@ fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
 fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
     let list = "/securityContext/networkAccess/allowHosts";
     let written = reader.texts(list, MAX_HOSTS).into_iter();
-    let found: Vec<_> = written.filter_map(|(at, _, text)| reader.parsed(&at, host::parse_pattern(text))).collect();
+    let found: Vec<_> = written
+        .filter_map(|(at, _, text)| reader.parsed(&at, host::parse_pattern(text)))
+        .collect();
     let ports: BTreeSet<u16> = found.iter().flat_map(HostPattern::ports).collect();
     if ports.len() > MAX_PORTS {
-        let message = format!("names {} ports, and a call has at most {MAX_PORTS}: name fewer", ports.len());
+        let message = format!(
+            "names {} ports, and a call has at most {MAX_PORTS}: name fewer",
+            ports.len()
+        );
         reader.error(Code::Security, list, message);
     }
     found
@@ -246,7 +335,10 @@ fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
 fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     let block = &top["execution"];
     if block["warm"] == true {
-        reader.warn("/execution/warm", "warm starts are not built yet: every call starts cold, which is only slower");
+        reader.warn(
+            "/execution/warm",
+            "warm starts are not built yet: every call starts cold, which is only slower",
+        );
     }
     let (mut env, mut size) = (BTreeMap::new(), 0);
     for (pointer, name, value) in reader.texts("/execution/env", usize::MAX) {
@@ -257,8 +349,9 @@ fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
         env.insert(name.to_owned(), value.to_owned());
     }
     if size > MAX_ENV_BYTES {
-        let message =
-            format!("more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script");
+        let message = format!(
+            "more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script"
+        );
         reader.error(Code::Schema, "/execution/env", message);
     }
     Execution {
@@ -280,8 +373,9 @@ fn requires(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::Ve
             reader.error(Code::Dependency, &pointer, "a tool cannot require itself");
         }
         let shown = text::head(range, 40);
-        let read = version_range(range)
-            .map_err(|why| format!("'{shown}' is not a version range ({why}): write for example ^1.2"));
+        let read = version_range(range).map_err(|why| {
+            format!("'{shown}' is not a version range ({why}): write for example ^1.2")
+        });
         if let Some(range) = reader.parsed(&pointer, read) {
             requires.insert(id.to_owned(), range);
         }
@@ -291,16 +385,28 @@ fn requires(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::Ve
 
 /// Warns of parameters that load, but that a model reads badly or most model APIs refuse.
 fn lint(reader: &mut Reader<'_>, manifest: &Manifest) {
-    let Some(parameters) = &manifest.parameters else { return };
+    let Some(parameters) = &manifest.parameters else {
+        return;
+    };
     for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
         if parameters.raw.get(keyword).is_some() {
-            let message =
-                format!("most model APIs refuse '{keyword}' at the top of parameters: move it into a property");
+            let message = format!(
+                "most model APIs refuse '{keyword}' at the top of parameters: move it into a property"
+            );
             reader.warn(&format!("/parameters/{keyword}"), message);
         }
     }
-    for (name, property) in parameters.raw.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        let is_described = property.get("description").and_then(Value::as_str).is_some_and(|d| !d.trim().is_empty());
+    for (name, property) in parameters
+        .raw
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        let is_described = property
+            .get("description")
+            .and_then(Value::as_str)
+            .is_some_and(|d| !d.trim().is_empty());
         if !is_described && !property.get("$ref").is_some_and(Value::is_string) {
             let message = format!(
                 "the parameter '{}' has no description: a model cannot know what to put there",
@@ -309,10 +415,21 @@ fn lint(reader: &mut Reader<'_>, manifest: &Manifest) {
             reader.warn(&below("/parameters/properties", name), message);
         }
     }
-    let required = parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate();
+    let required = parameters
+        .raw
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate();
     for (index, name) in required.filter_map(|(index, name)| Some((index, name.as_str()?))) {
-        if !arguments::declares(&parameters.raw, name) && parameters.raw.get("patternProperties").is_none() {
-            let message = format!("'{}' is required, but properties does not declare it", text::head(name, 80));
+        if !arguments::declares(&parameters.raw, name)
+            && parameters.raw.get("patternProperties").is_none()
+        {
+            let message = format!(
+                "'{}' is required, but properties does not declare it",
+                text::head(name, 80)
+            );
             reader.warn(&format!("/parameters/required/{index}"), message);
         }
     }

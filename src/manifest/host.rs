@@ -38,7 +38,9 @@ impl Host {
         match (self, other) {
             (Host::Any, Host::Address(_)) => false,
             (Host::Any, _) => true,
-            (Host::Below(own), Host::Name(name) | Host::Below(name)) => is_below(name, own) || *other == *self,
+            (Host::Below(own), Host::Name(name) | Host::Below(name)) => {
+                is_below(name, own) || *other == *self
+            }
             _ => self == other,
         }
     }
@@ -46,7 +48,8 @@ impl Host {
 
 /// Whether a canonical name has one or more labels before `parent`.
 pub fn is_below(name: &str, parent: &str) -> bool {
-    name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
+    name.strip_suffix(parent)
+        .is_some_and(|rest| rest.ends_with('.'))
 }
 
 impl HostPattern {
@@ -67,7 +70,10 @@ impl HostPattern {
             (Some(port), None) | (None, Some(port)) if WEB_PORTS.contains(&port) => Some(port),
             _ => return None,
         };
-        Some(HostPattern { host: host.clone(), port })
+        Some(HostPattern {
+            host: host.clone(),
+            port,
+        })
     }
 }
 
@@ -87,22 +93,28 @@ impl fmt::Display for HostPattern {
 /// `name`, `*.name`, `*`, an IPv4 or IPv6 address, each with an optional `:port` (IPv6 then in brackets).
 pub fn parse_pattern(written: &str) -> Result<HostPattern, String> {
     let why = match parse(written) {
-        Some(HostPattern { port: Some(DNS), .. }) => {
-            "has port 53 (name servers): a tool reaches only the name server of its call"
-        }
+        Some(HostPattern {
+            port: Some(DNS), ..
+        }) => "has port 53 (name servers): a tool reaches only the name server of its call",
         Some(pattern) => return Ok(pattern),
         None => {
             "is not a host: write a name (letters, digits and '-' between dots; in its xn-- form where it is not \
              ASCII), *.name (no '*' in the middle), * or a whole address, with or without :PORT, no other URL part"
         }
     };
-    Err(format!("'{}' {why}", text::printable(&text::head(written, 120))))
+    Err(format!(
+        "'{}' {why}",
+        text::printable(&text::head(written, 120))
+    ))
 }
 
 /// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`, in lower case,
 /// without final dot. `None` for anything else, addresses in all their spellings included.
 pub fn canonical_name(written: &str) -> Option<String> {
-    let name = written.strip_suffix('.').unwrap_or(written).to_ascii_lowercase();
+    let name = written
+        .strip_suffix('.')
+        .unwrap_or(written)
+        .to_ascii_lowercase();
     (plain(&name, true) && !looks_like_address(&name)).then_some(name)
 }
 
@@ -113,9 +125,12 @@ fn plain(name: &str, underscore: bool) -> bool {
         (1..=63).contains(&label.len())
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || (underscore && b == b'_'))
+            && label.bytes().all(|b| {
+                b.is_ascii_lowercase()
+                    || b.is_ascii_digit()
+                    || b == b'-'
+                    || (underscore && b == b'_')
+            })
     };
     name.len() <= 253 && name.split('.').all(good_label)
 }
@@ -124,12 +139,17 @@ fn plain(name: &str, underscore: bool) -> bool {
 fn looks_like_address(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     last.bytes().all(|b| b.is_ascii_digit())
-        || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
+        || last
+            .strip_prefix("0x")
+            .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn parse(written: &str) -> Option<HostPattern> {
     if let Ok(address) = written.parse::<Ipv6Addr>() {
-        return Some(HostPattern { host: address_of(address), port: None });
+        return Some(HostPattern {
+            host: address_of(address),
+            port: None,
+        });
     }
     let (host, after) = match written.strip_prefix('[') {
         Some(rest) => {
@@ -143,7 +163,13 @@ fn parse(written: &str) -> Option<HostPattern> {
     };
     let port = match after {
         "" => None,
-        after => Some(after.strip_prefix(':').filter(|port| !port.starts_with(['0', '+']))?.parse().ok()?),
+        after => Some(
+            after
+                .strip_prefix(':')
+                .filter(|port| !port.starts_with(['0', '+']))?
+                .parse()
+                .ok()?,
+        ),
     };
     Some(HostPattern { host, port })
 }
@@ -163,7 +189,10 @@ fn name_or_v4(written: &str) -> Option<Host> {
     let bare = bare.strip_suffix('.').unwrap_or(bare);
     match (below, looks_like_address(bare)) {
         _ if !plain(bare, false) => None,
-        (None, true) => bare.parse().ok().map(|address: Ipv4Addr| Host::Address(address.into())),
+        (None, true) => bare
+            .parse()
+            .ok()
+            .map(|address: Ipv4Addr| Host::Address(address.into())),
         (Some(_), true) => None,
         (None, false) => Some(Host::Name(bare.to_owned())),
         (Some(_), false) => Some(Host::Below(bare.to_owned())),
@@ -183,7 +212,10 @@ mod tests {
             ("[2001:DB8::1]:443", "[2001:db8::1]:443"), ("localhost", "localhost"),
         ];
         for (written, canon) in good {
-            assert_eq!(parse_pattern(written).map(|p| p.to_string()).as_deref(), Ok(canon));
+            assert_eq!(
+                parse_pattern(written).map(|p| p.to_string()).as_deref(),
+                Ok(canon)
+            );
         }
         #[rustfmt::skip]
         let bad = [
@@ -198,8 +230,14 @@ mod tests {
 
     #[test]
     fn names_of_programs_become_canonical_or_nothing() {
-        assert_eq!(canonical_name("API.Example.com.").as_deref(), Some("api.example.com"));
-        assert_eq!(canonical_name("_sip.example.com").as_deref(), Some("_sip.example.com"));
+        assert_eq!(
+            canonical_name("API.Example.com.").as_deref(),
+            Some("api.example.com")
+        );
+        assert_eq!(
+            canonical_name("_sip.example.com").as_deref(),
+            Some("_sip.example.com")
+        );
         #[rustfmt::skip]
         let bad = [
             "", ".", "a..b", "a.com..", "1.2.3.4", "127.1", "0x7f.0x1", "a b", "a\0.com", "a%b", "-a.com",

@@ -49,8 +49,13 @@ pub fn parse(written: &str) -> Result<Pattern, String> {
         }
         shape => shape,
     };
-    let shape = shape.map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))?;
-    Ok(Pattern { text: written.to_owned(), from_base: from_base.is_some(), shape })
+    let shape =
+        shape.map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))?;
+    Ok(Pattern {
+        text: written.to_owned(),
+        from_base: from_base.is_some(),
+        shape,
+    })
 }
 
 fn shape(written: &str) -> Result<PatternShape, String> {
@@ -62,7 +67,9 @@ fn shape(written: &str) -> Result<PatternShape, String> {
     for component in written.split('/') {
         match component {
             "" | "." => {}
-            ".." => return Err("leads upwards: '..' is not allowed; name the folder itself".to_owned()),
+            ".." => {
+                return Err("leads upwards: '..' is not allowed; name the folder itself".to_owned());
+            }
             plain => components.push(plain),
         }
     }
@@ -80,16 +87,29 @@ fn shape(written: &str) -> Result<PatternShape, String> {
             ));
         }
     }
-    let folder: PathBuf = std::iter::once(root).filter(|r| !r.is_empty()).chain(components.iter().copied()).collect();
+    let folder: PathBuf = std::iter::once(root)
+        .filter(|r| !r.is_empty())
+        .chain(components.iter().copied())
+        .collect();
     Ok(match last {
         None | Some("**") => PatternShape::Tree { path: folder },
         // `./*` means the script's folder and everything below it.
-        Some("*") if components.is_empty() && root.is_empty() => PatternShape::Tree { path: folder },
-        Some(name) if name.contains("**") => {
-            return Err("has '**' next to other characters: '**' must be alone, after the last '/'".to_owned());
+        Some("*") if components.is_empty() && root.is_empty() => {
+            PatternShape::Tree { path: folder }
         }
-        Some(name) if name.contains(['*', '?']) => PatternShape::Names { folder, names: name.to_owned() },
-        Some(name) => PatternShape::File { path: folder.join(name) },
+        Some(name) if name.contains("**") => {
+            return Err(
+                "has '**' next to other characters: '**' must be alone, after the last '/'"
+                    .to_owned(),
+            );
+        }
+        Some(name) if name.contains(['*', '?']) => PatternShape::Names {
+            folder,
+            names: name.to_owned(),
+        },
+        Some(name) => PatternShape::File {
+            path: folder.join(name),
+        },
     })
 }
 
@@ -104,8 +124,7 @@ fn refuse_characters(written: &str) -> Result<(), String> {
         || written.starts_with("file:")
         || written.contains("://");
     if is_odd {
-        let why =
-            "is not a plain path: no URL, no ~ or ! in front, no control or invisible character, none of \\ [ ] { }";
+        let why = "is not a plain path: no URL, no ~ or ! in front, no control or invisible character, none of \\ [ ] { }";
         return Err(format!("{why}, at most {MAX_PATTERN_BYTES} bytes"));
     }
     Ok(())

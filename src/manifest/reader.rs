@@ -26,8 +26,14 @@ pub struct Format {
     prefers_parser_errors: bool,
 }
 
-pub const TOML: Format = Format { most_explained: usize::MAX, prefers_parser_errors: false };
-const JSON: Format = Format { most_explained: 20_000, prefers_parser_errors: true };
+pub const TOML: Format = Format {
+    most_explained: usize::MAX,
+    prefers_parser_errors: false,
+};
+const JSON: Format = Format {
+    most_explained: 20_000,
+    prefers_parser_errors: true,
+};
 
 /// Finds lines and columns in a text.
 pub trait SourceMap {
@@ -37,7 +43,11 @@ pub trait SourceMap {
 
 impl SourceMap for Document<'_> {
     fn at(&self, pointer: &str, is_name: bool) -> At {
-        let (line, column) = if is_name { self.place_of_key(pointer) } else { self.place(pointer) };
+        let (line, column) = if is_name {
+            self.place_of_key(pointer)
+        } else {
+            self.place(pointer)
+        };
         At { line, column }
     }
 }
@@ -52,12 +62,25 @@ pub struct Reader<'d> {
 }
 
 impl<'d> Reader<'d> {
-    pub fn new(value: &'d Value, source_map: &'d dyn SourceMap, format: &'static Format) -> Reader<'d> {
-        Reader { value, source_map, format, problems: Vec::new(), fallback_errors: Vec::new() }
+    pub fn new(
+        value: &'d Value,
+        source_map: &'d dyn SourceMap,
+        format: &'static Format,
+    ) -> Reader<'d> {
+        Reader {
+            value,
+            source_map,
+            format,
+            problems: Vec::new(),
+            fallback_errors: Vec::new(),
+        }
     }
 
     pub fn from_json(document: &'d Document<'d>) -> Reader<'d> {
-        Reader { problems: document.notes.clone(), ..Reader::new(&document.value, document, &JSON) }
+        Reader {
+            problems: document.notes.clone(),
+            ..Reader::new(&document.value, document, &JSON)
+        }
     }
 
     /// Reports the errors that a schema finds in the value at `pointer`. `errors` builds all of them at once.
@@ -80,31 +103,48 @@ impl<'d> Reader<'d> {
     fn explain(&mut self, error: &ValidationError<'_>, schema: &Value, around: &str) {
         let at = format!("{around}{}", error.instance_path().as_str());
         // An entry of a list has the name of the list.
-        let key = at.rsplit('/').find(|key| key.parse::<usize>().is_err()).unwrap_or_default();
+        let key = at
+            .rsplit('/')
+            .find(|key| key.parse::<usize>().is_err())
+            .unwrap_or_default();
         let rule = rule(schema, error.schema_path().as_str());
         if let Kind::AdditionalProperties { unexpected } = error.kind() {
             return self.unknown_names(&at, unexpected, rule);
         }
-        let about = |rule: &Value| match rule["description"].as_str().filter(|about| !about.is_empty()) {
+        let about = |rule: &Value| match rule["description"]
+            .as_str()
+            .filter(|about| !about.is_empty())
+        {
             Some(about) => format!(": {about}"),
             None => String::new(),
         };
         let (is_fallback, message) = match error.kind() {
             Kind::Required { property } => {
                 let name = property.as_str().unwrap_or_default();
-                (false, format!("`{name}` is missing{}", about(&rule["properties"][name])))
+                (
+                    false,
+                    format!("`{name}` is missing{}", about(&rule["properties"][name])),
+                )
             }
             Kind::MinItems { .. } => (false, format!("`{key}` is empty{}", about(rule))),
             Kind::MaxItems { limit } => (false, format!("more than {limit} entries")),
-            Kind::Pattern { pattern } if pattern == r"\S" => (false, format!("`{key}` is blank{}", about(rule))),
+            Kind::Pattern { pattern } if pattern == r"\S" => {
+                (false, format!("`{key}` is blank{}", about(rule)))
+            }
             Kind::Enum { options } => {
-                let known: Vec<&str> = options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                let known: Vec<&str> = options
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .collect();
                 let near = did_you_mean(error.instance().as_str().unwrap_or_default(), &known);
                 (false, format!("`{key}` {}{near}", must(error)))
             }
-            Kind::Type { .. } | Kind::Constant { .. } | Kind::Minimum { .. } | Kind::Maximum { .. } => {
-                (false, format!("`{key}` {}{}", must(error), about(rule)))
-            }
+            Kind::Type { .. }
+            | Kind::Constant { .. }
+            | Kind::Minimum { .. }
+            | Kind::Maximum { .. } => (false, format!("`{key}` {}{}", must(error), about(rule))),
             Kind::MaxLength { .. } => (true, format!("`{key}` {}", must(error))),
             _ => (true, format!("`{key}` has the wrong form{}", about(rule))),
         };
@@ -115,11 +155,24 @@ impl<'d> Reader<'d> {
     }
 
     fn unknown_names(&mut self, at: &str, names: &[String], rule: &Value) {
-        let known: Vec<&str> = rule["properties"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+        let known: Vec<&str> = rule["properties"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(k, _)| k.as_str())
+            .collect();
         for name in names.iter().take(MAX_NAMES) {
             let (pointer, near) = (below(at, name), did_you_mean(name, &known));
-            let code = if pointer.starts_with("/securityContext") { Code::Security } else { Code::Schema };
-            let message = format!("unknown key `{}`{near}; known here: {}", text::head(name, 80), known.join(", "));
+            let code = if pointer.starts_with("/securityContext") {
+                Code::Security
+            } else {
+                Code::Schema
+            };
+            let message = format!(
+                "unknown key `{}`{near}; known here: {}",
+                text::head(name, 80),
+                known.join(", ")
+            );
             self.add(Severity::Error, code, &pointer, true, &message);
         }
     }
@@ -127,7 +180,11 @@ impl<'d> Reader<'d> {
     /// For a value that its schema refused: adds a general error, if no other error was reported.
     pub fn refuse_unless_faulty(&mut self) {
         if self.fallback_errors.is_empty() && !self.is_faulty("") {
-            self.error(Code::Schema, "", "this does not fit the schema that `toolhost schema manifest` prints");
+            self.error(
+                Code::Schema,
+                "",
+                "this does not fit the schema that `toolhost schema manifest` prints",
+            );
         }
     }
 
@@ -149,11 +206,17 @@ impl<'d> Reader<'d> {
         match self.value.pointer(pointer) {
             Some(Value::Array(items)) => {
                 let texts = items.iter().take(most).enumerate();
-                texts.filter_map(|(at, item)| Some((format!("{pointer}/{at}"), "", item.as_str()?))).collect()
+                texts
+                    .filter_map(|(at, item)| Some((format!("{pointer}/{at}"), "", item.as_str()?)))
+                    .collect()
             }
             Some(Value::Object(members)) => {
                 let texts = members.iter().take(most);
-                texts.filter_map(|(name, value)| Some((below(pointer, name), name.as_str(), value.as_str()?))).collect()
+                texts
+                    .filter_map(|(name, value)| {
+                        Some((below(pointer, name), name.as_str(), value.as_str()?))
+                    })
+                    .collect()
             }
             _ => Vec::new(),
         }
@@ -162,11 +225,23 @@ impl<'d> Reader<'d> {
     /// The entries of a list that can be read, with their pointers.
     pub fn list<T: DeserializeOwned>(&mut self, pointer: &str) -> Vec<(String, T)> {
         // The list has a problem already.
-        let is_faulty = self.problems.iter().any(|problem| problem.pointer == pointer);
-        let count = self.value.pointer(pointer).and_then(Value::as_array).map_or(0, Vec::len);
-        let each = 0..count.min(if is_faulty { MAX_FAULTY_ENTRIES } else { usize::MAX });
+        let is_faulty = self
+            .problems
+            .iter()
+            .any(|problem| problem.pointer == pointer);
+        let count = self
+            .value
+            .pointer(pointer)
+            .and_then(Value::as_array)
+            .map_or(0, Vec::len);
+        let each = 0..count.min(if is_faulty {
+            MAX_FAULTY_ENTRIES
+        } else {
+            usize::MAX
+        });
         let each = each.map(|index| format!("{pointer}/{index}"));
-        each.filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry))).collect()
+        each.filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry)))
+            .collect()
     }
 
     /// The value that a parser read from a text; its error becomes a fault at `pointer`.
@@ -199,20 +274,41 @@ impl<'d> Reader<'d> {
     }
 
     pub fn warn(&mut self, pointer: &str, message: impl AsRef<str>) {
-        self.add(Severity::Warning, Code::Schema, pointer, false, message.as_ref());
+        self.add(
+            Severity::Warning,
+            Code::Schema,
+            pointer,
+            false,
+            message.as_ref(),
+        );
     }
 
     pub fn warn_of_name(&mut self, pointer: &str, message: impl AsRef<str>) {
-        self.add(Severity::Warning, Code::Schema, pointer, true, message.as_ref());
+        self.add(
+            Severity::Warning,
+            Code::Schema,
+            pointer,
+            true,
+            message.as_ref(),
+        );
     }
 
     /// Warns of invisible text: a model reads it and the operator does not see it.
     pub fn warn_of_invisible(&mut self, pointer: &str) {
-        let written = self.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let plain: String = written.chars().filter(|c| !matches!(c, '\n' | '\r' | '\t')).collect();
+        let written = self
+            .value
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let plain: String = written
+            .chars()
+            .filter(|c| !matches!(c, '\n' | '\r' | '\t'))
+            .collect();
         if !text::is_printable(&plain) {
-            let message =
-                format!("this holds control or invisible characters: {}", text::head(&text::printable(written), 200));
+            let message = format!(
+                "this holds control or invisible characters: {}",
+                text::head(&text::printable(written), 200)
+            );
             self.add(Severity::Warning, Code::Security, pointer, false, &message);
         }
     }
@@ -220,17 +316,28 @@ impl<'d> Reader<'d> {
     /// The place is looked up only for a problem that is kept. `is_name`: the place of the member's name.
     fn add(&mut self, severity: Severity, code: Code, pointer: &str, is_name: bool, message: &str) {
         // The first error always finds room: without it a bad manifest would pass.
-        if self.problems.len() >= MAX_PROBLEMS && (severity != Severity::Error || self.is_faulty("")) {
+        if self.problems.len() >= MAX_PROBLEMS
+            && (severity != Severity::Error || self.is_faulty(""))
+        {
             return;
         }
         let At { line, column } = self.source_map.at(pointer, is_name);
         let (pointer, message) = (pointer.to_owned(), text::printable(message));
-        self.problems.push(Problem { severity, code, pointer, line, column, message });
+        self.problems.push(Problem {
+            severity,
+            code,
+            pointer,
+            line,
+            column,
+            message,
+        });
     }
 
     /// Whether an error was found at or below a pointer.
     pub fn is_faulty(&self, pointer: &str) -> bool {
-        self.problems.iter().any(|problem| problem.severity == Severity::Error && problem.is_below(pointer))
+        self.problems
+            .iter()
+            .any(|problem| problem.severity == Severity::Error && problem.is_below(pointer))
     }
 
     /// All problems, the worst first.
@@ -238,14 +345,24 @@ impl<'d> Reader<'d> {
         for (pointer, message) in std::mem::take(&mut self.fallback_errors) {
             self.fault(&pointer, message);
         }
-        self.problems.sort_by_key(|problem| (std::cmp::Reverse(problem.severity), problem.line, problem.column));
+        self.problems.sort_by_key(|problem| {
+            (
+                std::cmp::Reverse(problem.severity),
+                problem.line,
+                problem.column,
+            )
+        });
         self.problems
     }
 
     /// The result with its warnings and notes, or, if there is an error, all problems.
     pub fn finish<T>(self, read: Option<T>) -> Result<(T, Vec<Problem>), Vec<Problem>> {
         let problems = self.problems();
-        match read.filter(|_| problems.first().is_none_or(|worst| worst.severity < Severity::Error)) {
+        match read.filter(|_| {
+            problems
+                .first()
+                .is_none_or(|worst| worst.severity < Severity::Error)
+        }) {
             Some(read) => Ok((read, problems)),
             None => Err(problems),
         }
@@ -259,7 +376,9 @@ pub(super) fn below(pointer: &str, key: &str) -> String {
 
 /// Whether a value holds at most `left` values.
 fn has_at_most(value: &Value, left: &mut usize) -> bool {
-    let Some(rest) = left.checked_sub(1) else { return false };
+    let Some(rest) = left.checked_sub(1) else {
+        return false;
+    };
     *left = rest;
     match value {
         Value::Array(items) => items.iter().all(|item| has_at_most(item, left)),
@@ -285,5 +404,6 @@ fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
 /// `; did you mean …?` for the nearest known word, or nothing.
 pub fn did_you_mean(word: &str, known: &[&str]) -> String {
     let near = suggest::nearest(word, known.iter().copied());
-    near.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
+    near.map(|word| format!("; did you mean `{word}`?"))
+        .unwrap_or_default()
 }

@@ -6,8 +6,8 @@ use super::bounds::{self, Bounds};
 use crate::base::problem::Problem;
 use crate::base::text;
 use crate::quantity::{
-    LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
-    MAX_TREE_BYTES,
+    LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES,
+    MAX_REGEX_CACHE_BYTES, MAX_TREE_BYTES,
 };
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
@@ -62,8 +62,15 @@ impl Schema {
         let deep = bounds.is_recursive;
         let compiled = on_stack(deep, || build(raw)).map_err(|why| bounds::fault("", why))??;
         let text = raw.to_string();
-        let may_hide = ["writeOnly", "x-secret"].iter().any(|word| text.contains(word));
-        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), bounds: Arc::new(bounds), may_hide };
+        let may_hide = ["writeOnly", "x-secret"]
+            .iter()
+            .any(|word| text.contains(word));
+        let schema = Schema {
+            raw: raw.clone(),
+            compiled: Arc::new(compiled),
+            bounds: Arc::new(bounds),
+            may_hide,
+        };
         on_stack(deep, || schema.check_defaults()).map_err(|why| bounds::fault("", why))??;
         Ok(schema)
     }
@@ -71,14 +78,24 @@ impl Schema {
     /// A `default` that its own schema refuses would fail every call that relies on it.
     fn check_defaults(&self) -> Result<(), Problem> {
         let owners = &self.bounds.defaults;
-        let compiled = if owners.is_empty() { None } else { self.parts(owners) };
+        let compiled = if owners.is_empty() {
+            None
+        } else {
+            self.parts(owners)
+        };
         for (at, owner) in owners.iter().enumerate() {
-            let default = self.raw.pointer(owner).map_or(&Value::Null, |owner| &owner["default"]);
+            let default = self
+                .raw
+                .pointer(owner)
+                .map_or(&Value::Null, |owner| &owner["default"]);
             let fault = |message: &str| bounds::fault(format!("{owner}/default"), message);
             if self.takes_long(default) {
                 return Err(fault("this default is too large for its schema"));
             }
-            if !compiled.as_ref().is_some_and(|parts| parts.is_valid(&json!({ (at.to_string()): default }))) {
+            if !compiled
+                .as_ref()
+                .is_some_and(|parts| parts.is_valid(&json!({ (at.to_string()): default })))
+            {
                 return Err(fault("this default does not fit its own schema"));
             }
         }
@@ -88,24 +105,48 @@ impl Schema {
     /// Compiles subschemas as the properties `0`, `1`, … of one object, so that what they share is compiled once.
     fn parts(&self, pointers: &[String]) -> Option<Validator> {
         const BASE_URI: &str = "toolhost:schema";
-        const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'~').remove(b'-').remove(b'_').remove(b'.');
+        const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+            .remove(b'/')
+            .remove(b'~')
+            .remove(b'-')
+            .remove(b'_')
+            .remove(b'.');
         let reference = |pointer| json!({ "$ref": format!("{BASE_URI}#{}", utf8_percent_encode(pointer, PLAIN)) });
-        let properties = pointers.iter().enumerate().map(|(at, pointer)| (at.to_string(), reference(pointer)));
+        let properties = pointers
+            .iter()
+            .enumerate()
+            .map(|(at, pointer)| (at.to_string(), reference(pointer)));
         let mut schema = json!({ "properties": properties.collect::<serde_json::Map<_, _>>() });
         if let Some(draft) = self.raw.get("$schema") {
             schema["$schema"] = draft.clone();
         }
-        let document = jsonschema::Registry::new().add(BASE_URI, &self.raw).ok()?.prepare().ok()?;
+        let document = jsonschema::Registry::new()
+            .add(BASE_URI, &self.raw)
+            .ok()?
+            .prepare()
+            .ok()?;
         options().with_registry(&document).build(&schema).ok()
     }
 
     /// Whether this member may have any value at all, so that it need not be read.
     pub fn takes_any(&self, name: &str) -> bool {
         let only = |schema: &Value, words: &[&str]| {
-            schema.as_object().is_some_and(|own| own.keys().all(|word| words.contains(&word.as_str())))
+            schema
+                .as_object()
+                .is_some_and(|own| own.keys().all(|word| words.contains(&word.as_str())))
         };
-        only(&self.raw, &["$schema", "title", "description", "type", "properties", "required", "additionalProperties"])
-            && only(&self.raw["properties"][name], &["title", "description"])
+        only(
+            &self.raw,
+            &[
+                "$schema",
+                "title",
+                "description",
+                "type",
+                "properties",
+                "required",
+                "additionalProperties",
+            ],
+        ) && only(&self.raw["properties"][name], &["title", "description"])
     }
 
     /// Whether checking this value may take long: a rough guess that costs little.
@@ -151,17 +192,28 @@ impl Schema {
                 break;
             }
         }
-        let branches = self.bounds.recursive_references.max(1).saturating_pow(deepest);
-        (steps, steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_BYTES_PER_STEP))
+        let branches = self
+            .bounds
+            .recursive_references
+            .max(1)
+            .saturating_pow(deepest);
+        (
+            steps,
+            steps
+                .saturating_mul(branches)
+                .saturating_mul(1 + self.bounds.copied / COPIED_BYTES_PER_STEP),
+        )
     }
 
     /// Every way a value breaks this schema, up to a bound; empty = it fits.
     pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
         if self.is_too_large(value) {
-            let what = "must be smaller: checking so many values against this schema would take too long";
+            let what =
+                "must be smaller: checking so many values against this schema would take too long";
             return vec![Flaw::must("", "schema", what)];
         }
-        on_stack(self.bounds.is_recursive, || self.explain(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+        on_stack(self.bounds.is_recursive, || self.explain(value))
+            .unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
     }
 
     /// Explaining why a value does not fit can cost far more than the check.
@@ -173,11 +225,24 @@ impl Schema {
         // The first flaw may be of a union, which is explained by all its branches.
         let is_short = self.bounds.parts.saturating_mul(self.bounds.copied) <= MAX_TREE_BYTES;
         if explaining <= LARGE_CHECK_STEPS {
-            self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::new(&error)).collect()
+            self.compiled
+                .iter_errors(value)
+                .take(MAX_FAULTS_TOLD)
+                .map(|error| Flaw::new(&error))
+                .collect()
         } else if explaining <= MAX_CHECK_STEPS && is_short && !self.bounds.has_deep_unions {
-            self.compiled.validate(value).err().iter().map(Flaw::new).collect()
+            self.compiled
+                .validate(value)
+                .err()
+                .iter()
+                .map(Flaw::new)
+                .collect()
         } else {
-            vec![Flaw::must("", "schema", "must fit its schema (too complex to say where it does not)")]
+            vec![Flaw::must(
+                "",
+                "schema",
+                "must fit its schema (too complex to say where it does not)",
+            )]
         }
     }
 }
@@ -185,7 +250,9 @@ impl Schema {
 /// The checker's options, the same for every schema.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
     // `bounds` measured each pattern once, but the engine builds it forwards and backwards.
-    let regex = PatternOptions::regex().size_limit(2 * MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
+    let regex = PatternOptions::regex()
+        .size_limit(2 * MAX_REGEX_BYTES)
+        .dfa_size_limit(MAX_REGEX_CACHE_BYTES);
     jsonschema::options()
         .offline()
         .should_validate_formats(true)
@@ -204,7 +271,10 @@ fn build(raw: &Value) -> Result<Validator, Problem> {
         } else {
             ""
         };
-        bounds::fault(error.instance_path().as_str(), format!("not a valid JSON Schema: {message}{linear}"))
+        bounds::fault(
+            error.instance_path().as_str(),
+            format!("not a valid JSON Schema: {message}{linear}"),
+        )
     })
 }
 
@@ -215,25 +285,39 @@ fn on_stack<T: Send>(deep: bool, work: impl FnOnce() -> T + Send) -> Result<T, S
     }
     let failed = "could not be checked: the thread for it failed";
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES).spawn_scoped(scope, work);
-        thread.ok().and_then(|thread| thread.join().ok()).ok_or_else(|| failed.to_owned())
+        let thread = std::thread::Builder::new()
+            .stack_size(DEEP_STACK_BYTES)
+            .spawn_scoped(scope, work);
+        thread
+            .ok()
+            .and_then(|thread| thread.join().ok())
+            .ok_or_else(|| failed.to_owned())
     })
 }
 
 impl Flaw {
     pub fn must(pointer: &str, rule: &str, what: &str) -> Flaw {
-        Flaw { pointer: pointer.to_owned(), rule: rule.to_owned(), what: Breach::Must(what.to_owned()) }
+        Flaw {
+            pointer: pointer.to_owned(),
+            rule: rule.to_owned(),
+            what: Breach::Must(what.to_owned()),
+        }
     }
 
     fn new(error: &ValidationError<'_>) -> Flaw {
         let what = match error.kind() {
-            Kind::Required { property } => Breach::Missing(property.as_str().unwrap_or_default().to_owned()),
-            Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-                Breach::Unknown(unexpected.clone())
+            Kind::Required { property } => {
+                Breach::Missing(property.as_str().unwrap_or_default().to_owned())
             }
+            Kind::AdditionalProperties { unexpected }
+            | Kind::UnevaluatedProperties { unexpected } => Breach::Unknown(unexpected.clone()),
             _ => Breach::Must(must(error)),
         };
-        Flaw { pointer: error.instance_path().as_str().to_owned(), rule: error.kind().keyword().to_owned(), what }
+        Flaw {
+            pointer: error.instance_path().as_str().to_owned(),
+            rule: error.kind().keyword().to_owned(),
+            what,
+        }
     }
 }
 
@@ -243,26 +327,47 @@ pub(super) fn must(error: &ValidationError<'_>) -> String {
         Kind::Type { kind } => {
             let nouns: Vec<String> = match kind {
                 TypeKind::Single(one) => vec![noun(&one.to_string())],
-                TypeKind::Multiple(several) => several.iter().map(|one| noun(&one.to_string())).collect(),
+                TypeKind::Multiple(several) => {
+                    several.iter().map(|one| noun(&one.to_string())).collect()
+                }
             };
-            let is_null =
-                if error.instance().is_null() { ", not null (leave it out where it is not needed)" } else { "" };
+            let is_null = if error.instance().is_null() {
+                ", not null (leave it out where it is not needed)"
+            } else {
+                ""
+            };
             format!("must be {}{is_null}", nouns.join(" or "))
         }
         Kind::Enum { options } => {
             let options = options.as_array().map(Vec::as_slice).unwrap_or_default();
-            let shown: Vec<_> = options.iter().take(20).map(|option| text::head(&option.to_string(), 60)).collect();
-            format!("must be one of: {}{}", shown.join(", "), if options.len() > 20 { ", …" } else { "" })
+            let shown: Vec<_> = options
+                .iter()
+                .take(20)
+                .map(|option| text::head(&option.to_string(), 60))
+                .collect();
+            format!(
+                "must be one of: {}{}",
+                shown.join(", "),
+                if options.len() > 20 { ", …" } else { "" }
+            )
         }
         Kind::Minimum { limit } => format!("must be >= {limit}"),
         Kind::Maximum { limit } => format!("must be <= {limit}"),
-        Kind::PropertyNames { .. } => "must have only member names that fit 'propertyNames'".to_owned(),
-        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => "must fit one of its alternatives".to_owned(),
-        Kind::Constant { expected_value } => format!("must be {}", text::head(&expected_value.to_string(), 100)),
+        Kind::PropertyNames { .. } => {
+            "must have only member names that fit 'propertyNames'".to_owned()
+        }
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => {
+            "must fit one of its alternatives".to_owned()
+        }
+        Kind::Constant { expected_value } => {
+            format!("must be {}", text::head(&expected_value.to_string(), 100))
+        }
         Kind::Contains => "must hold an item that fits 'contains'".to_owned(),
         Kind::FalseSchema => "must not be there".to_owned(),
         Kind::Not { .. } => "must not be of this form".to_owned(),
-        _ => text::head(&error.masked_with("it").to_string(), 300).trim_start_matches("it ").to_owned(),
+        _ => text::head(&error.masked_with("it").to_string(), 300)
+            .trim_start_matches("it ")
+            .to_owned(),
     }
 }
 

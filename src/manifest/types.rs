@@ -16,7 +16,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Handler {
     /// `external-script`
-    Script { script_path: String, language: Language, entry_point: Option<String> },
+    Script {
+        script_path: String,
+        language: Language,
+        entry_point: Option<String>,
+    },
     /// `service-method`; `parameter_map` renames inputs (left) for the method (right); `language` is a fixed argument.
     ServiceMethod {
         service: String,
@@ -39,7 +43,10 @@ impl Handler {
     pub fn runs_no_script(&self) -> bool {
         matches!(
             self,
-            Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) | Handler::ToolService(_)
+            Handler::ServiceMethod { .. }
+                | Handler::Extension { .. }
+                | Handler::Document(_)
+                | Handler::ToolService(_)
         )
     }
 }
@@ -76,7 +83,9 @@ impl ServiceReference {
     /// The values that are sent: those that the service declares.
     pub fn sent(&self) -> Map<String, Value> {
         let declared = |name: &String| {
-            self.descriptor.as_ref().is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
+            self.descriptor
+                .as_ref()
+                .is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
         };
         let mut sent = self.config.clone();
         sent.retain(|name, _| declared(name));
@@ -223,14 +232,20 @@ impl ToolPaths {
     /// Whether the tool sees its script and nothing else of the script's folder: its manifest lies neither with the
     /// script or above it, nor in the folder of the same path beside the script base.
     pub fn is_guest(&self) -> bool {
-        let (Some(script), Some(folder)) = (&self.script, self.manifest.parent()) else { return false };
+        let (Some(script), Some(folder)) = (&self.script, self.manifest.parent()) else {
+            return false;
+        };
         !script.starts_with(folder) && !self.mirrors(folder, script)
     }
 
     /// Whether the path of `folder` in a base beside this one is that of the script's folder, or one above, in this base.
     fn mirrors(&self, folder: &Path, script: &Path) -> bool {
-        let beside = folder.ancestors().find(|top| top.parent() == self.base.parent());
-        let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
+        let beside = folder
+            .ancestors()
+            .find(|top| top.parent() == self.base.parent());
+        let same = beside
+            .and_then(|top| folder.strip_prefix(top).ok())
+            .filter(|same| !same.as_os_str().is_empty());
         same.is_some_and(|same| script.starts_with(self.base.join(same)))
     }
 }
@@ -242,10 +257,15 @@ const MAX_ID: usize = 128;
 pub fn id_fault(id: &str) -> Option<String> {
     let part = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
             && !part.contains("__")
     };
-    let good = id.len() <= MAX_ID && id.split_once(':').is_some_and(|(namespace, name)| part(namespace) && part(name));
+    let good = id.len() <= MAX_ID
+        && id
+            .split_once(':')
+            .is_some_and(|(namespace, name)| part(namespace) && part(name));
     (!good).then(|| {
         format!(
             "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
@@ -259,7 +279,10 @@ pub fn id_fault(id: &str) -> Option<String> {
 pub fn extension_kind(kind: &str) -> bool {
     kind.len() <= 64
         && kind.strip_prefix("x-").is_some_and(|name| {
-            !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         })
 }
 
@@ -271,7 +294,11 @@ pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
     if let ([only], true) = (&mut range.comparators[..], bare)
         && only.op == semver::Op::Caret
     {
-        only.op = if only.patch.is_some() { semver::Op::Exact } else { semver::Op::Tilde };
+        only.op = if only.patch.is_some() {
+            semver::Op::Exact
+        } else {
+            semver::Op::Tilde
+        };
     }
     Ok(range)
 }
@@ -287,7 +314,12 @@ pub enum Language {
 }
 
 impl Language {
-    pub const ALL: [Language; 4] = [Language::Python, Language::Nodejs, Language::Bun, Language::Wasm];
+    pub const ALL: [Language; 4] = [
+        Language::Python,
+        Language::Nodejs,
+        Language::Bun,
+        Language::Wasm,
+    ];
 
     /// The name in manifests and reports.
     pub fn name(self) -> &'static str {
@@ -313,7 +345,9 @@ impl Language {
     /// The languages of scripts with this file extension, the likeliest first; empty if unknown. Bun runs what
     /// Node runs. (A manifest may also let Node run TypeScript.)
     pub fn of_file_name(name: &str) -> &'static [Language] {
-        let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+        let ending = name
+            .rsplit_once('.')
+            .map(|(_, ending)| ending.to_ascii_lowercase());
         match ending.as_deref() {
             Some("py") => &[Language::Python],
             Some("js" | "mjs" | "cjs") => &[Language::Nodejs, Language::Bun],

@@ -54,7 +54,11 @@ impl<'a> ScriptFolder<'a> {
         let path = location.script.parent().unwrap_or(Path::new("/"));
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let at = opened.map_err(|errno| closed(path, "opened", errno))?;
-        Ok(ScriptFolder { at, path, writer: location.writer })
+        Ok(ScriptFolder {
+            at,
+            path,
+            writer: location.writer,
+        })
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -71,19 +75,29 @@ impl<'a> ScriptFolder<'a> {
             Err(errno) => return Err(closed(&path, "examined", errno)),
         };
         if files::is(facts.st_mode, SFlag::S_IFLNK) {
-            return Err(bad("it is a symbolic link, and links are not followed: put the file itself here".to_owned()));
+            return Err(bad(
+                "it is a symbolic link, and links are not followed: put the file itself here"
+                    .to_owned(),
+            ));
         }
         if !files::is(facts.st_mode, SFlag::S_IFREG) {
             return Err(bad("it is not a regular file".to_owned()));
         }
         if let Some(who) = (self.writer)(&path) {
             let fix = "if you know who made it, move it and its script elsewhere";
-            return Err(bad(format!("{who} here, and a tool cannot choose packages: {fix}")));
+            return Err(bad(format!(
+                "{who} here, and a tool cannot choose packages: {fix}"
+            )));
         }
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
             .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
-        let most = if ["package.json", "pyproject.toml"].contains(&name) { MAX_MANIFEST_BYTES } else { MAX_FILE_BYTES };
-        let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        let most = if ["package.json", "pyproject.toml"].contains(&name) {
+            MAX_MANIFEST_BYTES
+        } else {
+            MAX_FILE_BYTES
+        };
+        let bytes = files::whole(File::from(file), most)
+            .map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
         std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
         Ok(Some(TextFile::new(path.clone(), &bytes)))
@@ -107,12 +121,23 @@ impl<'a> ScriptFolder<'a> {
 
 impl TextFile {
     pub fn new(path: PathBuf, bytes: &[u8]) -> TextFile {
-        let (text, sha256) = (String::from_utf8_lossy(bytes).into_owned(), crate::base::sha256_hex(bytes));
-        TextFile { path, text, sha256, lines: OnceLock::new() }
+        let (text, sha256) = (
+            String::from_utf8_lossy(bytes).into_owned(),
+            crate::base::sha256_hex(bytes),
+        );
+        TextFile {
+            path,
+            text,
+            sha256,
+            lines: OnceLock::new(),
+        }
     }
 
     pub fn source(&self) -> SourceFile {
-        SourceFile { path: self.path.clone(), sha256: self.sha256.clone() }
+        SourceFile {
+            path: self.path.clone(),
+            sha256: self.sha256.clone(),
+        }
     }
 
     pub fn name(&self) -> String {
@@ -121,8 +146,14 @@ impl TextFile {
 
     /// The line of a byte.
     pub fn line(&self, offset: usize) -> usize {
-        let starts = || std::iter::once(0).chain(self.text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        self.lines.get_or_init(starts).partition_point(|start: &usize| *start <= offset)
+        let starts = || {
+            std::iter::once(0)
+                .chain(self.text.match_indices('\n').map(|(at, _)| at + 1))
+                .collect()
+        };
+        self.lines
+            .get_or_init(starts)
+            .partition_point(|start: &usize| *start <= offset)
     }
 
     pub fn problem(&self, line: usize, message: impl AsRef<str>) -> FileProblem {
@@ -130,17 +161,37 @@ impl TextFile {
     }
 
     /// TOML of this file, read into plain data; `above`: the lines of the file before it.
-    pub fn toml<T: serde::de::DeserializeOwned>(&self, text: &str, above: usize) -> Result<T, FileProblem> {
+    pub fn toml<T: serde::de::DeserializeOwned>(
+        &self,
+        text: &str,
+        above: usize,
+    ) -> Result<T, FileProblem> {
         toml::from_str(text).map_err(|error| {
-            let line = error.span().and_then(|span| text.get(..span.start)).map_or(0, |t| t.matches('\n').count() + 1);
-            self.problem(above + line, format!("it cannot be read: {}", error.message()))
+            let line = error
+                .span()
+                .and_then(|span| text.get(..span.start))
+                .map_or(0, |t| t.matches('\n').count() + 1);
+            self.problem(
+                above + line,
+                format!("it cannot be read: {}", error.message()),
+            )
         })
     }
 }
 
 fn problem(path: &Path, line: usize, message: impl AsRef<str>) -> FileProblem {
-    let at = At { line, column: usize::from(line > 0) };
-    FileProblem::new(path, Severity::Error, Code::Dependency, "", at, text::printable(message.as_ref()))
+    let at = At {
+        line,
+        column: usize::from(line > 0),
+    };
+    FileProblem::new(
+        path,
+        Severity::Error,
+        Code::Dependency,
+        "",
+        at,
+        text::printable(message.as_ref()),
+    )
 }
 
 /// A problem of the folder or the file itself, not of the file's content.
@@ -157,6 +208,8 @@ pub(super) fn shown(part: &str) -> String {
 
 /// Why the locked package does not fit a requirement. `None`: it fits.
 pub(super) fn misfit(ecosystem: Ecosystem, range: &str, held: Option<&Package>) -> Option<String> {
-    let Some(Package { version, .. }) = held else { return Some("does not hold it".to_owned()) };
+    let Some(Package { version, .. }) = held else {
+        return Some("does not hold it".to_owned());
+    };
     (versions::holds(ecosystem, range, version) != Some(true)).then(|| format!("holds {version}"))
 }

@@ -44,10 +44,14 @@ impl Index {
     /// What `default` means unless configured.
     pub fn built_in(ecosystem: Ecosystem) -> Index {
         let (url, hosts) = match ecosystem {
-            Ecosystem::Python => ("https://pypi.org/simple/", vec!["files.pythonhosted.org".to_owned()]),
+            Ecosystem::Python => (
+                "https://pypi.org/simple/",
+                vec!["files.pythonhosted.org".to_owned()],
+            ),
             Ecosystem::Node => ("https://registry.npmjs.org/", Vec::new()),
         };
-        Index::new(DEFAULT, ecosystem, url, &hosts, &[], None, None).expect("a public index is an index")
+        Index::new(DEFAULT, ecosystem, url, &hosts, &[], None, None)
+            .expect("a public index is an index")
     }
 
     /// `hosts`: other hosts that serve the index's files. `ranges`: the non-public addresses that all of them may have.
@@ -65,7 +69,11 @@ impl Index {
         let rule = format!("indexes.{name}: {}", ecosystem.name());
         let grant = |pattern: HostPattern| HostGrant {
             ranges: match pattern.host {
-                Host::Address(address) => ranges.iter().filter(|range| range.contains(&address)).copied().collect(),
+                Host::Address(address) => ranges
+                    .iter()
+                    .filter(|range| range.contains(&address))
+                    .copied()
+                    .collect(),
                 _ => ranges.to_vec(),
             },
             asked: pattern.to_string(),
@@ -73,16 +81,28 @@ impl Index {
             rule: rule.clone(),
             why: "packages are fetched from there".to_owned(),
         };
-        let mut grants = vec![grant(HostPattern { host: host.clone(), port: Some(port.unwrap_or(usual)) })];
+        let mut grants = vec![grant(HostPattern {
+            host: host.clone(),
+            port: Some(port.unwrap_or(usual)),
+        })];
         for written in hosts {
             let pattern = host::parse_pattern(written).map_err(|why| format!("hosts: {why}"))?;
             if pattern.host == Host::Any {
-                return Err("hosts: `*` is every host: name those that serve the index's files".to_owned());
+                return Err(
+                    "hosts: `*` is every host: name those that serve the index's files".to_owned(),
+                );
             }
             // A host without a port gets that of the index's scheme.
-            grants.push(grant(HostPattern { port: Some(pattern.port.unwrap_or(usual)), ..pattern }));
+            grants.push(grant(HostPattern {
+                port: Some(pattern.port.unwrap_or(usual)),
+                ..pattern
+            }));
         }
-        let secret = |Credential { from, header, value }| {
+        let secret = |Credential {
+                          from,
+                          header,
+                          value,
+                      }| {
             let (Host::Name(host), true) = (&host, url.starts_with("https:")) else {
                 return Err("it can be added only if `url` is https:// with a host name".to_owned());
             };
@@ -97,26 +117,55 @@ impl Index {
                 query: Vec::new(),
                 request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
             };
-            let (name, why) = ("INDEX_CREDENTIAL".to_owned(), "the index asks for it".to_owned());
-            Ok(SecretGrant { name, from, header: Some(header), rule: rule.clone(), why })
+            let (name, why) = (
+                "INDEX_CREDENTIAL".to_owned(),
+                "the index asks for it".to_owned(),
+            );
+            Ok(SecretGrant {
+                name,
+                from,
+                header: Some(header),
+                rule: rule.clone(),
+                why,
+            })
         };
-        let credential = credential.map(secret).transpose().map_err(|why| format!("credential: {why}"))?;
+        let credential = credential
+            .map(secret)
+            .transpose()
+            .map_err(|why| format!("credential: {why}"))?;
         if credential.is_some() {
             // An installer speaks HTTP to the relay, and the relay TLS to the host.
-            grants.push(grant(HostPattern { host, port: Some(80) }));
+            grants.push(grant(HostPattern {
+                host,
+                port: Some(80),
+            }));
         }
-        Ok(Index { name: name.to_owned(), ecosystem, url, hosts: grants, credential, ca })
+        Ok(Index {
+            name: name.to_owned(),
+            ecosystem,
+            url,
+            hosts: grants,
+            credential,
+            ca,
+        })
     }
 
     /// The URL, and whether a credential is added, in words for people.
     pub fn describe(&self) -> String {
-        let added = if self.credential.is_some() { ", with a credential that toolhost adds" } else { "" };
+        let added = if self.credential.is_some() {
+            ", with a credential that toolhost adds"
+        } else {
+            ""
+        };
         format!("{}{added}", text::printable(&self.url))
     }
 
     /// The URL that an installer gets. With a credential it is http://: the relay adds the credential, and speaks TLS.
     pub fn installer_url(&self) -> String {
-        self.origins().map_or_else(|| self.url.clone(), |(ours, theirs)| self.url.replacen(&ours, &theirs, 1))
+        self.origins().map_or_else(
+            || self.url.clone(),
+            |(ours, theirs)| self.url.replacen(&ours, &theirs, 1),
+        )
     }
 
     /// A lock as an installer wrote it, with the https:// addresses of the index put back: another installer with a
@@ -130,17 +179,27 @@ impl Index {
     fn origins(&self) -> Option<(String, String)> {
         let header = self.credential.as_ref()?.header.as_ref()?;
         let own = self.url.split('/').nth(2)?;
-        Some((format!("https://{own}/"), format!("http://{}/", header.host)))
+        Some((
+            format!("https://{own}/"),
+            format!("http://{}/", header.host),
+        ))
     }
 
     /// The files that its credential and its certificates are read from.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let credential = self.credential.iter().flat_map(|credential| credential.from.named_files());
-        credential.chain(self.ca.iter().map(|(path, _)| path.as_path())).map(Path::to_path_buf)
+        let credential = self
+            .credential
+            .iter()
+            .flat_map(|credential| credential.from.named_files());
+        credential
+            .chain(self.ca.iter().map(|(path, _)| path.as_path()))
+            .map(Path::to_path_buf)
     }
 
     pub fn find<'i>(indexes: &'i [Index], ecosystem: Ecosystem, name: &str) -> Option<&'i Index> {
-        indexes.iter().find(|index| index.ecosystem == ecosystem && index.name == name)
+        indexes
+            .iter()
+            .find(|index| index.ecosystem == ecosystem && index.name == name)
     }
 }
 
@@ -149,12 +208,16 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
     // Checked first, so that no message shows a password. An address has no other use for `@`.
     if written.contains('@') {
         let fix = "write credential = { from = \"file:…\" }";
-        return Err(format!("url: it holds a user or password, which everybody could read: {fix}"));
+        return Err(format!(
+            "url: it holds a user or password, which everybody could read: {fix}"
+        ));
     }
     let shown = text::printable(&text::head(written, 100));
     let bad = |why: &str| format!("url `{shown}`: {why}");
     let uri: http::Uri = written.parse().map_err(|_| bad("not a URL"))?;
-    let scheme = uri.scheme_str().filter(|scheme| ["https", "http"].contains(scheme));
+    let scheme = uri
+        .scheme_str()
+        .filter(|scheme| ["https", "http"].contains(scheme));
     let scheme = scheme.ok_or_else(|| bad("it must begin with https:// or http://"))?;
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
@@ -165,7 +228,10 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
     if !matches!(pattern.host, Host::Name(_) | Host::Address(_)) {
         return Err(bad("it must name one host"));
     }
-    Ok((format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/')), pattern))
+    Ok((
+        format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/')),
+        pattern,
+    ))
 }
 
 #[cfg(test)]
@@ -174,21 +240,59 @@ mod tests {
 
     #[test]
     fn an_index_is_an_address_and_the_hosts_of_its_files() {
-        let patterns = |index: &Index| index.hosts.iter().map(|grant| grant.pattern.to_string()).collect::<Vec<_>>();
-        assert_eq!(patterns(&Index::built_in(Ecosystem::Python)), ["pypi.org:443", "files.pythonhosted.org:443"]);
-        let (from, header) = (SecretSource::Env("TOKEN".to_owned()), "Authorization".to_owned());
-        let credential = Some(Credential { from, header, value: "Bearer {}".to_owned() });
-        let (url, hosts) = ("https://PyPI.example:8443/simple", ["files.example".to_owned()]);
+        let patterns = |index: &Index| {
+            index
+                .hosts
+                .iter()
+                .map(|grant| grant.pattern.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            patterns(&Index::built_in(Ecosystem::Python)),
+            ["pypi.org:443", "files.pythonhosted.org:443"]
+        );
+        let (from, header) = (
+            SecretSource::Env("TOKEN".to_owned()),
+            "Authorization".to_owned(),
+        );
+        let credential = Some(Credential {
+            from,
+            header,
+            value: "Bearer {}".to_owned(),
+        });
+        let (url, hosts) = (
+            "https://PyPI.example:8443/simple",
+            ["files.example".to_owned()],
+        );
         let ranges = ["10.1.0.0/16".parse().expect("a range")];
-        let inner = Index::new("inner", Ecosystem::Python, url, &hosts, &ranges, credential, None).expect("good");
+        let inner = Index::new(
+            "inner",
+            Ecosystem::Python,
+            url,
+            &hosts,
+            &ranges,
+            credential,
+            None,
+        )
+        .expect("good");
         assert_eq!(inner.url, "https://pypi.example:8443/simple/");
-        assert_eq!(patterns(&inner), ["pypi.example:8443", "files.example:443", "pypi.example:80"]);
+        assert_eq!(
+            patterns(&inner),
+            ["pypi.example:8443", "files.example:443", "pypi.example:80"]
+        );
         assert!(inner.hosts.iter().all(|grant| grant.ranges.len() == 1));
         assert_eq!(inner.installer_url(), "http://pypi.example/simple/");
-        let lock = "url = \"http://pypi.example/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
+        let lock =
+            "url = \"http://pypi.example/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
         let want = "url = \"https://pypi.example:8443/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
         assert_eq!(inner.with_own_addresses(lock), want);
-        let header = inner.credential.and_then(|credential| credential.header).expect("a header");
-        assert_eq!((header.name.as_str(), header.port, header.host.as_str()), ("authorization", 8443, "pypi.example"));
+        let header = inner
+            .credential
+            .and_then(|credential| credential.header)
+            .expect("a header");
+        assert_eq!(
+            (header.name.as_str(), header.port, header.host.as_str()),
+            ("authorization", 8443, "pypi.example")
+        );
     }
 }

@@ -39,23 +39,42 @@ pub fn compare(
 ) -> Result<Vec<Vendored>, TreeError> {
     let (mut vendored, mut met) = (Vec::new(), BTreeMap::new());
     for item in items {
-        let Some(below) = item.path.strip_prefix(site).and_then(|rest| rest.strip_prefix('/')) else { continue };
+        let Some(below) = item
+            .path
+            .strip_prefix(site)
+            .and_then(|rest| rest.strip_prefix('/'))
+        else {
+            continue;
+        };
         let found = match ecosystem {
             Ecosystem::Python => python(root, item, below)?,
             Ecosystem::Node => node(root, item, below)?,
         };
-        let Some((place, name, version)) = found else { continue };
-        let Some(place) = place else {
-            vendored.push(Vendored { name, version, path: item.path.clone() });
+        let Some((place, name, version)) = found else {
             continue;
         };
-        let is_same = |it: &Package| it.name == name && versions::are_same(ecosystem, &it.version, &version);
-        let why = match (approved.get(&place).is_some_and(is_same), met.insert(place, item)) {
+        let Some(place) = place else {
+            vendored.push(Vendored {
+                name,
+                version,
+                path: item.path.clone(),
+            });
+            continue;
+        };
+        let is_same =
+            |it: &Package| it.name == name && versions::are_same(ecosystem, &it.version, &version);
+        let why = match (
+            approved.get(&place).is_some_and(is_same),
+            met.insert(place, item),
+        ) {
             (false, _) => "was installed, and is not in the lock at this place",
             (true, Some(_)) => "is installed twice",
             (true, None) => continue,
         };
-        return hostile(&item.path, &format!("`{} {}` {why}", shown(&name), shown(&version)));
+        return hostile(
+            &item.path,
+            &format!("`{} {}` {why}", shown(&name), shown(&version)),
+        );
     }
     if ecosystem == Ecosystem::Python {
         met.values().try_for_each(|item| check_record(root, item))?;
@@ -65,7 +84,9 @@ pub fn compare(
 
 /// A folder `*.dist-info` or `*.egg-info` (of which the latter may be a file).
 fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
-    let Some((stem, ending)) = info(below.rsplit('/').next().unwrap_or(below)) else { return Ok(None) };
+    let Some((stem, ending)) = info(below.rsplit('/').next().unwrap_or(below)) else {
+        return Ok(None);
+    };
     let is_position = !below.contains('/');
     let file = match (item.sha256.is_some(), &*ending) {
         (true, _) => item.path.clone(),
@@ -75,21 +96,35 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
     let text = read(root, &file, MAX_METADATA_BYTES)?;
     let text = String::from_utf8_lossy(&text);
     let header = |key: &str| {
-        let mut fields = text.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':'));
-        fields.find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value.trim())
+        let mut fields = text
+            .lines()
+            .take_while(|line| !line.is_empty())
+            .filter_map(|line| line.split_once(':'));
+        fields
+            .find(|(name, _)| name.eq_ignore_ascii_case(key))
+            .map(|(_, value)| value.trim())
     };
     let name = header("Name").and_then(|name| versions::name(Ecosystem::Python, name));
-    let version = header("Version").and_then(|version| versions::version(Ecosystem::Python, version));
+    let version =
+        header("Version").and_then(|version| versions::version(Ecosystem::Python, version));
     let Some((name, version)) = name.zip(version) else {
-        return if is_position { hostile(&item.path, "its name and version cannot be read") } else { Ok(None) };
+        return if is_position {
+            hostile(&item.path, "its name and version cannot be read")
+        } else {
+            Ok(None)
+        };
     };
     // Python finds a distribution by the name of its folder, too: both must say the same.
     let (folder_name, folder_version) = stem.split_once('-').unwrap_or((stem, ""));
     let folder_version = folder_version.split("-py").next().unwrap_or_default();
     let agrees = versions::name(Ecosystem::Python, folder_name).as_ref() == Some(&name)
-        && (ending == "egg-info" || versions::are_same(Ecosystem::Python, folder_version, &version));
+        && (ending == "egg-info"
+            || versions::are_same(Ecosystem::Python, folder_version, &version));
     if is_position && !agrees {
-        return hostile(&item.path, "its name and version differ from those of its folder");
+        return hostile(
+            &item.path,
+            "its name and version differ from those of its folder",
+        );
     }
     Ok(Some((is_position.then(|| name.clone()), name, version)))
 }
@@ -106,9 +141,14 @@ fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
     let record = read(root, &format!("{}/RECORD", item.path), MAX_RECORD_BYTES)?;
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
-        let top = parts.find(|part| !matches!(*part, "" | ".")).unwrap_or_default();
+        let top = parts
+            .find(|part| !matches!(*part, "" | "."))
+            .unwrap_or_default();
         if item.path.rsplit('/').next() != Some(top) && info(top).is_some() {
-            let why = format!("its archive brings `{}`, which describes another package", shown(top));
+            let why = format!(
+                "its archive brings `{}`, which describes another package",
+                shown(top)
+            );
             return hostile(&item.path, &why);
         }
     }
@@ -119,21 +159,36 @@ fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
 fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let is_folder = item.sha256.is_none();
     let place = is_folder && is_position(below);
-    let copy = !is_folder && below.strip_suffix("/package.json").is_some_and(|folder| !is_position(folder));
+    let copy = !is_folder
+        && below
+            .strip_suffix("/package.json")
+            .is_some_and(|folder| !is_position(folder));
     if !place && !copy {
         return Ok(None);
     }
-    let file = if place { format!("{}/package.json", item.path) } else { item.path.clone() };
+    let file = if place {
+        format!("{}/package.json", item.path)
+    } else {
+        item.path.clone()
+    };
     let text = read(root, &file, MAX_METADATA_BYTES)?;
     // npm accepts a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     let said: Value = serde_json::from_slice(text).unwrap_or_default();
     let part = |key: &str| said[key].as_str().map(str::to_owned);
-    let version = part("version")
-        .map(|text| versions::version(Ecosystem::Node, text.trim().trim_start_matches(['v', '='])).unwrap_or(text));
+    let version = part("version").map(|text| {
+        versions::version(Ecosystem::Node, text.trim().trim_start_matches(['v', '=']))
+            .unwrap_or(text)
+    });
     let name = part("name").or(place.then(|| below.to_owned()));
     let version = version.or(place.then(|| "(no version)".to_owned()));
-    Ok(name.zip(version).map(|(name, version)| (place.then(|| format!("node_modules/{below}")), name, version)))
+    Ok(name.zip(version).map(|(name, version)| {
+        (
+            place.then(|| format!("node_modules/{below}")),
+            name,
+            version,
+        )
+    }))
 }
 
 /// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. Dot names are the installers' own.
@@ -146,7 +201,12 @@ fn is_position(below: &str) -> bool {
 
 /// The content of a file of the tree; empty if it cannot be opened.
 fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Vec<u8>, TreeError> {
-    let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(Vec::new()) };
+    let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else {
+        return Ok(Vec::new());
+    };
     let bytes = files::whole(File::from(file), most)?;
-    bytes.map_or_else(|| hostile(path, &format!("is larger than {most} bytes")), Ok)
+    bytes.map_or_else(
+        || hostile(path, &format!("is larger than {most} bytes")),
+        Ok,
+    )
 }

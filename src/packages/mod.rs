@@ -29,7 +29,13 @@ const LONG: u64 = 128 * 1024;
 /// What the script's files require; `None`: nothing.
 pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
     let folder = ScriptFolder::open(location)?;
-    let node = || if location.alone { Ok(None) } else { node::find(&folder, location.ignore_lock) };
+    let node = || {
+        if location.alone {
+            Ok(None)
+        } else {
+            node::find(&folder, location.ignore_lock)
+        }
+    };
     let wanted = match Ecosystem::for_language(location.language) {
         Some(Ecosystem::Python) => python::find(&folder, location)?,
         Some(Ecosystem::Node) => node()?,
@@ -40,10 +46,18 @@ pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>
 }
 
 /// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in `ScriptLocation`.
-pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
+pub fn read_lock(
+    path: &Path,
+    text: &str,
+    kind: Ecosystem,
+    python: &str,
+) -> Result<PackageRequirements, FileProblem> {
     let file = files::TextFile::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::MAX_FILE_BYTES {
-        return Err(file.problem(0, format!("it is larger than {} bytes", files::MAX_FILE_BYTES)));
+        return Err(file.problem(
+            0,
+            format!("it is larger than {} bytes", files::MAX_FILE_BYTES),
+        ));
     }
     match kind {
         Ecosystem::Python => python::read_lock(file, python),
@@ -65,28 +79,48 @@ impl FileStamps {
         let folder = script.parent().unwrap_or(Path::new("/"));
         let name = script.file_name().unwrap_or_default().to_string_lossy();
         let own = [format!("{name}.lock"), python::own_lock(&name)];
-        let names = python::NAMES.iter().chain(&node::NAMES).copied().chain(own.iter().map(String::as_str));
-        let present = names.map(|name| folder.join(name)).filter(|path| path.symlink_metadata().is_ok());
+        let names = python::NAMES
+            .iter()
+            .chain(&node::NAMES)
+            .copied()
+            .chain(own.iter().map(String::as_str));
+        let present = names
+            .map(|name| folder.join(name))
+            .filter(|path| path.symlink_metadata().is_ok());
         // A file that comes or goes is a change of the folder.
-        let all = [folder.to_owned(), script.to_owned()].into_iter().chain(present);
+        let all = [folder.to_owned(), script.to_owned()]
+            .into_iter()
+            .chain(present);
         let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).collect();
         let now = jiff::Timestamp::now();
         let second_ago = (now.as_second() - 1, i64::from(now.subsec_nanosecond()));
-        let are_young = stamps.iter().any(|(stamp, _)| stamp.is_none_or(|stamp| stamp.changed >= second_ago));
+        let are_young = stamps
+            .iter()
+            .any(|(stamp, _)| stamp.is_none_or(|stamp| stamp.changed >= second_ago));
         FileStamps { stamps, are_young }
     }
 
     pub fn is_long(&self) -> bool {
-        self.stamps.iter().filter_map(|(stamp, _)| Some(stamp.as_ref()?.size)).sum::<u64>() > LONG
+        self.stamps
+            .iter()
+            .filter_map(|(stamp, _)| Some(stamp.as_ref()?.size))
+            .sum::<u64>()
+            > LONG
     }
 
     pub fn is_unchanged(&self) -> bool {
-        !self.are_young && self.stamps.iter().all(|(previous, path)| stamp(path) == *previous)
+        !self.are_young
+            && self
+                .stamps
+                .iter()
+                .all(|(previous, path)| stamp(path) == *previous)
     }
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
-    path.symlink_metadata().ok().map(|facts| Stamp::from(&facts))
+    path.symlink_metadata()
+        .ok()
+        .map(|facts| Stamp::from(&facts))
 }
 
 #[cfg(test)]

@@ -48,8 +48,13 @@ type Tree = BTreeMap<String, LockedPackage>;
 type Dependencies = BTreeMap<String, (String, bool)>;
 
 /// `ignore_lock`: package-lock.json is not read.
-pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Option<PackageRequirements>, FileProblem> {
-    let Some(file) = folder.read("package.json")? else { return Ok(None) };
+pub(super) fn find(
+    folder: &ScriptFolder<'_>,
+    ignore_lock: bool,
+) -> Result<Option<PackageRequirements>, FileProblem> {
+    let Some(file) = folder.read("package.json")? else {
+        return Ok(None);
+    };
     let document = parse(&file)?;
     let asked = read_requirements(&file, &document)?;
     if asked.is_empty() {
@@ -64,16 +69,26 @@ pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Optio
     };
     let requires: Vec<Required> = asked.iter().map(required).collect();
     // The first that is there wins, as npm has it.
-    for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(ignore_lock && *name == LOCK)) {
+    for name in [SHRINKWRAP, LOCK]
+        .into_iter()
+        .filter(|name| !(ignore_lock && *name == LOCK))
+    {
         if let Some(lock) = folder.read(name)? {
             let tree = tree(&lock)?;
             for (wanted, (range, optional)) in &asked {
                 is_met(wanted, range, *optional, &tree).map_err(|why| {
-                    let words = format!("`{wanted} {range}` is required, and {} {why}: lock again", lock.name());
+                    let words = format!(
+                        "`{wanted} {range}` is required, and {} {why}: lock again",
+                        lock.name()
+                    );
                     file.problem(line(&document, wanted), words)
                 })?;
             }
-            return Ok(Some(locked(vec![file.source(), lock.source()], requires, &tree)));
+            return Ok(Some(locked(
+                vec![file.source(), lock.source()],
+                requires,
+                &tree,
+            )));
         }
     }
     let foreign = folder.read(FOREIGN)?;
@@ -81,17 +96,31 @@ pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Optio
         let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` writes bun.lock";
         return Err(file.problem(0, why));
     }
-    let sources = [&file].into_iter().chain(&foreign).map(TextFile::source).collect();
+    let sources = [&file]
+        .into_iter()
+        .chain(&foreign)
+        .map(TextFile::source)
+        .collect();
     let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
     inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
     let (ecosystem, lock_file, packages) = (Ecosystem::Node, LOCK.to_owned(), Vec::new());
-    Ok(Some(PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }))
+    Ok(Some(PackageRequirements {
+        ecosystem,
+        sources,
+        packages,
+        locked: false,
+        lock_file,
+        inputs,
+        requires,
+    }))
 }
 
 /// Reads a lock without a package.json beside it: the packages at its top are the requirements.
 pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
-    let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
+    let top = tree
+        .iter()
+        .filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
     let requires = top.map(|(place, entry)| Required {
         name: place["node_modules/".len()..].to_owned(),
         versions: entry.package.version.clone(),
@@ -107,14 +136,24 @@ fn locked(sources: Vec<SourceFile>, requires: Vec<Required>, tree: &Tree) -> Pac
     packages.dedup();
     let inputs = vec![("places.json".to_owned(), json!(tree).to_string())];
     let (ecosystem, lock_file) = (Ecosystem::Node, LOCK.to_owned());
-    PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires }
+    PackageRequirements {
+        ecosystem,
+        sources,
+        packages,
+        locked: true,
+        lock_file,
+        inputs,
+        requires,
+    }
 }
 
 /// The package.json that a resolver is given: names and ranges alone.
 fn manifest(asked: &Dependencies) -> String {
     let part = |optional| -> Map<String, Value> {
         let members = asked.iter().filter(|(_, (_, soft))| *soft == optional);
-        members.map(|(name, (range, _))| (name.clone(), json!(range))).collect()
+        members
+            .map(|(name, (range, _))| (name.clone(), json!(range)))
+            .collect()
     };
     json!({"name": "packages", "private": true, "dependencies": part(false), "optionalDependencies": part(true)})
         .to_string()
@@ -129,20 +168,33 @@ fn parse(file: &TextFile) -> Result<Document<'_>, FileProblem> {
 fn line(document: &Document<'_>, name: &str) -> usize {
     let fields = ["dependencies", "optionalDependencies"].iter();
     let pointers = fields.map(|field| format!("/{field}/{}", escape_segment(name)));
-    pointers.map(|pointer| document.place_of_key(&pointer).0).find(|line| *line > 0).unwrap_or_default()
+    pointers
+        .map(|pointer| document.place_of_key(&pointer).0)
+        .find(|line| *line > 0)
+        .unwrap_or_default()
 }
 
-fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
+fn read_requirements(
+    file: &TextFile,
+    document: &Document<'_>,
+) -> Result<Dependencies, FileProblem> {
     let mut asked = Dependencies::new();
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {
             Value::Null => continue,
             Value::Object(listed) if listed.len() <= MAX_PACKAGES => listed,
-            _ => return Err(file.problem(0, format!("`{field}` is not an object of at most {MAX_PACKAGES} packages"))),
+            _ => {
+                return Err(file.problem(
+                    0,
+                    format!("`{field}` is not an object of at most {MAX_PACKAGES} packages"),
+                ));
+            }
         };
         for (name, range) in listed {
-            let bad = |why: &str| file.problem(line(document, name), format!("`{}`: {why}", shown(name)));
-            let read = versions::name(Ecosystem::Node, name).ok_or_else(|| bad("this is not the name of a package"))?;
+            let bad =
+                |why: &str| file.problem(line(document, name), format!("`{}`: {why}", shown(name)));
+            let read = versions::name(Ecosystem::Node, name)
+                .ok_or_else(|| bad("this is not the name of a package"))?;
             let range = range.as_str().unwrap_or_default();
             if !versions::is_range(Ecosystem::Node, range) {
                 return Err(bad(&no_range(range)));
@@ -152,7 +204,9 @@ fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Depende
         }
     }
     let empty = [Value::Null, json!(false), json!([]), json!({})];
-    let refused = REFUSED.iter().find(|field| !empty.contains(&document.value[**field]));
+    let refused = REFUSED
+        .iter()
+        .find(|field| !empty.contains(&document.value[**field]));
     if let Some(field) = refused.filter(|_| !asked.is_empty()) {
         let line = document.place_of_key(&format!("/{field}")).0;
         let why = "changes what is installed, and only names and versions count here: remove it";
@@ -163,24 +217,38 @@ fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Depende
 
 /// Checks that the lock has the package under its own name, at a version that fits.
 fn is_met(name: &str, range: &str, optional: bool, tree: &Tree) -> Result<(), String> {
-    match tree.get(&format!("node_modules/{name}")).map(|entry| &entry.package) {
+    match tree
+        .get(&format!("node_modules/{name}"))
+        .map(|entry| &entry.package)
+    {
         None if optional => Ok(()),
-        Some(package) if package.name != *name => Err(format!("holds `{}` in its place", package.name)),
+        Some(package) if package.name != *name => {
+            Err(format!("holds `{}` in its place", package.name))
+        }
         held => misfit(Ecosystem::Node, range, held).map_or(Ok(()), Err),
     }
 }
 
 /// The names of the packages along a place. `None`: not a place below `node_modules`.
 fn names(place: &str) -> Option<Vec<&str>> {
-    let names: Vec<&str> = place.strip_prefix("node_modules/")?.split("/node_modules/").collect();
-    let good = names.len() <= MAX_DEPTH && names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some());
+    let names: Vec<&str> = place
+        .strip_prefix("node_modules/")?
+        .split("/node_modules/")
+        .collect();
+    let good = names.len() <= MAX_DEPTH
+        && names
+            .iter()
+            .all(|name| versions::name(Ecosystem::Node, name).is_some());
     good.then_some(names)
 }
 
 fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
     let document = parse(file)?;
     let version = document.value["lockfileVersion"].as_u64();
-    let Some(places) = document.value["packages"].as_object().filter(|_| matches!(version, Some(2 | 3))) else {
+    let Some(places) = document.value["packages"]
+        .as_object()
+        .filter(|_| matches!(version, Some(2 | 3)))
+    else {
         let fix = "`npm install --package-lock-only` of npm 7 or later writes 3";
         return Err(file.problem(0, format!("its lockfileVersion is not read: {fix}")));
     };
@@ -189,20 +257,36 @@ fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
     }
     let mut tree = Tree::new();
     // Sorted, so that a place comes after the place around it.
-    for (place, said) in places.iter().filter(|(place, _)| !place.is_empty()).collect::<BTreeMap<_, _>>() {
-        let line = || document.place_of_key(&format!("/packages/{}", escape_segment(place))).0;
+    for (place, said) in places
+        .iter()
+        .filter(|(place, _)| !place.is_empty())
+        .collect::<BTreeMap<_, _>>()
+    {
+        let line = || {
+            document
+                .place_of_key(&format!("/packages/{}", escape_segment(place)))
+                .0
+        };
         let entry = entry(place, said, &tree);
-        let entry = entry.map_err(|why| file.problem(line(), format!("`{}`: {why}", shown(place))))?;
+        let entry =
+            entry.map_err(|why| file.problem(line(), format!("`{}`: {why}", shown(place))))?;
         // What only development needs is checked like the rest, and not installed.
-        tree.extend(entry.filter(|_| said["dev"] != true).map(|entry| (place.clone(), entry)));
+        tree.extend(
+            entry
+                .filter(|_| said["dev"] != true)
+                .map(|entry| (place.clone(), entry)),
+        );
     }
     Ok(tree)
 }
 
 fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>, String> {
-    let names = names(place).ok_or("packages outside node_modules (workspaces) are not supported")?;
+    let names =
+        names(place).ok_or("packages outside node_modules (workspaces) are not supported")?;
     if said["link"] == true {
-        return Err("it is a link to a folder, and packages come from the policy's index alone".to_owned());
+        return Err(
+            "it is a link to a folder, and packages come from the policy's index alone".to_owned(),
+        );
     }
     let is_elsewhere = |url: &&str| !url.starts_with("https://") && !url.starts_with("http://");
     if let Some(url) = said["resolved"].as_str().filter(is_elsewhere) {
@@ -218,9 +302,14 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
             None => return Err("the package that bundles it is missing".to_owned()),
         },
         (Some(text), false) => integrity(text)?,
-        (None, false) => return Err("it has no `integrity`: lock again with an index that has it".to_owned()),
+        (None, false) => {
+            return Err("it has no `integrity`: lock again with an index that has it".to_owned());
+        }
     };
-    let name = said["name"].as_str().or(names.last().copied()).unwrap_or_default();
+    let name = said["name"]
+        .as_str()
+        .or(names.last().copied())
+        .unwrap_or_default();
     let name = versions::name(Ecosystem::Node, name)
         .ok_or_else(|| format!("`{}` is not the name of a package", shown(name)))?;
     let version = said["version"].as_str().unwrap_or_default();
@@ -229,9 +318,29 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
         .map(|field| (field, said[field].clone()))
         .into_iter()
         .filter(|(_, words)| !words.is_null());
-    let only = lists.map(|(field, words)| (field, if words.is_array() { words } else { json!([words]) })).collect();
+    let only = lists
+        .map(|(field, words)| {
+            (
+                field,
+                if words.is_array() {
+                    words
+                } else {
+                    json!([words])
+                },
+            )
+        })
+        .collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
-    Ok(Some(LockedPackage { package: Package { name, version, hashes }, bundled, optional, only }))
+    Ok(Some(LockedPackage {
+        package: Package {
+            name,
+            version,
+            hashes,
+        },
+        bundled,
+        optional,
+        only,
+    }))
 }
 
 /// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.
@@ -239,18 +348,29 @@ fn edges(said: &Value) -> Result<(), String> {
     if said.is_null() {
         return Ok(());
     }
-    let members = said.as_object().ok_or("what it requires is not an object")?;
+    let members = said
+        .as_object()
+        .ok_or("what it requires is not an object")?;
     let is_tag = |text: &str| {
-        !text.is_empty() && text.len() < 40 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        !text.is_empty()
+            && text.len() < 40
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     };
     for (name, range) in members {
         let range = range.as_str().unwrap_or_default();
         let plain = match range.strip_prefix("npm:") {
-            Some(alias) => alias.rfind('@').filter(|at| *at > 0).map_or("", |at| &alias[at + 1..]),
+            Some(alias) => alias
+                .rfind('@')
+                .filter(|at| *at > 0)
+                .map_or("", |at| &alias[at + 1..]),
             None => range,
         };
         if !is_tag(plain) && !versions::is_range(Ecosystem::Node, plain) {
-            return Err(format!("it requires `{}`: {}", shown(name), no_range(range)));
+            return Err(format!(
+                "it requires `{}`: {}",
+                shown(name),
+                no_range(range)
+            ));
         }
     }
     Ok(())
@@ -259,13 +379,31 @@ fn edges(said: &Value) -> Result<(), String> {
 /// `sha512-…` and the like, the strong ones of a list.
 fn integrity(text: &str) -> Result<Vec<String>, String> {
     let is_strong = |hash: &&str| {
-        let Some((kind, digits)) = hash.split_once('-') else { return false };
-        let length = [("sha256", 44), ("sha384", 64), ("sha512", 88)].contains(&(kind, digits.len()));
-        length && digits.trim_end_matches('=').bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
+        let Some((kind, digits)) = hash.split_once('-') else {
+            return false;
+        };
+        let length =
+            [("sha256", 44), ("sha384", 64), ("sha512", 88)].contains(&(kind, digits.len()));
+        length
+            && digits
+                .trim_end_matches('=')
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
     };
-    let found: Vec<String> = text.split_ascii_whitespace().filter(is_strong).map(str::to_owned).collect();
-    let bad = || format!("`{}`: unsupported hash; use sha512, sha384 or sha256", shown(text));
-    Some(found).filter(|found| !found.is_empty()).ok_or_else(bad)
+    let found: Vec<String> = text
+        .split_ascii_whitespace()
+        .filter(is_strong)
+        .map(str::to_owned)
+        .collect();
+    let bad = || {
+        format!(
+            "`{}`: unsupported hash; use sha512, sha384 or sha256",
+            shown(text)
+        )
+    };
+    Some(found)
+        .filter(|found| !found.is_empty())
+        .ok_or_else(bad)
 }
 
 fn no_range(text: &str) -> String {

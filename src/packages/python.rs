@@ -14,7 +14,14 @@ use std::str::FromStr;
 use toml::{Spanned, Value};
 
 /// The names of all files that count, without those named after the script.
-pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", UV_LOCK, LOCK, "pip.conf", "uv.toml"];
+pub(super) const NAMES: [&str; 6] = [
+    "requirements.txt",
+    "pyproject.toml",
+    UV_LOCK,
+    LOCK,
+    "pip.conf",
+    "uv.toml",
+];
 /// The lock of a folder.
 const LOCK: &str = "pylock.toml";
 /// A lock that is not parsed here: the installer translates it.
@@ -38,12 +45,25 @@ pub(super) fn find(
     at: &ScriptLocation<'_>,
 ) -> Result<Option<PackageRequirements>, FileProblem> {
     let environment = Environment::new(at.python);
-    let name = at.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = at
+        .script
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     let (own, is_python) = (own_lock(name), at.language == Language::Python);
-    let pylock = |name: &str| folder.read(name)?.map(|file| Lock::read(file, &environment)).transpose();
+    let pylock = |name: &str| {
+        folder
+            .read(name)?
+            .map(|file| Lock::read(file, &environment))
+            .transpose()
+    };
     let (mut lists, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
-    match script.map(|file| block(file, &environment)).transpose()?.flatten() {
+    match script
+        .map(|file| block(file, &environment))
+        .transpose()?
+        .flatten()
+    {
         // The script lists its own requirements, so those of the folder's project do not count.
         Some(block) => {
             lists.push(block);
@@ -51,7 +71,9 @@ pub(super) fn find(
                 lock = pylock(&own)?;
             }
             if lock.is_none() {
-                foreign = folder.read(&format!("{name}.lock"))?.map(|file| (file, None));
+                foreign = folder
+                    .read(&format!("{name}.lock"))?
+                    .map(|file| (file, None));
             }
             writes = own;
         }
@@ -85,8 +107,12 @@ pub(super) fn find(
         return Ok(None);
     }
     folder.without(&["pip.conf", "uv.toml"])?;
-    let Some(lock) = lock else { return Ok(Some(unlocked(&lists, foreign, writes))) };
-    lists.iter().try_for_each(|lists| check_lock(lists, &lock))?;
+    let Some(lock) = lock else {
+        return Ok(Some(unlocked(&lists, foreign, writes)));
+    };
+    lists
+        .iter()
+        .try_for_each(|lists| check_lock(lists, &lock))?;
     from_lock(&lists, &lock, writes).map(Some)
 }
 
@@ -99,25 +125,54 @@ pub(super) fn own_lock(script: &str) -> String {
 /// Reads a lock of PEP 751 that a policy names.
 pub(super) fn read_lock(file: TextFile, python: &str) -> Result<PackageRequirements, FileProblem> {
     let name = file.name();
-    from_lock(&[], &Lock::read(file, &Environment::new(Some(python)))?, name)
+    from_lock(
+        &[],
+        &Lock::read(file, &Environment::new(Some(python)))?,
+        name,
+    )
 }
 
 /// Requirements from the command line, for a lock of this name.
-pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
+pub fn from_command_line(
+    lines: &[String],
+    lock_file: String,
+) -> Result<PackageRequirements, String> {
     let environment = Environment::new(None);
-    let requirements = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<_, _>>()?;
-    let lists = RequirementSource { file: TextFile::new("(the command line)".into(), b""), requirements };
-    Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[lists], None, lock_file) })
+    let requirements = lines
+        .iter()
+        .map(|line| environment.requirement(line, 0))
+        .collect::<Result<_, _>>()?;
+    let lists = RequirementSource {
+        file: TextFile::new("(the command line)".into(), b""),
+        requirements,
+    };
+    Ok(PackageRequirements {
+        sources: Vec::new(),
+        ..unlocked(&[lists], None, lock_file)
+    })
 }
 
 /// Checks that the lock has all that this interpreter requires, at versions that fit.
 fn check_lock(lists: &RequirementSource, lock: &Lock) -> Result<(), FileProblem> {
-    let locked: BTreeMap<&str, &Package> =
-        lock.packages.iter().map(|package| (package.name.as_str(), package)).collect();
-    for required in lists.requirements.iter().filter(|required| required.applies) {
+    let locked: BTreeMap<&str, &Package> = lock
+        .packages
+        .iter()
+        .map(|package| (package.name.as_str(), package))
+        .collect();
+    for required in lists
+        .requirements
+        .iter()
+        .filter(|required| required.applies)
+    {
         let locked = locked.get(required.name.as_str()).copied();
-        let Some(has) = misfit(Ecosystem::Python, &required.versions, locked) else { continue };
-        let why = format!("`{}` is required, and {} {has}: lock again", required.text, lock.file.name());
+        let Some(has) = misfit(Ecosystem::Python, &required.versions, locked) else {
+            continue;
+        };
+        let why = format!(
+            "`{}` is required, and {} {has}: lock again",
+            required.text,
+            lock.file.name()
+        );
         return Err(lists.file.problem(required.line, why));
     }
     Ok(())
@@ -130,15 +185,33 @@ fn list_required(lists: &[RequirementSource]) -> Vec<Required> {
         pinned: required.pin().is_some(),
         place: format!("{}:{}", file.name(), required.line),
     };
-    lists.iter().flat_map(|lists| lists.requirements.iter().map(move |required| one(&lists.file, required))).collect()
+    lists
+        .iter()
+        .flat_map(|lists| {
+            lists
+                .requirements
+                .iter()
+                .map(move |required| one(&lists.file, required))
+        })
+        .collect()
 }
 
 /// Requirements to resolve, or a lock of another format (and its project) to translate.
-fn unlocked(lists: &[RequirementSource], foreign: Option<UvLock>, lock_file: String) -> PackageRequirements {
-    let files = lists.iter().map(|lists| &lists.file).chain(foreign.iter().map(|(file, _)| file));
+fn unlocked(
+    lists: &[RequirementSource],
+    foreign: Option<UvLock>,
+    lock_file: String,
+) -> PackageRequirements {
+    let files = lists
+        .iter()
+        .map(|lists| &lists.file)
+        .chain(foreign.iter().map(|(file, _)| file));
     let (sources, requires) = (files.map(TextFile::source).collect(), list_required(lists));
-    let mut lines: Vec<String> =
-        lists.iter().flat_map(|lists| &lists.requirements).map(|required| required.text.clone() + "\n").collect();
+    let mut lines: Vec<String> = lists
+        .iter()
+        .flat_map(|lists| &lists.requirements)
+        .map(|required| required.text.clone() + "\n")
+        .collect();
     lines.dedup();
     let mut inputs = vec![("requirements.txt".to_owned(), lines.concat())];
     if let Some((file, project)) = foreign {
@@ -146,25 +219,50 @@ fn unlocked(lists: &[RequirementSource], foreign: Option<UvLock>, lock_file: Str
         inputs.extend(project.map(|project| ("project".to_owned(), project)));
     }
     let (ecosystem, packages) = (Ecosystem::Python, Vec::new());
-    PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }
+    PackageRequirements {
+        ecosystem,
+        sources,
+        packages,
+        locked: false,
+        lock_file,
+        inputs,
+        requires,
+    }
 }
 
 /// The packages of a lock. The installer gets lines without markers, so it has nothing to decide.
-fn from_lock(lists: &[RequirementSource], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
+fn from_lock(
+    lists: &[RequirementSource],
+    lock: &Lock,
+    lock_file: String,
+) -> Result<PackageRequirements, FileProblem> {
     let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
     for package in &lock.packages {
         let (name, version) = (&package.name, &package.version);
-        if let Some(other) = packages.insert(name, package).filter(|other| other.version != *version) {
-            let why = format!("`{name}` is locked at {} and {version} for one interpreter: lock again", other.version);
+        if let Some(other) = packages
+            .insert(name, package)
+            .filter(|other| other.version != *version)
+        {
+            let why = format!(
+                "`{name}` is locked at {} and {version} for one interpreter: lock again",
+                other.version
+            );
             return Err(lock.file.problem(0, why));
         }
     }
     let packages: Vec<Package> = packages.into_values().cloned().collect();
     let line = |package: &Package| {
-        let hashes: String = package.hashes.iter().map(|hash| format!(" --hash={hash}")).collect();
+        let hashes: String = package
+            .hashes
+            .iter()
+            .map(|hash| format!(" --hash={hash}"))
+            .collect();
         format!("{}=={}{hashes}\n", package.name, package.version)
     };
-    let inputs = vec![("requirements.txt".to_owned(), packages.iter().map(line).collect())];
+    let inputs = vec![(
+        "requirements.txt".to_owned(),
+        packages.iter().map(line).collect(),
+    )];
     let mut requires = list_required(lists);
     if requires.is_empty() {
         requires.extend(packages.iter().map(|package| Required {
@@ -174,13 +272,27 @@ fn from_lock(lists: &[RequirementSource], lock: &Lock, lock_file: String) -> Res
             place: lock.file.name(),
         }));
     }
-    let sources = lists.iter().map(|lists| &lists.file).chain([&lock.file]).map(TextFile::source).collect();
+    let sources = lists
+        .iter()
+        .map(|lists| &lists.file)
+        .chain([&lock.file])
+        .map(TextFile::source)
+        .collect();
     let ecosystem = Ecosystem::Python;
-    Ok(PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
+    Ok(PackageRequirements {
+        ecosystem,
+        sources,
+        packages,
+        locked: true,
+        lock_file,
+        inputs,
+        requires,
+    })
 }
 
 fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result<Package, String> {
-    let name = versions::name(Ecosystem::Python, name).ok_or("this is not the name of a package")?;
+    let name =
+        versions::name(Ecosystem::Python, name).ok_or("this is not the name of a package")?;
     let version = version.and_then(|text| versions::version(Ecosystem::Python, text));
     let version = version.ok_or("it has no version that can be read")?;
     if hashes.is_empty() {
@@ -188,7 +300,11 @@ fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result
     }
     hashes.sort();
     hashes.dedup();
-    Ok(Package { name, version, hashes })
+    Ok(Package {
+        name,
+        version,
+        hashes,
+    })
 }
 
 /// Checks a hash: `sha256:` and 64 hex digits, or the like.
@@ -197,7 +313,12 @@ fn hash(text: &str) -> Result<String, String> {
         [("sha256", 64), ("sha384", 96), ("sha512", 128)].contains(&(name, hex.len()))
             && hex.bytes().all(|b| b.is_ascii_hexdigit())
     });
-    let bad = || format!("`{}`: unsupported hash; use sha512, sha384 or sha256", shown(text));
+    let bad = || {
+        format!(
+            "`{}`: unsupported hash; use sha512, sha384 or sha256",
+            shown(text)
+        )
+    };
     is_good.then(|| text.to_ascii_lowercase()).ok_or_else(bad)
 }
 
@@ -233,22 +354,43 @@ impl Lock {
     fn read(file: TextFile, environment: &Environment) -> Result<Lock, FileProblem> {
         let lock: Pylock = file.toml(&file.text, 0)?;
         if !lock.version.starts_with("1.") {
-            return Err(file.problem(0, format!("lock-version `{}` is not supported: use 1.0", shown(&lock.version))));
+            return Err(file.problem(
+                0,
+                format!(
+                    "lock-version `{}` is not supported: use 1.0",
+                    shown(&lock.version)
+                ),
+            ));
         }
         if lock.packages.len() > MAX_PACKAGES {
             return Err(file.problem(0, format!("more than {MAX_PACKAGES} packages")));
         }
         let mut packages = Vec::new();
-        for Locked { name, version, marker, vcs, directory, archive, sdist, wheels } in &lock.packages {
+        for Locked {
+            name,
+            version,
+            marker,
+            vcs,
+            directory,
+            archive,
+            sdist,
+            wheels,
+        } in &lock.packages
+        {
             let bad = |why: String| file.problem(0, format!("`{}`: {why}", shown(name)));
             let is_here = environment.marker(marker.as_deref()).map_err(bad)?;
             if vcs.is_some() || directory.is_some() || archive.is_some() {
                 let what = "a `vcs`, a `directory` or an `archive`";
-                return Err(bad(format!("it is {what}, and packages come from the policy's index alone")));
+                return Err(bad(format!(
+                    "it is {what}, and packages come from the policy's index alone"
+                )));
             }
             let all = sdist.iter().chain(wheels).flat_map(|file| &file.hashes);
-            let known = all.filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
-            let hashes = known.map(|(kind, digits)| hash(&format!("{kind}:{digits}"))).collect::<Result<_, _>>();
+            let known =
+                all.filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
+            let hashes = known
+                .map(|(kind, digits)| hash(&format!("{kind}:{digits}")))
+                .collect::<Result<_, _>>();
             let package = package(name, version.as_deref(), hashes.map_err(bad)?).map_err(bad)?;
             packages.extend(is_here.then_some(package));
         }
@@ -257,7 +399,10 @@ impl Lock {
 }
 
 /// `requirements.txt`: its requirements, or its packages if entries have hashes; then every entry needs one.
-fn entries(file: &TextFile, env: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
+fn entries(
+    file: &TextFile,
+    env: &Environment,
+) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
     let mut entries = Vec::new();
     for (line, text) in logical_lines(&file.text) {
         let text = text.trim();
@@ -269,16 +414,28 @@ fn entries(file: &TextFile, env: &Environment) -> Result<(Vec<Requirement>, Opti
         }
     }
     if entries.iter().all(|(_, hashes)| hashes.is_empty()) {
-        return Ok((entries.into_iter().map(|(requirement, _)| requirement).collect(), None));
+        return Ok((
+            entries
+                .into_iter()
+                .map(|(requirement, _)| requirement)
+                .collect(),
+            None,
+        ));
     }
     let mut packages = Vec::new();
     for (requirement, hashes) in entries {
         let bad = |why: &str| {
             let others = "and other entries have hashes: `uv pip compile --generate-hashes` writes all of them";
-            file.problem(requirement.line, format!("`{}` {why}, {others}", requirement.name))
+            file.problem(
+                requirement.line,
+                format!("`{}` {why}, {others}", requirement.name),
+            )
         };
-        let version = requirement.pin().ok_or_else(|| bad("is not pinned (`==`)"))?;
-        let package = package(&requirement.name, Some(&version), hashes).map_err(|_| bad("has no hash"))?;
+        let version = requirement
+            .pin()
+            .ok_or_else(|| bad("is not pinned (`==`)"))?;
+        let package =
+            package(&requirement.name, Some(&version), hashes).map_err(|_| bad("has no hash"))?;
         packages.extend(requirement.applies.then_some(package));
     }
     Ok((Vec::new(), Some(packages)))
@@ -290,7 +447,12 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     for (number, line) in text.lines().enumerate() {
         let plain = match line.trim_start().starts_with('#') {
             true => "",
-            false => line.split(" #").next().and_then(|line| line.split("\t#").next()).unwrap_or_default().trim_end(),
+            false => line
+                .split(" #")
+                .next()
+                .and_then(|line| line.split("\t#").next())
+                .unwrap_or_default()
+                .trim_end(),
         };
         let continues = plain.ends_with('\\');
         let plain = plain.strip_suffix('\\').unwrap_or(plain).trim();
@@ -304,11 +466,21 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
 }
 
 /// A requirement, and its hashes; of all options only `--hash` counts.
-fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requirement, Vec<String>), String> {
+fn entry(
+    line: &str,
+    number: usize,
+    environment: &Environment,
+) -> Result<(Requirement, Vec<String>), String> {
     if line.contains("${") {
-        return Err("environment variables are not supported here: write the value itself".to_owned());
+        return Err(
+            "environment variables are not supported here: write the value itself".to_owned(),
+        );
     }
-    let at = if line.starts_with('-') { 0 } else { line.find(" -").unwrap_or(line.len()) };
+    let at = if line.starts_with('-') {
+        0
+    } else {
+        line.find(" -").unwrap_or(line.len())
+    };
     let mut hashes = Vec::new();
     let mut words = line[at..].split_whitespace();
     while let Some(word) = words.next() {
@@ -317,7 +489,9 @@ fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requir
             Some(joined) if joined.starts_with('=') => &joined[1..],
             _ => {
                 let option = shown(word.split('=').next().unwrap_or_default());
-                return Err(format!("`{option}` is not read: only names, versions and hashes count here; remove it"));
+                return Err(format!(
+                    "`{option}` is not read: only names, versions and hashes count here; remove it"
+                ));
             }
         };
         hashes.push(hash(text)?);
@@ -363,9 +537,16 @@ const NEUTRAL_UV_KEYS: [&str; 17] = [
 ];
 
 /// The project name of a pyproject.toml and its requirements; `None`: it has none.
-fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, RequirementSource)>, FileProblem> {
+fn project(
+    file: TextFile,
+    environment: &Environment,
+) -> Result<Option<(String, RequirementSource)>, FileProblem> {
     let ProjectTables { project, tool, .. } = file.toml(&file.text, 0)?;
-    let Project { name, dependencies, dynamic } = project.unwrap_or_default();
+    let Project {
+        name,
+        dependencies,
+        dynamic,
+    } = project.unwrap_or_default();
     if dynamic.iter().any(|word| word == "dependencies") {
         let why = "`dependencies` is dynamic, so a build would say what is required: list them in [project]";
         return Err(file.problem(0, why));
@@ -373,11 +554,22 @@ fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, 
     let listed = dependencies.unwrap_or_default();
     if listed.is_empty() {
         let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
-        let refused = tool.poetry.get("dependencies").map(|at| Err(file.problem(file.line(at.span().start), why)));
+        let refused = tool
+            .poetry
+            .get("dependencies")
+            .map(|at| Err(file.problem(file.line(at.span().start), why)));
         return refused.unwrap_or(Ok(None));
     }
-    let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
-    let requirements = parse_requirements(&file, &listed, &tool, |offset| file.line(offset), environment)?;
+    let name = name
+        .and_then(|name| versions::name(Ecosystem::Python, &name))
+        .unwrap_or_default();
+    let requirements = parse_requirements(
+        &file,
+        &listed,
+        &tool,
+        |offset| file.line(offset),
+        environment,
+    )?;
     Ok(Some((name, RequirementSource { file, requirements })))
 }
 
@@ -388,9 +580,16 @@ fn parse_requirements<'t>(
     line: impl Fn(usize) -> usize,
     environment: &Environment,
 ) -> Result<Vec<Requirement>, FileProblem> {
-    let uv = tool.uv.iter().find(|(key, _)| !NEUTRAL_UV_KEYS.contains(&key.as_str())).map(|found| ("uv", found));
+    let uv = tool
+        .uv
+        .iter()
+        .find(|(key, _)| !NEUTRAL_UV_KEYS.contains(&key.as_str()))
+        .map(|found| ("uv", found));
     let source = |name, table: &'t ToolTable| Some((name, table.get_key_value("source")?));
-    if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
+    if let Some((name, (key, value))) = uv
+        .or(source("poetry", &tool.poetry))
+        .or(source("pdm", &tool.pdm))
+    {
         let why = format!(
             "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the \
              index, and this host's configuration its address; remove it"
@@ -402,33 +601,53 @@ fn parse_requirements<'t>(
     }
     let one = |written: &Spanned<String>| {
         let line = line(written.span().start);
-        environment.requirement(written.get_ref(), line).map_err(|why| file.problem(line, why))
+        environment
+            .requirement(written.get_ref(), line)
+            .map_err(|why| file.problem(line, why))
     };
     listed.iter().map(one).collect()
 }
 
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
-fn block(script: TextFile, environment: &Environment) -> Result<Option<RequirementSource>, FileProblem> {
+fn block(
+    script: TextFile,
+    environment: &Environment,
+) -> Result<Option<RequirementSource>, FileProblem> {
     let (mut lines, mut found) = (script.text.lines().enumerate(), None);
     while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
         let rest = lines.clone().map(|(_, line)| line);
-        let body: Vec<&str> = rest.take_while(|line| *line == "#" || line.starts_with("# ")).collect();
+        let body: Vec<&str> = rest
+            .take_while(|line| *line == "#" || line.starts_with("# "))
+            .collect();
         // The last closing line of the comment counts (PEP 723).
         let Some(end) = body.iter().rposition(|line| line.trim_end() == "# ///") else {
-            return Err(script.problem(at + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
+            return Err(script.problem(
+                at + 1,
+                "the block `# /// script` has no end: close it with a line `# ///`",
+            ));
         };
         if found.is_some() {
             return Err(script.problem(at + 1, "a second block `# /// script`: keep one"));
         }
-        let text: Vec<&str> = body[..end].iter().map(|line| line.strip_prefix("# ").unwrap_or_default()).collect();
+        let text: Vec<&str> = body[..end]
+            .iter()
+            .map(|line| line.strip_prefix("# ").unwrap_or_default())
+            .collect();
         found = Some((at + 1, text.join("\n")));
         lines.nth(end);
     }
-    let Some((line, text)) = found else { return Ok(None) };
+    let Some((line, text)) = found else {
+        return Ok(None);
+    };
     let document: ProjectTables = script.toml(&text, line)?;
-    let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
+    let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else {
+        return Ok(None);
+    };
     let requirements = parse_requirements(&script, &listed, &document.tool, |_| line, environment)?;
-    Ok(Some(RequirementSource { file: script, requirements }))
+    Ok(Some(RequirementSource {
+        file: script,
+        requirements,
+    }))
 }
 
 /// Longest requirement or marker, bytes. Most comparisons in one marker, and with `in` among them. Most markers in one
@@ -470,66 +689,106 @@ impl Environment {
     /// `version`: the interpreter's; without it every marker counts as true.
     pub fn new(version: Option<&str>) -> Environment {
         let version = version.and_then(|version| version.split_whitespace().next());
-        Environment { interpreter: version.and_then(marker_environment), markers: RefCell::default() }
+        Environment {
+            interpreter: version.and_then(marker_environment),
+            markers: RefCell::default(),
+        }
     }
 
     /// Whether a marker holds. An absent marker does.
     pub fn marker(&self, text: Option<&str>) -> Result<bool, String> {
         let Some(text) = text else { return Ok(true) };
         self.bounded(text)?;
-        let marker =
-            MarkerTree::from_str(text).map_err(|error| format!("its marker: {}", shown(&error.message.to_string())))?;
+        let marker = MarkerTree::from_str(text)
+            .map_err(|error| format!("its marker: {}", shown(&error.message.to_string())))?;
         Ok(self.holds(&marker))
     }
 
     fn holds(&self, marker: &MarkerTree) -> bool {
-        self.interpreter.as_ref().is_none_or(|environment| marker.evaluate(environment, &[]))
+        self.interpreter
+            .as_ref()
+            .is_none_or(|environment| marker.evaluate(environment, &[]))
     }
 
     pub fn requirement(&self, text: &str, line: usize) -> Result<Requirement, String> {
         let (text, whole) = (text.trim(), shown(text.trim()));
         let (wanted, marker) = text.split_once(';').unwrap_or((text, ""));
         let is_file = |end: &&str| wanted.trim_end().ends_with(end);
-        let is_path = wanted.starts_with(['.', '/', '~']) || [".whl", ".tar.gz", ".zip"].iter().any(is_file);
+        let is_path =
+            wanted.starts_with(['.', '/', '~']) || [".whl", ".tar.gz", ".zip"].iter().any(is_file);
         // The library would read a path with dashes as a name; a version holds none of these signs.
         if wanted.contains(['@', ':']) || wanted.starts_with("git+") || is_path {
-            let what = if wanted.contains("git+") { "a git reference" } else { "a URL or a path" };
-            let index = "packages come from the policy's index alone: write a name and versions of it";
+            let what = if wanted.contains("git+") {
+                "a git reference"
+            } else {
+                "a URL or a path"
+            };
+            let index =
+                "packages come from the policy's index alone: write a name and versions of it";
             return Err(format!("`{whole}` is {what}, and {index}"));
         }
-        self.bounded(marker).map_err(|why| format!("`{whole}`: {why}"))?;
+        self.bounded(marker)
+            .map_err(|why| format!("`{whole}`: {why}"))?;
         if text.len() > MAX_MARKER_BYTES {
             return Err(format!("`{whole}` is longer than {MAX_MARKER_BYTES} bytes"));
         }
-        let bad = |why: &str| format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`");
+        let bad = |why: &str| {
+            format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`")
+        };
         let read = pep508_rs::Requirement::<pep508_rs::VerbatimUrl>::from_str(text)
             .map_err(|error| bad(&shown(&error.message.to_string())))?;
         let name = read.name.to_string();
         let versions = match &read.version_or_url {
-            Some(VersionOrUrl::VersionSpecifier(range)) => range.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            Some(VersionOrUrl::VersionSpecifier(range)) => {
+                range.iter().map(ToString::to_string).collect::<Vec<_>>()
+            }
             Some(VersionOrUrl::Url(_)) => return Err(bad("it is a URL")),
             None => Vec::new(),
         };
         let versions = versions.join(",");
         let extras: Vec<&str> = read.extras.iter().map(AsRef::as_ref).collect();
-        let extras = if extras.is_empty() { String::new() } else { format!("[{}]", extras.join(",")) };
-        let marker = read.marker.try_to_string().map_or_else(String::new, |marker| format!(" ; {marker}"));
+        let extras = if extras.is_empty() {
+            String::new()
+        } else {
+            format!("[{}]", extras.join(","))
+        };
+        let marker = read
+            .marker
+            .try_to_string()
+            .map_or_else(String::new, |marker| format!(" ; {marker}"));
         let text = format!("{name}{extras}{versions}{marker}");
-        Ok(Requirement { name, versions, text, applies: self.holds(&read.marker), line })
+        Ok(Requirement {
+            name,
+            versions,
+            text,
+            applies: self.holds(&read.marker),
+            line,
+        })
     }
 
     fn bounded(&self, marker: &str) -> Result<(), String> {
         let texts = marker.matches(['"', '\'']).count() / 2;
-        let inside = marker.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| *word == "in").count();
+        let inside = marker
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .filter(|word| *word == "in")
+            .count();
         let is_plain = marker.bytes().all(|b| (b' '..=b'~').contains(&b));
-        if marker.len() > MAX_MARKER_BYTES || texts > MAX_COMPARISONS || inside > MAX_IN || !is_plain {
-            return Err(format!("marker too long or not ASCII: max {MAX_COMPARISONS} comparisons, {MAX_IN} with `in`"));
+        if marker.len() > MAX_MARKER_BYTES
+            || texts > MAX_COMPARISONS
+            || inside > MAX_IN
+            || !is_plain
+        {
+            return Err(format!(
+                "marker too long or not ASCII: max {MAX_COMPARISONS} comparisons, {MAX_IN} with `in`"
+            ));
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());
         match markers.len() <= MAX_MARKERS {
             true => Ok(()),
-            false => Err(format!("more than {MAX_MARKERS} different markers: lock for fewer environments")),
+            false => Err(format!(
+                "more than {MAX_MARKERS} different markers: lock for fewer environments"
+            )),
         }
     }
 }

@@ -22,12 +22,28 @@ use std::time::SystemTime;
 
 /// Where the tree of an entry is made, in the folder of its build.
 pub const ENTRY: &str = "entry";
-const RECORD: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
-const LOCK: RecordKind = RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
+const RECORD: RecordKind = RecordKind {
+    mark: b"thpkgs1\n",
+    ending: ".entry",
+    max_bytes: 64 << 20,
+    has_tree: true,
+};
+const LOCK: RecordKind = RecordKind {
+    mark: b"thlock1\n",
+    ending: ".resolved",
+    max_bytes: 4 << 20,
+    has_tree: false,
+};
 static KINDS: [RecordKind; 2] = [RECORD, LOCK];
-const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
+const LIMITS: Limits = Limits {
+    bytes: 20 << 30,
+    files: 2_000_000,
+};
 /// The limits of one entry.
-const MAX_TREE: Limits = Limits { files: 100_000, bytes: 4 << 30 };
+const MAX_TREE: Limits = Limits {
+    files: 100_000,
+    bytes: 4 << 30,
+};
 /// Most files in all lists that are cached in memory.
 const MAX_LISTED: usize = 300_000;
 
@@ -70,7 +86,10 @@ pub struct BuiltEnvironment {
 
 impl BuiltEnvironment {
     pub fn files(&self) -> usize {
-        self.items.iter().filter(|item| item.sha256.is_some()).count()
+        self.items
+            .iter()
+            .filter(|item| item.sha256.is_some())
+            .count()
     }
 }
 
@@ -93,7 +112,10 @@ pub struct Store {
 impl Store {
     /// Opens (and makes) the store. The error names what is wrong with it, for the person.
     pub fn open(path: &Path) -> Result<Arc<Store>, String> {
-        Ok(Arc::new(Store { content: ContentStore::open(path, &KINDS, LIMITS)?, known: Mutex::default() }))
+        Ok(Arc::new(Store {
+            content: ContentStore::open(path, &KINDS, LIMITS)?,
+            known: Mutex::default(),
+        }))
     }
 
     pub fn path(&self) -> &Path {
@@ -101,11 +123,19 @@ impl Store {
     }
 
     /// The entry of a key, if it is as it was built. A changed entry is removed, and `report` gets the changed path.
-    pub fn hold(&self, key: &str, report: impl FnOnce(&str)) -> io::Result<Option<EnvironmentLease>> {
+    pub fn hold(
+        &self,
+        key: &str,
+        report: impl FnOnce(&str),
+    ) -> io::Result<Option<EnvironmentLease>> {
         self.content.check_private().map_err(io::Error::other)?;
-        let Some(entry) = self.entry(key) else { return Ok(None) };
+        let Some(entry) = self.entry(key) else {
+            return Ok(None);
+        };
         let root = self.content.hold_tree(&entry.name)?;
-        let changed = root.as_ref().map_or(Some("its folder"), |root| first_changed(root, &entry));
+        let changed = root
+            .as_ref()
+            .map_or(Some("its folder"), |root| first_changed(root, &entry));
         // Another host may have removed it, or built it again, before its tree was locked.
         if self.entry(key).is_none_or(|now| now.name != entry.name) {
             return Ok(None);
@@ -119,7 +149,11 @@ impl Store {
         // Mark the entry as used now.
         self.content.open_record(key, &RECORD);
         let path = self.path().join(&entry.name);
-        Ok(root.map(|root| EnvironmentLease { path, entry, _root: Arc::new(root) }))
+        Ok(root.map(|root| EnvironmentLease {
+            path,
+            entry,
+            _root: Arc::new(root),
+        }))
     }
 
     /// The entry of a key, as its record has it. `None`: no record, or one that cannot be read.
@@ -130,10 +164,18 @@ impl Store {
             return Some(entry.clone());
         }
         let entry = serde_json::from_slice::<BuiltEnvironment>(&record.read()?).ok()?;
-        let is_ours = entry.key == key && entry.name.strip_prefix(key).is_some_and(|rest| rest.starts_with('-'));
-        let entry = Some(entry).filter(|entry| is_ours && !entry.name.contains('/')).map(Arc::new)?;
+        let is_ours = entry.key == key
+            && entry
+                .name
+                .strip_prefix(key)
+                .is_some_and(|rest| rest.starts_with('-'));
+        let entry = Some(entry)
+            .filter(|entry| is_ours && !entry.name.contains('/'))
+            .map(Arc::new)?;
         let mut known = lock(&self.known);
-        if known.values().map(|known| known.items.len()).sum::<usize>() + entry.items.len() > MAX_LISTED {
+        if known.values().map(|known| known.items.len()).sum::<usize>() + entry.items.len()
+            > MAX_LISTED
+        {
             known.clear();
         }
         known.insert(stamp, entry.clone());
@@ -171,20 +213,43 @@ impl Store {
             std::fs::set_permissions(&bin, Permissions::from_mode(0o755))?;
             symlink(program, bin.join("python"))?;
         }
-        Ok(Examined { work, layout, root, built, vendored })
+        Ok(Examined {
+            work,
+            layout,
+            root,
+            built,
+            vendored,
+        })
     }
 
     /// Keeps an examined build as the entry of a key.
     pub fn keep(&self, key: &str, about: BuildInfo, examined: Examined) -> Result<(), TreeError> {
-        let Examined { work, layout, root, built, .. } = examined;
-        let own = layout.environment.iter().flat_map(|_| ["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
+        let Examined {
+            work,
+            layout,
+            root,
+            built,
+            ..
+        } = examined;
+        let own = layout
+            .environment
+            .iter()
+            .flat_map(|_| ["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
         self.content.keep_tree(&work, ENTRY)?;
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::startup_files(&built, &layout.site);
         let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
         let root = TreeStamp::now(root.as_fd())?;
-        let entry =
-            BuiltEnvironment { key: key.to_owned(), name: work.tree.clone(), about, bytes, disk, starts, root, items };
+        let entry = BuiltEnvironment {
+            key: key.to_owned(),
+            name: work.tree.clone(),
+            about,
+            bytes,
+            disk,
+            starts,
+            root,
+            items,
+        };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
         let kept = self.content.put(key, &RECORD, &text);
         if kept.is_err() {
@@ -196,21 +261,28 @@ impl Store {
     /// All entries that can be read, and when each was used last, oldest first.
     pub fn list(&self) -> io::Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>> {
         let keys = self.content.keys(&RECORD)?.into_iter();
-        let mut all: Vec<_> = keys.filter_map(|(key, used)| Some((self.entry(&key)?, used))).collect();
+        let mut all: Vec<_> = keys
+            .filter_map(|(key, used)| Some((self.entry(&key)?, used)))
+            .collect();
         all.sort_by_key(|(_, used)| *used);
         Ok(all)
     }
 
     /// The first path that changed since the build, by its stamp or its content's digest.
     pub fn altered(&self, entry: &BuiltEnvironment) -> Option<String> {
-        let Ok(root) = self.content.open_tree(&entry.name) else { return Some("its folder".to_owned()) };
-        first_changed(&root, entry).or_else(|| tree::first_altered(root.as_fd(), &entry.items)).map(str::to_owned)
+        let Ok(root) = self.content.open_tree(&entry.name) else {
+            return Some("its folder".to_owned());
+        };
+        first_changed(&root, entry)
+            .or_else(|| tree::first_altered(root.as_fd(), &entry.items))
+            .map(str::to_owned)
     }
 
     /// Removes an entry; false: it is in use.
     pub fn remove(&self, key: &str) -> io::Result<bool> {
         let entry = self.entry(key);
-        self.content.remove(key, &RECORD, entry.as_ref().map(|entry| &*entry.name))
+        self.content
+            .remove(key, &RECORD, entry.as_ref().map(|entry| &*entry.name))
     }
 
     /// Removes files of no entry and, beyond the limits, the entries that were not used for longest.
@@ -218,7 +290,11 @@ impl Store {
         self.content.tidy(&|key| {
             let entry = self.entry(key)?;
             let (name, bytes) = (entry.name.clone(), entry.disk.max(entry.bytes));
-            Some(Tree { name, bytes, files: entry.items.len() })
+            Some(Tree {
+                name,
+                bytes,
+                files: entry.items.len(),
+            })
         })
     }
 
@@ -236,7 +312,10 @@ impl Store {
     }
 
     pub fn forget_resolved(&self) -> io::Result<()> {
-        self.content.keys(&LOCK)?.iter().try_for_each(|(key, _)| self.forget(key))
+        self.content
+            .keys(&LOCK)?
+            .iter()
+            .try_for_each(|(key, _)| self.forget(key))
     }
 }
 

@@ -6,11 +6,16 @@ use std::fs;
 
 const HASH: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const SHA512: &str = "sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==";
-const PROJECT: &str = "[project]\nname = \"Demo\"\nversion = \"1\"\ndependencies = [\n  \"six>=1\",\n]\n";
+const PROJECT: &str =
+    "[project]\nname = \"Demo\"\nversion = \"1\"\ndependencies = [\n  \"six>=1\",\n]\n";
 const BLOCK: &str = "# /// script\n# dependencies = [\n#   \"six>=1\",\n# ]\n# ///\nimport six\n";
 const PACKAGE: &str = "{\n  \"dependencies\": {\n    \"left-pad\": \"^1.0.0\"\n  }\n}\n";
 
-fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<PackageRequirements>, FileProblem> {
+fn found(
+    script: &str,
+    alone: bool,
+    files: &[(&str, &str)],
+) -> Result<Option<PackageRequirements>, FileProblem> {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().canonicalize().expect("a folder");
     fs::write(root.join(script), "").expect("a script");
@@ -20,7 +25,14 @@ fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Pac
     let script = root.join(script);
     let language = Language::of_file_name(&script.to_string_lossy())[0];
     let python = Some("3.11.7");
-    find(&ScriptLocation { script: &script, language, python, alone, ignore_lock: false, writer: &|_| None })
+    find(&ScriptLocation {
+        script: &script,
+        language,
+        python,
+        alone,
+        ignore_lock: false,
+        writer: &|_| None,
+    })
 }
 
 fn good(script: &str, files: &[(&str, &str)]) -> PackageRequirements {
@@ -30,7 +42,12 @@ fn good(script: &str, files: &[(&str, &str)]) -> PackageRequirements {
 /// The words of the problem, after the file's name and line.
 fn refused(script: &str, files: &[(&str, &str)]) -> String {
     let FileProblem { path, problem } = found(script, false, files).expect_err("should be refused");
-    format!("{}:{}: {}", path.file_name().expect("a name").to_string_lossy(), problem.line, problem.message)
+    format!(
+        "{}:{}: {}",
+        path.file_name().expect("a name").to_string_lossy(),
+        problem.line,
+        problem.message
+    )
 }
 
 fn pylock(version: &str, marker: &str) -> String {
@@ -44,28 +61,63 @@ fn pylock(version: &str, marker: &str) -> String {
 #[test]
 fn a_lock_of_python_becomes_lines_without_markers() {
     let line = format!("six==1.16.0 --hash={HASH}\n");
-    let marked =
-        format!("six===1.16.0 ; python_version < '4' --hash={HASH}\nwin==1 ; sys_platform == 'win32' --hash={HASH}\n");
-    for (name, text) in [("requirements.txt", &marked), ("pylock.toml", &pylock("1.16.0", "python_version < '4'"))] {
+    let marked = format!(
+        "six===1.16.0 ; python_version < '4' --hash={HASH}\nwin==1 ; sys_platform == 'win32' --hash={HASH}\n"
+    );
+    for (name, text) in [
+        ("requirements.txt", &marked),
+        ("pylock.toml", &pylock("1.16.0", "python_version < '4'")),
+    ] {
         let wanted = good("run.py", &[(name, text)]);
         assert!(wanted.locked && wanted.packages.len() == 1);
-        assert_eq!(wanted.inputs, [("requirements.txt".to_owned(), line.clone())]);
+        assert_eq!(
+            wanted.inputs,
+            [("requirements.txt".to_owned(), line.clone())]
+        );
     }
     // The installer gets no markers, so it cannot read one differently from this host.
     for marker in ["'linux' == sys_platform", "'win' not in sys_platform"] {
         let wanted = good("run.py", &[("pylock.toml", &pylock("1.16.0", marker))]);
         assert!(!wanted.inputs[0].1.contains(';'), "{marker}");
-        assert_eq!(wanted.inputs[0].1.is_empty(), wanted.packages.is_empty(), "{marker}");
+        assert_eq!(
+            wanted.inputs[0].1.is_empty(),
+            wanted.packages.is_empty(),
+            "{marker}"
+        );
     }
     let twice = format!("six==1 --hash={HASH}\nsix==2 --hash={HASH}\n");
     for (name, text, words) in [
         ("requirements.txt", twice, "`six` is locked at 1 and 2"),
-        ("requirements.txt", format!("six==1 --hash={HASH}\nother==1\n"), "requirements.txt:2: `other` has no hash"),
-        ("pylock.toml", pylock("1", "x").replace("sha256", "md4"), "marker"),
-        ("pylock.toml", pylock("1", "os_name == 'posix'").replace("sha256", "md4"), "it has no hash"),
-        ("pylock.toml", pylock("1", "os_name == 'posix'").replace("wheels", "vcs = {}\nwheels"), "it is a `vcs`"),
-        ("pylock.toml", pylock("1", "sys_platform === 'LINUX'"), "`===`"),
-        ("pylock.toml", pylock("1", &"'a' in os_name or ".repeat(9)), "marker too long or not ASCII"),
+        (
+            "requirements.txt",
+            format!("six==1 --hash={HASH}\nother==1\n"),
+            "requirements.txt:2: `other` has no hash",
+        ),
+        (
+            "pylock.toml",
+            pylock("1", "x").replace("sha256", "md4"),
+            "marker",
+        ),
+        (
+            "pylock.toml",
+            pylock("1", "os_name == 'posix'").replace("sha256", "md4"),
+            "it has no hash",
+        ),
+        (
+            "pylock.toml",
+            pylock("1", "os_name == 'posix'").replace("wheels", "vcs = {}\nwheels"),
+            "it is a `vcs`",
+        ),
+        (
+            "pylock.toml",
+            pylock("1", "sys_platform === 'LINUX'"),
+            "`===`",
+        ),
+        (
+            "pylock.toml",
+            pylock("1", &"'a' in os_name or ".repeat(9)),
+            "marker too long or not ASCII",
+        ),
     ] {
         let said = refused("run.py", &[(name, &text)]);
         assert!(said.contains(words), "{words}: {said}");
@@ -75,10 +127,19 @@ fn a_lock_of_python_becomes_lines_without_markers() {
 #[test]
 fn what_is_required_is_read_by_name_and_range_alone() {
     let text = "# why\nFlask_Login >= 1.0, < 2 ; python_version >= \"3.9\"  # why\nrequests[security]==2.31.0\nsix\n";
-    let wanted = good("run.py", &[("requirements.txt", text), ("pyproject.toml", PROJECT)]);
+    let wanted = good(
+        "run.py",
+        &[("requirements.txt", text), ("pyproject.toml", PROJECT)],
+    );
     assert!(!wanted.locked && wanted.lock_file == "pylock.toml");
     let lines = "six>=1\nflask-login>=1.0,<2 ; python_full_version >= '3.9'\nrequests[security]==2.31.0\nsix\n";
-    assert_eq!((wanted.inputs[0].1.as_str(), wanted.requires[1].place.as_str()), (lines, "requirements.txt:2"));
+    assert_eq!(
+        (
+            wanted.inputs[0].1.as_str(),
+            wanted.requires[1].place.as_str()
+        ),
+        (lines, "requirements.txt:2")
+    );
     for line in [
         "x @ https://x/y.whl",
         "x@file:///etc/passwd",
@@ -94,12 +155,28 @@ fn what_is_required_is_read_by_name_and_range_alone() {
         "six==1 --hash=md5:00",
     ] {
         let said = refused("run.py", &[("requirements.txt", &format!("six\n{line}\n"))]);
-        assert!(said.starts_with("requirements.txt:2: ") && !said.contains('\u{1b}'), "{line}: {said}");
+        assert!(
+            said.starts_with("requirements.txt:2: ") && !said.contains('\u{1b}'),
+            "{line}: {said}"
+        );
     }
-    let stale = refused("run.py", &[("pyproject.toml", PROJECT), ("pylock.toml", &pylock("0.9", "os_name != 'nt'"))]);
-    assert!(stale.contains("pyproject.toml:5: `six>=1` is required, and pylock.toml holds 0.9: lock again"), "{stale}");
+    let stale = refused(
+        "run.py",
+        &[
+            ("pyproject.toml", PROJECT),
+            ("pylock.toml", &pylock("0.9", "os_name != 'nt'")),
+        ],
+    );
+    assert!(
+        stale.contains(
+            "pyproject.toml:5: `six>=1` is required, and pylock.toml holds 0.9: lock again"
+        ),
+        "{stale}"
+    );
     let overridden = format!("{PROJECT}[tool.uv]\noverride-dependencies = [\"six==1\"]\n");
-    assert!(refused("run.py", &[("pyproject.toml", &overridden)]).contains("`override-dependencies`"));
+    assert!(
+        refused("run.py", &[("pyproject.toml", &overridden)]).contains("`override-dependencies`")
+    );
     assert_eq!(found("run.py", false, &[("pip.conf", "")]), Ok(None));
 }
 
@@ -113,38 +190,99 @@ fn npm(entry: &str) -> String {
 
 #[test]
 fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
-    let look = |entry: &str| found("run.mjs", false, &[("package.json", PACKAGE), ("package-lock.json", &npm(entry))]);
+    let look = |entry: &str| {
+        found(
+            "run.mjs",
+            false,
+            &[
+                ("package.json", PACKAGE),
+                ("package-lock.json", &npm(entry)),
+            ],
+        )
+    };
     let below = format!(
         "\"node_modules/left-pad/node_modules/b\": \
          {{\"name\": \"c\", \"version\": \"2.0.0\", \"integrity\": \"{SHA512}\"}}"
     );
-    let dev = below.replace("left-pad/node_modules/b", "dev").replace("\"version\"", "\"dev\": true, \"version\"");
-    let wanted = look(&format!("{below}, {dev}")).expect("good").expect("some");
-    let names: Vec<String> = wanted.packages.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
+    let dev = below
+        .replace("left-pad/node_modules/b", "dev")
+        .replace("\"version\"", "\"dev\": true, \"version\"");
+    let wanted = look(&format!("{below}, {dev}"))
+        .expect("good")
+        .expect("some");
+    let names: Vec<String> = wanted
+        .packages
+        .iter()
+        .map(|p| format!("{} {}", p.name, p.version))
+        .collect();
     assert_eq!(names, ["c 2.0.0", "left-pad 1.3.0"]);
     assert!(!wanted.inputs[0].1.contains("evil") && wanted.inputs[0].1.contains(SHA512));
     // A bundled package has the hash of the archive that contains it, and is not fetched.
     let bundled = below.replace("\"integrity\"", "\"inBundle\": true, \"none\"");
     let wanted = look(&bundled).expect("good").expect("some");
-    assert!(wanted.packages.iter().all(|package| !package.hashes.is_empty()));
+    assert!(
+        wanted
+            .packages
+            .iter()
+            .all(|package| !package.hashes.is_empty())
+    );
     for (entry, words) in [
-        (below.replace("\"integrity\"", "\"none\""), "it has no `integrity`"),
-        (bundled.replace("left-pad/node_modules/b", "b"), "it has no `integrity`"),
-        (bundled.replace("left-pad", "gone"), "the package that bundles it is missing"),
+        (
+            below.replace("\"integrity\"", "\"none\""),
+            "it has no `integrity`",
+        ),
+        (
+            bundled.replace("left-pad/node_modules/b", "b"),
+            "it has no `integrity`",
+        ),
+        (
+            bundled.replace("left-pad", "gone"),
+            "the package that bundles it is missing",
+        ),
         (below.replace(SHA512, "sha1-AAAA"), "unsupported hash"),
-        (below.replace("\"version\"", "\"link\": true, \"version\""), "it is a link to a folder"),
-        (below.replace("\"version\"", "\"resolved\": \"git+ssh://x\", \"version\""), "a git or file reference"),
-        (below.replace("\"version\"", "\"dependencies\": {\"x\": \"https://x/y.tgz\"}, \"version\""), "requires `x`"),
+        (
+            below.replace("\"version\"", "\"link\": true, \"version\""),
+            "it is a link to a folder",
+        ),
+        (
+            below.replace("\"version\"", "\"resolved\": \"git+ssh://x\", \"version\""),
+            "a git or file reference",
+        ),
+        (
+            below.replace(
+                "\"version\"",
+                "\"dependencies\": {\"x\": \"https://x/y.tgz\"}, \"version\"",
+            ),
+            "requires `x`",
+        ),
         (below.replace("2.0.0", "^2"), "`^2` is"),
-        (below.replace("node_modules/left-pad/node_modules/b", "packages/b"), "(workspaces) are not supported"),
-        (below.replace("left-pad/node_modules/b", "left-pad/node_modules/.."), "outside node_modules"),
+        (
+            below.replace("node_modules/left-pad/node_modules/b", "packages/b"),
+            "(workspaces) are not supported",
+        ),
+        (
+            below.replace("left-pad/node_modules/b", "left-pad/node_modules/.."),
+            "outside node_modules",
+        ),
     ] {
         let said = look(&entry).expect_err(words).problem.message;
         assert!(said.contains(words), "{words}: {said}");
     }
-    for range in ["file:../x", "github:x/y", "https://x/y.tgz", "latest", "../x"] {
-        let said = refused("run.mjs", &[("package.json", &PACKAGE.replace("^1.0.0", range))]);
-        assert!(said.starts_with("package.json:3: `left-pad`"), "{range}: {said}");
+    for range in [
+        "file:../x",
+        "github:x/y",
+        "https://x/y.tgz",
+        "latest",
+        "../x",
+    ] {
+        let said = refused(
+            "run.mjs",
+            &[("package.json", &PACKAGE.replace("^1.0.0", range))],
+        );
+        assert!(
+            said.starts_with("package.json:3: `left-pad`"),
+            "{range}: {said}"
+        );
     }
 }
 
@@ -156,12 +294,27 @@ fn only_plain_files_are_read() {
     fs::write(&script, "").expect("a script");
     let look = |writer: &dyn Fn(&Path) -> Option<String>| {
         let (script, language) = (script.as_path(), Language::Python);
-        find(&ScriptLocation { script, language, python: None, alone: false, ignore_lock: false, writer })
+        find(&ScriptLocation {
+            script,
+            language,
+            python: None,
+            alone: false,
+            ignore_lock: false,
+            writer,
+        })
     };
     let cases: [(&str, &dyn Fn()); 3] = [
-        ("symbolic link", &|| std::os::unix::fs::symlink("/etc/hostname", &file).expect("a link")),
-        ("not a regular file", &|| nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a pipe")),
-        ("larger than", &|| fs::File::create(&file).and_then(|f| f.set_len(9 << 20)).expect("a large file")),
+        ("symbolic link", &|| {
+            std::os::unix::fs::symlink("/etc/hostname", &file).expect("a link")
+        }),
+        ("not a regular file", &|| {
+            nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a pipe")
+        }),
+        ("larger than", &|| {
+            fs::File::create(&file)
+                .and_then(|f| f.set_len(9 << 20))
+                .expect("a large file")
+        }),
     ];
     for (words, make) in cases {
         make();
@@ -170,7 +323,10 @@ fn only_plain_files_are_read() {
         fs::remove_file(&file).expect("gone");
     }
     fs::write(&file, "six\n").expect("a file");
-    let why = look(&|_| Some("demo:other may write".to_owned())).expect_err("a writer").problem.message;
+    let why = look(&|_| Some("demo:other may write".to_owned()))
+        .expect_err("a writer")
+        .problem
+        .message;
     assert!(why.contains("cannot choose packages"), "{why}");
     assert!(look(&|_| None).expect("the control").is_some());
 }
@@ -181,12 +337,21 @@ mod hostile {
 
     /// A file of each kind that is read, of which parts are replaced.
     fn sample(which: usize) -> (&'static str, &'static str, String) {
-        let entry = format!("\"node_modules/b\": {{\"version\": \"1.0.0\", \"integrity\": \"{SHA512}\"}}");
+        let entry =
+            format!("\"node_modules/b\": {{\"version\": \"1.0.0\", \"integrity\": \"{SHA512}\"}}");
         match which {
             0 => ("run.py", "run.py", BLOCK.to_owned()),
             1 => ("run.py", "pyproject.toml", PROJECT.to_owned()),
-            2 => ("run.py", "pylock.toml", pylock("1.16.0", "os_name == 'posix'")),
-            3 => ("run.py", "requirements.txt", format!("six[a]==1.16.0 ; python_version < '4' --hash={HASH}\n")),
+            2 => (
+                "run.py",
+                "pylock.toml",
+                pylock("1.16.0", "os_name == 'posix'"),
+            ),
+            3 => (
+                "run.py",
+                "requirements.txt",
+                format!("six[a]==1.16.0 ; python_version < '4' --hash={HASH}\n"),
+            ),
             4 => ("run.mjs", "package.json", PACKAGE.to_owned()),
             _ => ("run.mjs", "package-lock.json", npm(&entry)),
         }

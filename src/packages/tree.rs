@@ -34,7 +34,12 @@ pub struct Item {
 impl Item {
     /// A folder, or what the host itself adds to an entry: its stamp alone tells whether it was changed.
     pub fn new(path: &str) -> Item {
-        Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: TreeStamp::default() }
+        Item {
+            path: path.to_owned(),
+            bytes: 0,
+            sha256: None,
+            stamp: TreeStamp::default(),
+        }
     }
 }
 
@@ -50,7 +55,12 @@ impl TreeStamp {
 
     fn from_stat(stat: &FileStat) -> TreeStamp {
         let modified = (stat.st_mtime, stat.st_mtime_nsec);
-        TreeStamp(stat.st_ino, stat.st_size, modified, (stat.st_ctime, stat.st_ctime_nsec))
+        TreeStamp(
+            stat.st_ino,
+            stat.st_size,
+            modified,
+            (stat.st_ctime, stat.st_ctime_nsec),
+        )
     }
 }
 
@@ -79,7 +89,11 @@ pub(super) fn shown(part: &str) -> String {
 
 /// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `add_stamps`.
 pub fn read_tree(root: BorrowedFd, most: Limits) -> Result<Vec<Item>, TreeError> {
-    let mut taking = TreeReader { items: Vec::new(), bytes: 0, most };
+    let mut taking = TreeReader {
+        items: Vec::new(),
+        bytes: 0,
+        most,
+    };
     taking.folder(root, "", 0)?;
     Ok(taking.items)
 }
@@ -105,7 +119,10 @@ impl TreeReader {
             }
             let most = self.most.files;
             if self.items.len() >= most {
-                return hostile(at, &format!("more than {most} files and folders: require fewer packages"));
+                return hostile(
+                    at,
+                    &format!("more than {most} files and folders: require fewer packages"),
+                );
             }
             let stat = fstatat(folder, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
             if is(stat.st_mode, SFlag::S_IFDIR) {
@@ -119,21 +136,38 @@ impl TreeReader {
         Ok(())
     }
 
-    fn file(&mut self, folder: BorrowedFd, name: &CString, path: String, stat: &FileStat) -> Result<(), TreeError> {
+    fn file(
+        &mut self,
+        folder: BorrowedFd,
+        name: &CString,
+        path: String,
+        stat: &FileStat,
+    ) -> Result<(), TreeError> {
         check_plain_file(&path, stat)?;
         let file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
         let stat = fstat(&file)?;
         // Checked again on the descriptor that is read, although no process is left that could replace the file.
         check_plain_file(&path, &stat)?;
         let runs = stat.st_mode & 0o111 != 0;
-        fchmod(&file, Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }))?;
+        fchmod(
+            &file,
+            Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }),
+        )?;
         let (sha256, bytes) = digest(file, self.most.bytes.saturating_sub(self.bytes))?;
         self.bytes += bytes;
         let most = self.most.bytes;
         if self.bytes > most {
-            return hostile(&path, &format!("all files together have more than {most} bytes: require fewer packages"));
+            return hostile(
+                &path,
+                &format!("all files together have more than {most} bytes: require fewer packages"),
+            );
         }
-        self.items.push(Item { path, bytes, sha256: Some(sha256), stamp: TreeStamp::default() });
+        self.items.push(Item {
+            path,
+            bytes,
+            sha256: Some(sha256),
+            stamp: TreeStamp::default(),
+        });
         Ok(())
     }
 }
@@ -142,23 +176,36 @@ impl TreeReader {
 fn check_plain_file(path: &str, stat: &FileStat) -> Result<(), TreeError> {
     let reasons = [
         (is(stat.st_mode, SFlag::S_IFLNK), "is a link"),
-        (!is(stat.st_mode, SFlag::S_IFREG), "is neither a file nor a folder"),
+        (
+            !is(stat.st_mode, SFlag::S_IFREG),
+            "is neither a file nor a folder",
+        ),
         (stat.st_mode & 0o7000 != 0, "has a set-id mode"),
         (stat.st_nlink != 1, "has more than one name (hard links)"),
         (!files::is_trusted(stat.st_uid), "belongs to another user"),
     ];
-    reasons.into_iter().find(|(holds, _)| *holds).map_or(Ok(()), |(_, what)| hostile(path, what))
+    reasons
+        .into_iter()
+        .find(|(holds, _)| *holds)
+        .map_or(Ok(()), |(_, what)| hostile(path, what))
 }
 
 /// The path of a name in a folder of the tree, if the name is one that can be shown and listed.
 fn printable_path(at: &str, name: &CString) -> Result<String, TreeError> {
     let shown = String::from_utf8_lossy(name.as_bytes());
-    let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
+    let path = if at.is_empty() {
+        shown.clone().into_owned()
+    } else {
+        format!("{at}/{shown}")
+    };
     if name.to_str().is_err() || !text::is_printable(&shown) {
         return hostile(&path, "is a name with characters that no package needs");
     }
     if path.len() > MAX_PATH_BYTES {
-        return hostile(&path, &format!("is a path of more than {MAX_PATH_BYTES} bytes"));
+        return hostile(
+            &path,
+            &format!("is a path of more than {MAX_PATH_BYTES} bytes"),
+        );
     }
     Ok(path)
 }
@@ -175,7 +222,10 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
     let now = |item: Item| -> io::Result<Item> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
         disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
-        Ok(Item { stamp: TreeStamp::from_stat(&stat), ..item })
+        Ok(Item {
+            stamp: TreeStamp::from_stat(&stat),
+            ..item
+        })
     };
     let items = items.into_iter().map(now).collect::<io::Result<_>>()?;
     Ok((items, disk))
@@ -187,13 +237,23 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| TreeStamp::from_stat(&stat) == item.stamp)
     };
-    let first = |part: &'i [Item]| part.iter().find(|item| !same(item)).map(|item| item.path.as_str());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let first = |part: &'i [Item]| {
+        part.iter()
+            .find(|item| !same(item))
+            .map(|item| item.path.as_str())
+    };
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(MAX_THREADS);
     let mut parts = items.chunks(items.len().div_ceil(threads).max(MIN_PART_FILES));
     let ours = parts.next()?;
     // A call waits for this, and large packages have thousands of files.
     std::thread::scope(|scope| {
-        let apart = |part| std::thread::Builder::new().spawn_scoped(scope, move || first(part)).map_err(|_| part);
+        let apart = |part| {
+            std::thread::Builder::new()
+                .spawn_scoped(scope, move || first(part))
+                .map_err(|_| part)
+        };
         let others: Vec<_> = parts.map(apart).collect();
         let ours = first(ours);
         // Join all threads: the scope panics if a thread that was not joined panicked.
@@ -214,14 +274,22 @@ pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
             file.is_ok_and(|file| digest(file, item.bytes).is_ok_and(|(now, _)| now == *sha256))
         })
     };
-    items.iter().find(|item| !same(item)).map(|item| item.path.as_str())
+    items
+        .iter()
+        .find(|item| !same(item))
+        .map(|item| item.path.as_str())
 }
 
 /// Paths at which an interpreter runs code before the script: `.pth` files and the customisation modules.
 pub fn startup_files(items: &[Item], site: &str) -> Vec<PathBuf> {
-    let customises = |name: &str| ["sitecustomize", "usercustomize"].contains(&name.split('.').next().unwrap_or(name));
-    let names = items.iter().filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
-    let first = names.filter(|(_, name)| !name.contains('/') && (name.ends_with(".pth") || customises(name)));
+    let customises = |name: &str| {
+        ["sitecustomize", "usercustomize"].contains(&name.split('.').next().unwrap_or(name))
+    };
+    let names = items
+        .iter()
+        .filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
+    let first = names
+        .filter(|(_, name)| !name.contains('/') && (name.ends_with(".pth") || customises(name)));
     first.map(|(item, _)| PathBuf::from(&item.path)).collect()
 }
 
@@ -232,24 +300,45 @@ mod tests {
     use std::path::Path;
 
     fn read(folder: &Path, files: usize) -> Result<Vec<Item>, TreeError> {
-        let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let built = read_tree(root.as_fd(), Limits { files, bytes: 10_000 })?;
+        let root =
+            files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        let built = read_tree(
+            root.as_fd(),
+            Limits {
+                files,
+                bytes: 10_000,
+            },
+        )?;
         Ok(add_stamps(root.as_fd(), built)?.0)
     }
 
     #[test]
     fn only_plain_files_and_folders_are_taken() {
         let file = |path: PathBuf| std::fs::write(path, "1").expect("made");
-        let special = |path: PathBuf| std::fs::set_permissions(path, PermissionsExt::from_mode(0o4755)).expect("set");
+        let special = |path: PathBuf| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o4755)).expect("set")
+        };
         type Case<'a> = (&'a str, &'a dyn Fn(&Path));
         let cases: [Case; 7] = [
-            ("is a link", &|at| symlink("good.py", at.join("link")).expect("made")),
-            ("has more than one name", &|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")),
-            ("neither a file nor a folder", &|at| nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")),
-            ("neither a file nor a folder", &|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket")))),
+            ("is a link", &|at| {
+                symlink("good.py", at.join("link")).expect("made")
+            }),
+            ("has more than one name", &|at| {
+                std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")
+            }),
+            ("neither a file nor a folder", &|at| {
+                nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")
+            }),
+            ("neither a file nor a folder", &|at| {
+                drop(std::os::unix::net::UnixListener::bind(at.join("socket")))
+            }),
             ("a set-id mode", &|at| special(at.join("good.py"))),
-            ("characters that no package needs", &|at| file(at.join("a\u{202e}b"))),
-            ("more than 10000 bytes", &|at| std::fs::write(at.join("big"), [0; 10_001]).expect("made")),
+            ("characters that no package needs", &|at| {
+                file(at.join("a\u{202e}b"))
+            }),
+            ("more than 10000 bytes", &|at| {
+                std::fs::write(at.join("big"), [0; 10_001]).expect("made")
+            }),
         ];
         for (words, make) in cases {
             let folder = tempfile::tempdir().expect("a folder");
@@ -258,7 +347,9 @@ mod tests {
             assert!(read(folder.path(), 100).is_ok(), "the control of {words}");
             make(&folder.path().join("a"));
             match read(folder.path(), 100) {
-                Err(TreeError::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
+                Err(TreeError::Hostile(why)) => {
+                    assert!(why.contains(words), "{why} instead of {words}")
+                }
                 other => panic!("{other:?} instead of {words}"),
             }
         }
@@ -268,18 +359,27 @@ mod tests {
     fn every_change_is_seen_in_every_part_of_a_tree() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path();
-        (0..3 * MIN_PART_FILES).for_each(|n| std::fs::write(top.join(n.to_string()), "one").expect("made"));
-        std::fs::set_permissions(top.join("0"), std::fs::Permissions::from_mode(0o777)).expect("set");
-        let root = files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        (0..3 * MIN_PART_FILES)
+            .for_each(|n| std::fs::write(top.join(n.to_string()), "one").expect("made"));
+        std::fs::set_permissions(top.join("0"), std::fs::Permissions::from_mode(0o777))
+            .expect("set");
+        let root =
+            files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         for n in [0, MIN_PART_FILES, 3 * MIN_PART_FILES - 1].map(|n| n.to_string()) {
             let items = read(top, 10_000).expect("taken");
-            let both = (first_changed(root.as_fd(), &items), first_altered(root.as_fd(), &items));
+            let both = (
+                first_changed(root.as_fd(), &items),
+                first_altered(root.as_fd(), &items),
+            );
             assert_eq!(both, (None, None), "the control");
             std::fs::write(top.join(&n), "two").expect("written");
             assert_eq!(first_changed(root.as_fd(), &items), Some(n.as_str()));
             assert_eq!(first_altered(root.as_fd(), &items), Some(n.as_str()));
         }
-        let mode = std::fs::metadata(top.join("0")).expect("there").permissions().mode();
+        let mode = std::fs::metadata(top.join("0"))
+            .expect("there")
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
     }
 }

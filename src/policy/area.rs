@@ -23,7 +23,9 @@ impl Area {
     /// The paths in both areas. Two different globs give `None`: the result can be too small, never too large.
     pub fn overlap(&self, other: &Area) -> Option<Area> {
         match (self, other) {
-            (Area::Tree(tree), inner) | (inner, Area::Tree(tree)) if inner.lies_in(tree) => Some(inner.clone()),
+            (Area::Tree(tree), inner) | (inner, Area::Tree(tree)) if inner.lies_in(tree) => {
+                Some(inner.clone())
+            }
             (names, Area::File(file)) | (Area::File(file), names) if names.names(file) => {
                 Some(Area::File(file.clone()))
             }
@@ -48,7 +50,9 @@ impl Area {
         match self {
             Area::Tree(tree) => path.starts_with(tree) || tree.starts_with(path),
             Area::File(file) => file.starts_with(path) || path.starts_with(file),
-            Area::Names { folder, .. } => folder.starts_with(path) || path.ancestors().any(|p| self.names(p)),
+            Area::Names { folder, .. } => {
+                folder.starts_with(path) || path.ancestors().any(|p| self.names(p))
+            }
         }
     }
 
@@ -61,9 +65,14 @@ impl Area {
     }
 
     fn names(&self, file: &Path) -> bool {
-        let Area::Names { folder, names } = self else { return false };
+        let Area::Names { folder, names } = self else {
+            return false;
+        };
         file.parent() == Some(folder.as_path())
-            && file.file_name().and_then(|n| n.to_str()).is_some_and(|n| name_matches(names, n))
+            && file
+                .file_name()
+                .and_then(|n| n.to_str())
+                .is_some_and(|n| name_matches(names, n))
     }
 
     /// The tree itself, or the folder that holds the files.
@@ -86,12 +95,18 @@ impl Area {
     /// The area with the folder `to` in place of `from`. `None`: the area does not lie in `from`.
     pub fn moved(&self, from: &Path, to: &Path) -> Option<Area> {
         // `join` would add a slash at the end where nothing is left.
-        let place =
-            |path: &Path| path.strip_prefix(from).ok().map(|rest| to.components().chain(rest.components()).collect());
+        let place = |path: &Path| {
+            path.strip_prefix(from)
+                .ok()
+                .map(|rest| to.components().chain(rest.components()).collect())
+        };
         Some(match self {
             Area::Tree(path) => Area::Tree(place(path)?),
             Area::File(path) => Area::File(place(path)?),
-            Area::Names { folder, names } => Area::Names { folder: place(folder)?, names: names.clone() },
+            Area::Names { folder, names } => Area::Names {
+                folder: place(folder)?,
+                names: names.clone(),
+            },
         })
     }
 
@@ -109,9 +124,18 @@ impl Area {
     pub fn as_regex(&self) -> String {
         let folder = text_as_regex(&self.path().to_string_lossy());
         let Area::Names { names, .. } = self else {
-            return folder + if matches!(self, Area::Tree(_)) { "(?:/.*)?" } else { "" };
+            return folder
+                + if matches!(self, Area::Tree(_)) {
+                    "(?:/.*)?"
+                } else {
+                    ""
+                };
         };
-        let start = if names.starts_with('.') { "/" } else { r"/(?!\.)" };
+        let start = if names.starts_with('.') {
+            "/"
+        } else {
+            r"/(?!\.)"
+        };
         let parts = parts(names).map(|part| match part {
             Part::Any => "[^/]*".to_owned(),
             Part::One => "[^/]".to_owned(),
@@ -123,10 +147,15 @@ impl Area {
     pub fn from_opening(opening: &Opening) -> Area {
         match opening {
             Opening::Live { path } => Area::Tree(path.clone()),
-            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => match literal(names) {
-                Some(name) => Area::File(folder.join(name)),
-                None => Area::Names { folder: folder.clone(), names: names.clone() },
-            },
+            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
+                match literal(names) {
+                    Some(name) => Area::File(folder.join(name)),
+                    None => Area::Names {
+                        folder: folder.clone(),
+                        names: names.clone(),
+                    },
+                }
+            }
         }
     }
 
@@ -149,7 +178,11 @@ impl Area {
 
 /// `folder` joined with a path of plain components, or `None` if it holds `..` or the result is not absolute.
 pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
-    let mut whole = if path.is_absolute() { PathBuf::new() } else { folder.to_path_buf() };
+    let mut whole = if path.is_absolute() {
+        PathBuf::new()
+    } else {
+        folder.to_path_buf()
+    };
     for component in path.components() {
         match component {
             Component::RootDir | Component::Normal(_) => whole.push(component),
@@ -162,7 +195,15 @@ pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
 
 fn text_as_regex(text: &str) -> String {
     let stands_for_itself = |c: char| c.is_alphanumeric() || !c.is_ascii();
-    text.chars().map(|c| if stands_for_itself(c) { c.to_string() } else { format!(r"\x{:02x}", c as u32) }).collect()
+    text.chars()
+        .map(|c| {
+            if stands_for_itself(c) {
+                c.to_string()
+            } else {
+                format!(r"\x{:02x}", c as u32)
+            }
+        })
+        .collect()
 }
 
 /// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point), `*` any number of
@@ -185,7 +226,9 @@ pub fn name_matches(names: &str, name: &str) -> bool {
             Some(Part::One) => {}
             Some(Part::Plain(c)) if *c == name[seen] => {}
             _ => {
-                let Some((begin, taken)) = star else { return false };
+                let Some((begin, taken)) = star else {
+                    return false;
+                };
                 star = Some((begin, taken + 1));
                 (at, seen) = (begin + 1, taken + 1);
                 continue;
@@ -266,7 +309,10 @@ mod tests {
         let (folder, names) = text.rsplit_once('/').unwrap_or_default();
         match names {
             "**" => Area::Tree(folder.into()),
-            names if names.contains('*') => Area::Names { folder: folder.into(), names: names.into() },
+            names if names.contains('*') => Area::Names {
+                folder: folder.into(),
+                names: names.into(),
+            },
             _ => Area::File(text.into()),
         }
     }
@@ -293,10 +339,22 @@ mod tests {
 
     #[test]
     fn literal_names_stay_literal() {
-        for odd in ["a[b].csv", "a{b,c}.csv", "a*b", "back\\slash", "a?b", "plain.csv", "]["] {
+        for odd in [
+            "a[b].csv",
+            "a{b,c}.csv",
+            "a*b",
+            "back\\slash",
+            "a?b",
+            "plain.csv",
+            "][",
+        ] {
             assert!(name_matches(&escape(odd), odd), "{odd}");
             let area = Area::File(Path::new("/d").join(odd));
-            assert_eq!(Area::from_opening(&area.opening(Access::Write)), area, "{odd}");
+            assert_eq!(
+                Area::from_opening(&area.opening(Access::Write)),
+                area,
+                "{odd}"
+            );
         }
         for (names, yes, no) in [
             ("a[*]b", "a*b", "axb"),
@@ -308,9 +366,15 @@ mod tests {
             ("r?pört-*", "répört-", "rpört-"),
             ("[?][*]?", "?*ä", "a*x"),
         ] {
-            assert!(name_matches(names, yes) && !name_matches(names, no), "{names}");
+            assert!(
+                name_matches(names, yes) && !name_matches(names, no),
+                "{names}"
+            );
         }
         // Many stars take no more steps than pattern length times name length.
-        assert!(!name_matches(&"a*".repeat(2000), &format!("{}b", "a".repeat(250))));
+        assert!(!name_matches(
+            &"a*".repeat(2000),
+            &format!("{}b", "a".repeat(250))
+        ));
     }
 }

@@ -21,10 +21,21 @@ pub const SYSTEM_FOLDERS: [&str; 14] = [
     "/libx32",
 ];
 /// All of the host's /etc that every tool sees: the CA bundle and local time.
-pub const SYSTEM_ETC: [&str; 5] =
-    ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
+pub const SYSTEM_ETC: [&str; 5] = [
+    "/etc/ssl/certs",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/ca-certificates",
+    "/etc/localtime",
+];
 /// The rest of the tool's /etc: files made for the call, which show no account or host of this machine.
-pub const MADE_ETC: [&str; 5] = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"];
+pub const MADE_ETC: [&str; 5] = [
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/hosts",
+    "/etc/resolv.conf",
+];
 /// Scratch folders: private to each call, writable, deleted after it.
 pub const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Empty folders that programs look for; nothing can be put there.
@@ -43,6 +54,13 @@ pub const DEVICE_LINKS: [(&str, &str); 4] = [
 
 /// Device nodes. Without /dev/zero where memory is sampled: a mapping of it is memory that no process shows.
 pub fn devices(sampled: bool) -> impl Iterator<Item = &'static str> {
-    let all = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-    all.into_iter().filter(move |device| !(sampled && *device == "/dev/zero"))
+    let all = [
+        "/dev/null",
+        "/dev/zero",
+        "/dev/full",
+        "/dev/random",
+        "/dev/urandom",
+    ];
+    all.into_iter()
+        .filter(move |device| !(sampled && *device == "/dev/zero"))
 }

@@ -100,7 +100,10 @@ pub struct Breaker {
 
 impl Default for Breaker {
     fn default() -> Breaker {
-        Breaker { failures: 5, wait: Duration::from_secs(60) }
+        Breaker {
+            failures: 5,
+            wait: Duration::from_secs(60),
+        }
     }
 }
 
@@ -135,38 +138,65 @@ impl Callers {
 
     /// Who a request counts as: the name in its label, if `caller` may act as that one, else `caller`.
     pub fn acts_as<'n>(&self, caller: &'n str, label: Option<&'n str>) -> &'n str {
-        let may = |label: &&str| is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label));
+        let may = |label: &&str| {
+            is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label))
+        };
         label.filter(may).unwrap_or(caller)
     }
 
     /// The limit of a tool: the narrowest that names it.
     pub fn limit(&self, id: &str) -> Option<&ToolLimit> {
-        let width = |limit: &ToolLimit| limit.tools.iter().filter(|tool| tool.matches(id)).max().cloned();
-        self.limits.iter().filter(|limit| width(limit).is_some()).max_by_key(|limit| width(limit))
+        let width = |limit: &ToolLimit| {
+            limit
+                .tools
+                .iter()
+                .filter(|tool| tool.matches(id))
+                .max()
+                .cloned()
+        };
+        self.limits
+            .iter()
+            .filter(|limit| width(limit).is_some())
+            .max_by_key(|limit| width(limit))
     }
 
     /// Everybody who may call a tool, as the file says it.
     pub fn grants(&self, id: &str) -> Vec<CallerGrant> {
-        self.list.iter().filter(|rule| rule.may_call(id)).map(|rule| self.grant(rule, id)).collect()
+        self.list
+            .iter()
+            .filter(|rule| rule.may_call(id))
+            .map(|rule| self.grant(rule, id))
+            .collect()
     }
 
     fn grant(&self, rule: &CallerRule, id: &str) -> CallerGrant {
         let others = |keep: &dyn Fn(&&CallerRule) -> bool| -> Vec<String> {
-            let others = self.list.iter().filter(|other| other.name != rule.name && keep(other));
+            let others = self
+                .list
+                .iter()
+                .filter(|other| other.name != rule.name && keep(other));
             others.map(|other| other.name.clone()).collect()
         };
         CallerGrant {
             name: rule.name.clone(),
-            except: if rule.name == EVERYBODY { others(&|_| true) } else { Vec::new() },
+            except: if rule.name == EVERYBODY {
+                others(&|_| true)
+            } else {
+                Vec::new()
+            },
             through: others(&|other| match rule.name.as_str() {
                 // A name with an entry of its own does not fall under `*`.
-                EVERYBODY => other
-                    .act_as
-                    .iter()
-                    .any(|name| name == EVERYBODY || !self.list.iter().any(|rule| rule.name == *name)),
+                EVERYBODY => other.act_as.iter().any(|name| {
+                    name == EVERYBODY || !self.list.iter().any(|rule| rule.name == *name)
+                }),
                 name => other.may_act_as(name),
             }),
-            parameters: rule.parameters.iter().filter(|parameter| parameter.tool.matches(id)).cloned().collect(),
+            parameters: rule
+                .parameters
+                .iter()
+                .filter(|parameter| parameter.tool.matches(id))
+                .cloned()
+                .collect(),
             calls_per_minute: rule.calls_per_minute,
             at_once: rule.at_once,
             callbacks: rule.callbacks.iter().map(CallbackRule::grant).collect(),
@@ -176,7 +206,11 @@ impl Callers {
     }
 
     pub fn place(&self, at: At) -> String {
-        Origin { name: CALLERS_FILE, file: &self.file }.place(at)
+        Origin {
+            name: CALLERS_FILE,
+            file: &self.file,
+        }
+        .place(at)
     }
 }
 
@@ -186,12 +220,17 @@ impl CallerRule {
     }
 
     fn may_act_as(&self, name: &str) -> bool {
-        self.act_as.iter().any(|own| own == name || own == EVERYBODY)
+        self.act_as
+            .iter()
+            .any(|own| own == name || own == EVERYBODY)
     }
 
     /// The rule that lets this URL be notified; of several, the one with the longest path.
     pub fn callback(&self, url: &CallbackUrl) -> Option<&CallbackRule> {
-        self.callbacks.iter().filter(|rule| rule.url.covers(url)).max_by_key(|rule| rule.url.path.len())
+        self.callbacks
+            .iter()
+            .filter(|rule| rule.url.covers(url))
+            .max_by_key(|rule| rule.url.path.len())
     }
 
     /// A rule for the first parameter whose value this caller may not use. An argument that is left out fits no rule,
@@ -200,7 +239,9 @@ impl CallerRule {
         let rules = || self.parameters.iter().filter(|rule| rule.tool.matches(id));
         let fits = |name: &str| {
             let given = arguments.get(name);
-            rules().filter(|rule| rule.name == name).any(|rule| given.is_some_and(|given| rule.takes.fits(given)))
+            rules()
+                .filter(|rule| rule.name == name)
+                .any(|rule| given.is_some_and(|given| rule.takes.fits(given)))
         };
         rules().find(|rule| !fits(&rule.name))
     }
@@ -212,22 +253,35 @@ impl AllowedValue {
             (AllowedValue::Values(values), _) => values.iter().any(|value| same(value, given)),
             (AllowedValue::Prefix(prefix), Value::String(text)) => text.starts_with(prefix),
             (AllowedValue::Under(folder), Value::String(path)) => is_below(path, folder),
-            (AllowedValue::Range { min, max }, Value::Number(number)) => number
-                .as_f64()
-                .is_some_and(|number| min.is_none_or(|min| number >= min) && max.is_none_or(|max| number <= max)),
+            (AllowedValue::Range { min, max }, Value::Number(number)) => {
+                number.as_f64().is_some_and(|number| {
+                    min.is_none_or(|min| number >= min) && max.is_none_or(|max| number <= max)
+                })
+            }
             _ => false,
         }
     }
 
     pub fn text(&self) -> String {
-        let end = |number: &Option<f64>| number.map_or_else(|| "…".to_owned(), |number| number.to_string());
+        let end = |number: &Option<f64>| {
+            number.map_or_else(|| "…".to_owned(), |number| number.to_string())
+        };
         match self {
             AllowedValue::Values(values) => {
-                format!("is one of {}", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+                format!(
+                    "is one of {}",
+                    values
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )
             }
             AllowedValue::Prefix(prefix) => format!("begins with {prefix:?}"),
             AllowedValue::Under(folder) => format!("is a path under {folder:?}"),
-            AllowedValue::Range { min, max } => format!("is a number from {} to {}", end(min), end(max)),
+            AllowedValue::Range { min, max } => {
+                format!("is a number from {} to {}", end(min), end(max))
+            }
         }
     }
 }
@@ -235,23 +289,36 @@ impl AllowedValue {
 /// 1 and 1.0 are one number; two integers are compared exactly.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
-        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => a.as_f64() == b.as_f64(),
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
+            a.as_f64() == b.as_f64()
+        }
         _ => one == other,
     }
 }
 
 /// Whether a path lies below a folder. A path with `.`, `..`, an empty part or NUL never does.
 fn is_below(path: &str, folder: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
-    let rest = path.strip_prefix(folder.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+    let plain =
+        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
+    let rest = path
+        .strip_prefix(folder.trim_end_matches('/'))
+        .and_then(|rest| rest.strip_prefix('/'));
     path.split('/').all(plain) && rest.is_some()
 }
 
 impl CallerGrant {
     /// The grant of everybody where `callers.policy.toml` does not exist.
     pub fn anybody() -> CallerGrant {
-        let (name, rule) = ("anybody whom this host serves".to_owned(), "house".to_owned());
-        CallerGrant { name, rule, why: format!("there is no {CALLERS_FILE}"), ..CallerGrant::default() }
+        let (name, rule) = (
+            "anybody whom this host serves".to_owned(),
+            "house".to_owned(),
+        );
+        CallerGrant {
+            name,
+            rule,
+            why: format!("there is no {CALLERS_FILE}"),
+            ..CallerGrant::default()
+        }
     }
 }
 
@@ -264,28 +331,52 @@ impl Grantable for CallerGrant {
             true => String::new(),
             false => format!("{before}{}", names.join(", ")),
         };
-        let rules = self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text()));
-        let rate = self.calls_per_minute.map(|calls| format!("{calls} calls a minute"));
+        let rules = self
+            .parameters
+            .iter()
+            .map(|rule| format!("`{}` {}", rule.name, rule.takes.text()));
+        let rate = self
+            .calls_per_minute
+            .map(|calls| format!("{calls} calls a minute"));
         let at_once = self.at_once.map(|calls| format!("{calls} at once"));
-        let conditions: Vec<String> =
-            rules.chain(rate).chain(at_once).chain(self.callbacks.iter().map(CallbackGrant::text)).collect();
-        let (except, through) = (list(" but not ", &self.except), list(", also through ", &self.through));
+        let conditions: Vec<String> = rules
+            .chain(rate)
+            .chain(at_once)
+            .chain(self.callbacks.iter().map(CallbackGrant::text))
+            .collect();
+        let (except, through) = (
+            list(" but not ", &self.except),
+            list(", also through ", &self.through),
+        );
         format!("{}{except}{through}{}", self.name, list(": ", &conditions))
     }
     fn covers(&self, other: &CallerGrant) -> bool {
         let anybody = *self == CallerGrant::anybody();
-        let wide = |ours: Option<u32>, theirs: Option<u32>| ours.is_none_or(|o| theirs.is_some_and(|t| t <= o));
+        let wide = |ours: Option<u32>, theirs: Option<u32>| {
+            ours.is_none_or(|o| theirs.is_some_and(|t| t <= o))
+        };
         // For each parameter with rules in `self`, `other` has rules, and each of these is in `self`.
         let parameters = self.parameters.iter().all(|rule| {
-            let theirs: Vec<_> = other.parameters.iter().filter(|their| their.name == rule.name).collect();
+            let theirs: Vec<_> = other
+                .parameters
+                .iter()
+                .filter(|their| their.name == rule.name)
+                .collect();
             let is_ours = |their: &&ParameterRule| {
-                self.parameters.iter().any(|our| our.name == their.name && our.takes == their.takes)
+                self.parameters
+                    .iter()
+                    .any(|our| our.name == their.name && our.takes == their.takes)
             };
             !theirs.is_empty() && theirs.iter().all(is_ours)
         });
-        (anybody || self.name == other.name && other.through.iter().all(|name| self.through.contains(name)))
+        (anybody
+            || self.name == other.name
+                && other.through.iter().all(|name| self.through.contains(name)))
             && self.except.iter().all(|name| other.except.contains(name))
-            && other.callbacks.iter().all(|their| self.callbacks.iter().any(|our| our.covers(their)))
+            && other
+                .callbacks
+                .iter()
+                .all(|their| self.callbacks.iter().any(|our| our.covers(their)))
             && parameters
             && wide(self.calls_per_minute, other.calls_per_minute)
             && wide(self.at_once, other.at_once)
@@ -296,14 +387,16 @@ impl Grantable for CallerGrant {
 }
 
 fn is_name(name: &str) -> bool {
-    let plain = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_whitespace);
+    let plain =
+        !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_whitespace);
     plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
 }
 
 /// JSON Schema (2020-12) of the file, read as TOML.
 pub fn schema() -> &'static Value {
-    static PUBLISHED: LazyLock<Value> =
-        LazyLock::new(|| serde_json::from_str(include_str!("callers.schema.json")).expect("the schema is JSON"));
+    static PUBLISHED: LazyLock<Value> = LazyLock::new(|| {
+        serde_json::from_str(include_str!("callers.schema.json")).expect("the schema is JSON")
+    });
     &PUBLISHED
 }
 
@@ -328,65 +421,133 @@ pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> 
     it.check_schema((schema(), CallersSchema::iter_errors), &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();
     for (pointer, entry) in it.list("/caller") {
-        let rule = caller(&mut it, &pointer, entry, file.parent().unwrap_or(Path::new("")));
+        let rule = caller(
+            &mut it,
+            &pointer,
+            entry,
+            file.parent().unwrap_or(Path::new("")),
+        );
         if list.iter().any(|other| other.name == rule.name) {
-            it.conflict(&format!("{pointer}/name"), "another entry names this caller: write one entry");
+            it.conflict(
+                &format!("{pointer}/name"),
+                "another entry names this caller: write one entry",
+            );
         }
         list.push(rule);
     }
     let mut limits: Vec<ToolLimit> = Vec::new();
     for (pointer, limit) in it.list::<ToolLimit>("/limit") {
-        if limits.iter().any(|other| other.tools.iter().any(|tool| limit.tools.contains(tool))) {
-            it.conflict(&format!("{pointer}/tools"), "another entry limits one of these tools: write one entry");
+        if limits
+            .iter()
+            .any(|other| other.tools.iter().any(|tool| limit.tools.contains(tool)))
+        {
+            it.conflict(
+                &format!("{pointer}/tools"),
+                "another entry limits one of these tools: write one entry",
+            );
         }
         limits.push(limit);
     }
     let usual = Breaker::default();
     let breaker = Breaker {
         failures: it.get("/breaker/failures").unwrap_or(usual.failures),
-        wait: it.get("/breaker/wait_seconds").map_or(usual.wait, Duration::from_secs),
+        wait: it
+            .get("/breaker/wait_seconds")
+            .map_or(usual.wait, Duration::from_secs),
     };
-    let callers = Callers { file: file.to_path_buf(), list, limits, breaker, source: document.value.clone() };
+    let callers = Callers {
+        file: file.to_path_buf(),
+        list,
+        limits,
+        breaker,
+        source: document.value.clone(),
+    };
     it.finish(Some(callers)).map(|(callers, _)| callers)
 }
 
 /// `folder`: the folder of the file, where relative paths start.
 fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
     let at = |key: &str| format!("{pointer}/{key}");
-    let names = rule.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
+    let names = rule
+        .act_as
+        .iter()
+        .enumerate()
+        .map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
     for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
         if !is_name(name) {
-            document.fault(&pointer, "a caller has the name by which it authenticates (alice, uid:1000), or \"*\"");
+            document.fault(
+                &pointer,
+                "a caller has the name by which it authenticates (alice, uid:1000), or \"*\"",
+            );
         }
     }
     let mut parameters = Vec::new();
     for (pointer, line) in document.list::<ParameterLine>(&at("parameters")) {
         // A misspelt id would leave the intended tool without its rule.
         if !rule.tools.iter().any(|own| own.meets(&line.tool)) {
-            document.fault(&format!("{pointer}/tool"), "not among this caller's `tools`: write the same id in both");
+            document.fault(
+                &format!("{pointer}/tool"),
+                "not among this caller's `tools`: write the same id in both",
+            );
         }
         let (tool, name, why) = (line.tool.clone(), line.name.clone(), line.why.clone());
-        let Some(takes) = allowed_value(document, &pointer, line) else { continue };
-        parameters.push(ParameterRule { tool, name, takes, why, at: document.at(&format!("{pointer}/name")) });
+        let Some(takes) = allowed_value(document, &pointer, line) else {
+            continue;
+        };
+        parameters.push(ParameterRule {
+            tool,
+            name,
+            takes,
+            why,
+            at: document.at(&format!("{pointer}/name")),
+        });
     }
     let callbacks = callbacks::read(document, &at("callbacks"));
-    let secret = document.get(&at("callback_secret")).map(|secret: String| secrets::source(&secret, folder));
+    let secret = document
+        .get(&at("callback_secret"))
+        .map(|secret: String| secrets::source(&secret, folder));
     let callback_secret = secret.and_then(|secret| document.parsed(&at("callback_secret"), secret));
     let operator = document.value.pointer(&at("role")).is_some();
-    CallerRule { parameters, callbacks, callback_secret, operator, at: document.at(&at("name")), ..rule }
+    CallerRule {
+        parameters,
+        callbacks,
+        callback_secret,
+        operator,
+        at: document.at(&at("name")),
+        ..rule
+    }
 }
 
-fn allowed_value(document: &mut Reader<'_>, pointer: &str, line: ParameterLine) -> Option<AllowedValue> {
+fn allowed_value(
+    document: &mut Reader<'_>,
+    pointer: &str,
+    line: ParameterLine,
+) -> Option<AllowedValue> {
     Some(match line {
-        ParameterLine { values: Some(values), .. } => AllowedValue::Values(values),
-        ParameterLine { prefix: Some(prefix), .. } => AllowedValue::Prefix(prefix),
-        ParameterLine { under: Some(folder), .. } => {
-            let path = document.parsed(&format!("{pointer}/under"), plain_path(folder.trim_end_matches('/')))?;
+        ParameterLine {
+            values: Some(values),
+            ..
+        } => AllowedValue::Values(values),
+        ParameterLine {
+            prefix: Some(prefix),
+            ..
+        } => AllowedValue::Prefix(prefix),
+        ParameterLine {
+            under: Some(folder),
+            ..
+        } => {
+            let path = document.parsed(
+                &format!("{pointer}/under"),
+                plain_path(folder.trim_end_matches('/')),
+            )?;
             AllowedValue::Under(path.to_string_lossy().into_owned())
         }
         ParameterLine { min, max, .. } => {
             if min.zip(max).is_some_and(|(min, max)| min > max) {
-                document.fault(&format!("{pointer}/min"), "`min` is above `max`: no number fits");
+                document.fault(
+                    &format!("{pointer}/min"),
+                    "`min` is above `max`: no number fits",
+                );
             }
             AllowedValue::Range { min, max }
         }

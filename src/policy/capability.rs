@@ -80,11 +80,16 @@ pub fn kind(word: &str) -> CapabilityKind<'_> {
         "long-running" | "files:input" => CapabilityKind::Later,
         "gpu" => CapabilityKind::Declared,
         _ => match word.split_once(':') {
-            Some(("ask", what)) => {
-                Ask::ALL.into_iter().find(|ask| ask.word() == what).map_or(CapabilityKind::Unknown, CapabilityKind::Ask)
+            Some(("ask", what)) => Ask::ALL
+                .into_iter()
+                .find(|ask| ask.word() == what)
+                .map_or(CapabilityKind::Unknown, CapabilityKind::Ask),
+            Some(("env", name)) if environment::refusal_reason(name, "").is_none() => {
+                CapabilityKind::Env(name)
             }
-            Some(("env", name)) if environment::refusal_reason(name, "").is_none() => CapabilityKind::Env(name),
-            Some(("secret", name)) if environment::refusal_reason(name, "").is_none() => CapabilityKind::Secret(name),
+            Some(("secret", name)) if environment::refusal_reason(name, "").is_none() => {
+                CapabilityKind::Secret(name)
+            }
             _ => CapabilityKind::Unknown,
         },
     }
@@ -97,25 +102,39 @@ pub fn unknown(word: &str) -> Option<String> {
     }
     let shown = printable(&text::head(word, 60));
     let variable = word.strip_prefix("env:").or(word.strip_prefix("secret:"));
-    Some(match variable.and_then(|name| environment::refusal_reason(name, "")) {
-        Some(why) => format!("capability '{shown}': {why}"),
-        None => format!("unknown capability '{shown}'{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")),
-    })
+    Some(
+        match variable.and_then(|name| environment::refusal_reason(name, "")) {
+            Some(why) => format!("capability '{shown}': {why}"),
+            None => format!(
+                "unknown capability '{shown}'{}; known: {}",
+                did_you_mean(word, &KNOWN),
+                KNOWN.join(", ")
+            ),
+        },
+    )
 }
 
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
     let client = "a client that runs the tool (handler.type definition-only): not built yet";
-    let later = matches!(manifest.handler, Handler::DefinitionOnly).then(|| Need::new("/handler/type", client));
+    let later = matches!(manifest.handler, Handler::DefinitionOnly)
+        .then(|| Need::new("/handler/type", client));
     let words = manifest.requested.capabilities.iter().enumerate();
     let unknown = words.filter_map(|(index, word)| {
-        Some(Need::mistaken(format!("/securityContext/requiredCapabilities/{index}"), unknown(word)?))
+        Some(Need::mistaken(
+            format!("/securityContext/requiredCapabilities/{index}"),
+            unknown(word)?,
+        ))
     });
     later.into_iter().chain(unknown).collect()
 }
 
 pub fn offerable(word: &str) -> Result<(), String> {
-    if kind(word) == CapabilityKind::Declared { Ok(()) } else { grantable(word) }
+    if kind(word) == CapabilityKind::Declared {
+        Ok(())
+    } else {
+        grantable(word)
+    }
 }
 
 pub fn grantable(word: &str) -> Result<(), String> {
@@ -124,7 +143,9 @@ pub fn grantable(word: &str) -> Result<(), String> {
         CapabilityKind::Secret(_) => {
             "is granted by an entry of [secrets] grant in the tool's policy, which says where it lies"
         }
-        CapabilityKind::Declared => "needs no grant: `capabilities` in the host's configuration declares it",
+        CapabilityKind::Declared => {
+            "needs no grant: `capabilities` in the host's configuration declares it"
+        }
         CapabilityKind::Later => "is not built yet: remove it",
         CapabilityKind::Unknown => return Err(unknown(word).unwrap_or_default()),
     };
@@ -148,14 +169,23 @@ pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
         if !is_secret {
             document.parsed(&pointer, grantable(&granted.name));
         }
-        found.push(Capability { at: document.at(&pointer), ..granted });
+        found.push(Capability {
+            at: document.at(&pointer),
+            ..granted
+        });
     }
     found
 }
 
 /// Why a capability cannot be met on this machine, whatever a policy says.
 fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'static str> {
-    let module = matches!(manifest.handler, Handler::Script { language: Language::Wasm, .. });
+    let module = matches!(
+        manifest.handler,
+        Handler::Script {
+            language: Language::Wasm,
+            ..
+        }
+    );
     match kind(word) {
         CapabilityKind::Free if module => Some("a WASI module starts no processes"),
         CapabilityKind::Env(name) if !machine.environment.contains_key(name) => {
@@ -188,18 +218,33 @@ pub(super) fn judge(
         });
         // What policy says comes before what this shell lacks.
         let missing = missing(machine, manifest, word);
-        let missing = missing.filter(|_| granted.is_ok() || !matches!(kind, CapabilityKind::Env(_)));
+        let missing =
+            missing.filter(|_| granted.is_ok() || !matches!(kind, CapabilityKind::Env(_)));
         verdicts.push(match (missing, kind, granted) {
             (Some(reason), ..) => {
                 // An unknown word is a manifest's mistake, no lack of this host: the registry reports it.
                 if kind != CapabilityKind::Unknown {
                     let pointer = format!("/securityContext/requiredCapabilities/{index}");
-                    lacks.push(Need::new(pointer, format!("the capability '{}': {reason}", printable(word))));
+                    lacks.push(Need::new(
+                        pointer,
+                        format!("the capability '{}': {reason}", printable(word)),
+                    ));
                 }
-                Verdict::denied(RequestKind::Capability, word, Narrower::Machine, reason, &[])
+                Verdict::denied(
+                    RequestKind::Capability,
+                    word,
+                    Narrower::Machine,
+                    reason,
+                    &[],
+                )
             }
-            (None, CapabilityKind::Free, ..) => Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP])
-                .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
+            (None, CapabilityKind::Free, ..) => {
+                Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP]).because(
+                    "house: free",
+                    "every tool may start processes inside its own walls and limits",
+                    "house",
+                )
+            }
             (None, CapabilityKind::Declared, ..) => {
                 let why = "`capabilities` declares it; it opens no file, device or host";
                 let met = Verdict::met(RequestKind::Capability, word, word, &[]);
@@ -207,16 +252,25 @@ pub(super) fn judge(
             }
             (None, _, Ok((entry, origin))) => {
                 let (effective, walls): (_, &[&str]) = match kind {
-                    CapabilityKind::Env(name) => {
-                        (format!("{name}, with the host's own text (never shown)"), &[wall::ENVIRONMENT])
+                    CapabilityKind::Env(name) => (
+                        format!("{name}, with the host's own text (never shown)"),
+                        &[wall::ENVIRONMENT],
+                    ),
+                    CapabilityKind::Ask(ask) => {
+                        (format!("{} of the client that called it", ask.word()), &[])
                     }
-                    CapabilityKind::Ask(ask) => (format!("{} of the client that called it", ask.word()), &[]),
                     _ => (word.clone(), &[wall::ENVIRONMENT]),
                 };
-                let (rule, place) = (format!("{}: {}", origin.name, entry.name), origin.place(entry.at));
-                Verdict::met(RequestKind::Capability, word, effective, walls).because(rule, &entry.why, place)
+                let (rule, place) = (
+                    format!("{}: {}", origin.name, entry.name),
+                    origin.place(entry.at),
+                );
+                Verdict::met(RequestKind::Capability, word, effective, walls)
+                    .because(rule, &entry.why, place)
             }
-            (None, _, Err((narrower, reason))) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &[]),
+            (None, _, Err((narrower, reason))) => {
+                Verdict::denied(RequestKind::Capability, word, narrower, reason, &[])
+            }
         });
     }
     lacks
@@ -224,18 +278,40 @@ pub(super) fn judge(
 
 /// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an interpreter
 /// are refused, as they were at load.
-pub(super) fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
+pub(super) fn env(
+    manifest: &Manifest,
+    machine: &Machine,
+    verdicts: &mut Vec<Verdict>,
+) -> BTreeMap<String, Variable> {
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
         if let Some(reason) = environment::refusal_reason(name, value) {
-            verdicts.push(Verdict::denied(RequestKind::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
+            verdicts.push(Verdict::denied(
+                RequestKind::Env,
+                name,
+                Narrower::House,
+                reason,
+                &[wall::ENVIRONMENT],
+            ));
         } else {
-            let verdict = Verdict::met(RequestKind::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
-            verdicts.push(verdict.because("house: env literals", "a text the manifest carries itself", "house"));
+            let verdict = Verdict::met(
+                RequestKind::Env,
+                name,
+                format!("{name}={value}"),
+                &[wall::ENVIRONMENT],
+            );
+            verdicts.push(verdict.because(
+                "house: env literals",
+                "a text the manifest carries itself",
+                "house",
+            ));
             kept.insert(name.clone(), Variable::Literal(value.clone()));
         }
     }
-    for verdict in verdicts.iter().filter(|v| v.what == RequestKind::Capability && v.allowed) {
+    for verdict in verdicts
+        .iter()
+        .filter(|v| v.what == RequestKind::Capability && v.allowed)
+    {
         if let CapabilityKind::Env(name) = kind(&verdict.asked)
             && let Some(value) = machine.environment.get(name)
         {

@@ -33,7 +33,9 @@ impl Runtime {
     pub fn ourselves(role: &str) -> Runtime {
         Runtime {
             language: Language::Wasm,
-            program: Program::Ourselves { role: role.to_owned() },
+            program: Program::Ourselves {
+                role: role.to_owned(),
+            },
             arguments: Vec::new(),
             roots: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -104,7 +106,8 @@ pub struct Grant {
 impl Grant {
     /// The folder of a read grant that the manifest requested with `base:`.
     pub fn base_tree(&self) -> Option<&Path> {
-        (self.access == Access::Read && self.asked.starts_with("base:")).then(|| self.opening.folder())
+        (self.access == Access::Read && self.asked.starts_with("base:"))
+            .then(|| self.opening.folder())
     }
 }
 
@@ -129,7 +132,11 @@ impl Network {
     }
 
     pub fn ports(&self) -> Vec<u16> {
-        let ports: BTreeSet<u16> = self.hosts().iter().flat_map(|grant| grant.pattern.ports()).collect();
+        let ports: BTreeSet<u16> = self
+            .hosts()
+            .iter()
+            .flat_map(|grant| grant.pattern.ports())
+            .collect();
         ports.into_iter().collect()
     }
 }
@@ -261,10 +268,18 @@ pub struct Limits(pub BTreeMap<Limit, u64>);
 
 impl Limits {
     pub fn house() -> Limits {
-        Limits(Limit::ALL.into_iter().map(|l| (l, l.built_in_default())).collect())
+        Limits(
+            Limit::ALL
+                .into_iter()
+                .map(|l| (l, l.built_in_default()))
+                .collect(),
+        )
     }
     pub fn get(&self, limit: Limit) -> u64 {
-        self.0.get(&limit).copied().unwrap_or_else(|| limit.built_in_default())
+        self.0
+            .get(&limit)
+            .copied()
+            .unwrap_or_else(|| limit.built_in_default())
     }
     pub fn set(&mut self, limit: Limit, value: u64) {
         self.0.insert(limit, value);
@@ -308,7 +323,11 @@ impl Variable {
 
     /// For reports.
     pub(super) fn shown(&self) -> &str {
-        if self.host().is_some() { "(the host's own)" } else { self.text() }
+        if self.host().is_some() {
+            "(the host's own)"
+        } else {
+            self.text()
+        }
     }
 }
 

@@ -38,26 +38,68 @@ struct Subject<'a> {
     pub owners: &'a [(Arc<Manifest>, ToolPaths)],
 }
 
-pub fn decide(manifest: &Manifest, site: &ToolPaths, policies: &Policies, machine: &Machine) -> Decision {
+pub fn decide(
+    manifest: &Manifest,
+    site: &ToolPaths,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
     let runs = match &manifest.handler {
-        Handler::Script { language, entry_point, .. } => Some((*language, entry_point.clone())),
+        Handler::Script {
+            language,
+            entry_point,
+            ..
+        } => Some((*language, entry_point.clone())),
         _ => None,
     };
     if runs.is_some() || manifest.document().is_some() || manifest.remote().is_some() {
-        return judge(&Subject { manifest, site, runs, narrow: false, owners: &[] }, policies, machine);
+        return judge(
+            &Subject {
+                manifest,
+                site,
+                runs,
+                narrow: false,
+                owners: &[],
+            },
+            policies,
+            machine,
+        );
     }
     // The tool has no process of its own: its requests are for the script that a call names. `decide_run` judges that
     // script and narrows, so this decision narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
-    let place = ToolPaths { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
-    let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, owners: &[] }, policies, machine);
-    if let Handler::ServiceMethod { service, language: Some(language), .. } = &manifest.handler
+    let place = ToolPaths {
+        manifest: site.manifest.clone(),
+        base: PathBuf::new(),
+        script: None,
+        folder,
+    };
+    let mut decision = judge(
+        &Subject {
+            manifest,
+            site: &place,
+            runs,
+            narrow: true,
+            owners: &[],
+        },
+        policies,
+        machine,
+    );
+    if let Handler::ServiceMethod {
+        service,
+        language: Some(language),
+        ..
+    } = &manifest.handler
         && service == SCRIPT_SERVICE
     {
         // Only whether there is an interpreter: which one runs is decided with the script.
         let (policy, _) = policies.governing(&manifest.id, &site.manifest);
         let named = policy.runtimes.get(language);
-        decision.lacks_below.extend(machine::runtime(*language, named, policy.origin(), machine).1.err());
+        decision.lacks_below.extend(
+            machine::runtime(*language, named, policy.origin(), machine)
+                .1
+                .err(),
+        );
     }
     decision
 }
@@ -84,19 +126,52 @@ pub fn decide_run(
     }
     let runs = Some((target.language, None));
     // The builtin's own manifest has no file; the manifests that name the script are protected through `owners`.
-    let site = ToolPaths { manifest: PathBuf::new(), ..target.site.clone() };
-    judge(&Subject { manifest: tool, site: &site, runs, narrow: true, owners }, policies, machine)
+    let site = ToolPaths {
+        manifest: PathBuf::new(),
+        ..target.site.clone()
+    };
+    judge(
+        &Subject {
+            manifest: tool,
+            site: &site,
+            runs,
+            narrow: true,
+            owners,
+        },
+        policies,
+        machine,
+    )
 }
 
 /// Decides about source text: no files but scratch, no hosts, and a policy must name the tool by its exact id.
-fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &Machine) -> Decision {
+fn run_code(
+    target: &RunTarget,
+    tool: &Manifest,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
     let mut bare = tool.clone();
     bare.requested.read = Some(Vec::new());
     bare.requested.write = Vec::new();
     bare.requested.hosts = Vec::new();
-    let site = ToolPaths { manifest: PathBuf::new(), folder: "/tmp".into(), script: None, base: PathBuf::new() };
+    let site = ToolPaths {
+        manifest: PathBuf::new(),
+        folder: "/tmp".into(),
+        script: None,
+        base: PathBuf::new(),
+    };
     let runs = Some((target.language, None));
-    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, owners: &[] }, policies, machine)
+    judge(
+        &Subject {
+            manifest: &bare,
+            site: &site,
+            runs,
+            narrow: true,
+            owners: &[],
+        },
+        policies,
+        machine,
+    )
 }
 
 /// The answer to every request, and what they grant.
@@ -111,14 +186,37 @@ struct Answers {
     lacks: Vec<Need>,
 }
 
-fn answer(subject: &Subject<'_>, layers: &[Layer<'_>], policies: &Policies, machine: &Machine) -> Answers {
-    let Subject { manifest, site, runs, .. } = subject;
-    let denials = HardDenials { site, owners: subject.owners, protected: &policies.protected, machine };
+fn answer(
+    subject: &Subject<'_>,
+    layers: &[Layer<'_>],
+    policies: &Policies,
+    machine: &Machine,
+) -> Answers {
+    let Subject {
+        manifest,
+        site,
+        runs,
+        ..
+    } = subject;
+    let denials = HardDenials {
+        site,
+        owners: subject.owners,
+        protected: &policies.protected,
+        machine,
+    };
     let denial = |access, area: &Area| denials.reason(access, area);
-    let files = Judge { site, layers, denial: &denial };
+    let files = Judge {
+        site,
+        layers,
+        denial: &denial,
+    };
     let mut verdicts = Vec::new();
     let it = &mut verdicts;
-    let grants = files.files(manifest.requested.read.as_deref(), &manifest.requested.write, it);
+    let grants = files.files(
+        manifest.requested.read.as_deref(),
+        &manifest.requested.write,
+        it,
+    );
     let hosts = hosts::judge(&manifest.requested.hosts, layers, it);
     let mut lacks = permissions(manifest, layers);
     lacks.extend(capability::judge(manifest, layers, machine, it));
@@ -128,52 +226,106 @@ fn answer(subject: &Subject<'_>, layers: &[Layer<'_>], policies: &Policies, mach
     let env = capability::env(manifest, machine, &mut verdicts);
     let mut runtime: Option<Runtime> = None;
     if let (Some((language, _)), Some(Layer { policy, .. })) = (runs, layers.first()) {
-        let (verdict, found) = machine::runtime(*language, policy.runtimes.get(language), policy.origin(), machine);
+        let (verdict, found) = machine::runtime(
+            *language,
+            policy.runtimes.get(language),
+            policy.origin(),
+            machine,
+        );
         verdicts.push(verdict);
         found.map_or_else(|need| lacks.push(need), |found| runtime = Some(found));
     }
-    Answers { verdicts, grants, hosts, secrets, service, env, runtime, lacks }
+    Answers {
+        verdicts,
+        grants,
+        hosts,
+        secrets,
+        service,
+        env,
+        runtime,
+        lacks,
+    }
 }
 
 /// The layers that bound a tool. `owned`: the grants of each tool that names its script, as policies.
 fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) -> Vec<Layer<'p>> {
     let layer = |narrower| move |policy| Layer { policy, narrower };
     let own = std::iter::once(policy).map(layer(Narrower::Policy));
-    own.chain(cap.map(layer(Narrower::Host))).chain(owned.iter().map(layer(Narrower::Owner))).collect()
+    own.chain(cap.map(layer(Narrower::Host)))
+        .chain(owned.iter().map(layer(Narrower::Owner)))
+        .collect()
 }
 
 fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
-    let Subject { manifest, site, runs, .. } = subject;
+    let Subject {
+        manifest,
+        site,
+        runs,
+        ..
+    } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let decided = |(manifest, site): &(Arc<Manifest>, ToolPaths)| decide(manifest, site, policies, machine);
+    let decided =
+        |(manifest, site): &(Arc<Manifest>, ToolPaths)| decide(manifest, site, policies, machine);
     let owners: Vec<Decision> = subject.owners.iter().map(decided).collect();
     let owned: Vec<Policy> = owners.iter().map(as_policy).collect();
     let layers = layers(policy, policies.host.as_ref(), &owned);
     let bounds = || layers.iter().map(|layer| layer.policy);
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
-    let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
-    let Answers { verdicts, grants, hosts, secrets, service, env, runtime, mut lacks } =
-        answer(subject, &layers, policies, machine);
+    let mut notes = Notes {
+        all: passed_over
+            .iter()
+            .map(|policy| policy.words.clone())
+            .collect(),
+        told: Vec::new(),
+    };
+    let Answers {
+        verdicts,
+        grants,
+        hosts,
+        secrets,
+        service,
+        env,
+        runtime,
+        mut lacks,
+    } = answer(subject, &layers, policies, machine);
     let require_cgroup = bounds().any(|policy| policy.require_cgroup);
     let uncounted = require_cgroup && !machine.cgroup && runs.is_some();
-    lacks.extend(uncounted.then(|| Need::by_policy("", "exact accounting by a cgroup, which the policy requires")));
+    lacks.extend(uncounted.then(|| {
+        Need::by_policy(
+            "",
+            "exact accounting by a cgroup, which the policy requires",
+        )
+    }));
     let source = runs.is_some() && site.script.is_none();
-    let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
-    for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != RequestKind::Service) {
+    let unnamed = (source || manifest.id == RUN_CODE)
+        && !policies.names_exactly(&manifest.id, &site.manifest);
+    for verdict in verdicts
+        .iter()
+        .filter(|v| narrow && v.refuses() && v.what != RequestKind::Service)
+    {
         notes.narrowed(verdict.narrowing());
     }
     notes.all.extend(open_base(subject, &grants));
-    let usual_ms = owners.iter().filter_map(|owner| limits::time_ms(owner, None).ok()).min().unwrap_or(u64::MAX);
+    let usual_ms = owners
+        .iter()
+        .filter_map(|owner| limits::time_ms(owner, None).ok())
+        .min()
+        .unwrap_or(u64::MAX);
     let limits = limits::limits(manifest, &layers, usual_ms, machine.cgroup, &mut notes);
     let mut confirm: Vec<Confirm> = bounds().filter_map(confirmation).collect();
     let more = owners.iter().flat_map(|owner| &owner.confirm);
     more.for_each(|why| confirm.extend((!confirm.contains(why)).then(|| why.clone())));
-    let mut stderr = bounds().map(|policy| policy.stderr).chain([manifest.execution.stderr]);
+    let mut stderr = bounds()
+        .map(|policy| policy.stderr)
+        .chain([manifest.execution.stderr]);
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
         policy: policy.name.clone(),
         policy_file: policy.file.clone(),
-        exact: policy.tools.iter().any(|named| matches!(&named.selector, Selector::Exact(id) if *id == manifest.id)),
+        exact: policy
+            .tools
+            .iter()
+            .any(|named| matches!(&named.selector, Selector::Exact(id) if *id == manifest.id)),
         narrow,
         verdicts,
         limits,
@@ -183,11 +335,15 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         service,
         packages: None,
         wanted: None,
-        package_rules: ecosystems(subject).map(|it| (it, packages::allowed(it, &layers))).collect(),
+        package_rules: ecosystems(subject)
+            .map(|it| (it, packages::allowed(it, &layers)))
+            .collect(),
         runtime,
         script: site.script.clone(),
         folder: site.folder.clone(),
-        callers: policies.callers().map(|callers| callers.grants(&manifest.id)),
+        callers: policies
+            .callers()
+            .map(|callers| callers.grants(&manifest.id)),
         require_cgroup,
         observe: bounds().any(|policy| policy.observe),
         confirm,
@@ -206,16 +362,23 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         env,
         digest: digest(bounds()),
     };
-    resolve_shape(&mut decision, policy, subject, owners.iter().find_map(refused_with));
+    resolve_shape(
+        &mut decision,
+        policy,
+        subject,
+        owners.iter().find_map(refused_with),
+    );
     decision
 }
 
 /// A note where a script reaches the files of all tools of its base folder.
 fn open_base(subject: &Subject<'_>, grants: &[Grant]) -> Option<String> {
     let base = Area::Tree(subject.site.base.clone());
-    let opens = subject.runs.is_some() && grants.iter().any(|grant| Area::from_opening(&grant.opening) == base);
-    let words =
-        "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
+    let opens = subject.runs.is_some()
+        && grants
+            .iter()
+            .any(|grant| Area::from_opening(&grant.opening) == base);
+    let words = "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
     opens.then(|| words.to_owned())
 }
 
@@ -225,23 +388,38 @@ fn starts_scripts(handler: &Handler) -> bool {
 }
 
 /// Sets the shape, or the fault of every call. `refused`: the fault due to a tool that names the script.
-fn resolve_shape(decision: &mut Decision, policy: &Policy, subject: &Subject<'_>, refused: Option<Fault>) {
-    let faulty = policy.fault.as_deref().map(|fault| faulty(fault, &decision.tool));
+fn resolve_shape(
+    decision: &mut Decision,
+    policy: &Policy,
+    subject: &Subject<'_>,
+    refused: Option<Fault>,
+) {
+    let faulty = policy
+        .fault
+        .as_deref()
+        .map(|fault| faulty(fault, &decision.tool));
     if faulty.is_some() {
         // Nothing is granted because of this fault, so verdicts would give wrong reasons.
         decision.verdicts.clear();
     }
-    let fault = refused.or(faulty).or_else(|| refusal(decision)).or_else(|| unavailable(decision, subject.manifest));
+    let fault = refused
+        .or(faulty)
+        .or_else(|| refusal(decision))
+        .or_else(|| unavailable(decision, subject.manifest));
     decision.shape = fault.map_or_else(|| shape(decision, subject).map(Arc::new), Err);
 }
 
 /// The labels that policy requires and the manifest does not declare.
 fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
-    let required = layers.iter().flat_map(|layer| &layer.policy.require_permissions);
+    let required = layers
+        .iter()
+        .flat_map(|layer| &layer.policy.require_permissions);
     let missing = required.filter(|label| !manifest.metadata.permissions.contains(label));
     let need = |label: &String| {
         let label = text::printable(label);
-        let words = format!("the permission '{label}' declared in metadata.permissions, which policy requires");
+        let words = format!(
+            "the permission '{label}' declared in metadata.permissions, which policy requires"
+        );
         Need::by_policy("/metadata/permissions", words)
     };
     missing.map(need).collect()
@@ -249,7 +427,11 @@ fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
 
 fn confirmation(policy: &Policy) -> Option<Confirm> {
     let by_client = policy.confirm_by_client.clone();
-    Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()?, by_client })
+    Some(Confirm {
+        policy: policy.name.clone(),
+        why: policy.confirm.clone()?,
+        by_client,
+    })
 }
 
 /// The ecosystems whose packages the script can have, or any script that a tool inside the host runs.
@@ -259,20 +441,24 @@ fn ecosystems(subject: &Subject<'_>) -> impl Iterator<Item = Ecosystem> + use<> 
         (None, Handler::ServiceMethod { language, .. }) => *language,
         _ => None,
     };
-    Ecosystem::ALL
-        .into_iter()
-        .filter(move |it| language.is_none_or(|language| Ecosystem::for_language(language) == Some(*it)))
+    Ecosystem::ALL.into_iter().filter(move |it| {
+        language.is_none_or(|language| Ecosystem::for_language(language) == Some(*it))
+    })
 }
 
 fn in_process_fault() -> Fault {
-    Fault::new(Kind::InternalError, "this tool runs inside the host and has no confinement of its own")
+    Fault::new(
+        Kind::InternalError,
+        "this tool runs inside the host and has no confinement of its own",
+    )
 }
 
 /// The fault of a tool that requests more than it may have. The operator must act.
 fn refusal(decision: &Decision) -> Option<Fault> {
     let tool = text::printable(&decision.tool);
     let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
-    let refuses = |v: &&Verdict| v.refuses() && (!decision.narrow || v.what == RequestKind::Service);
+    let refuses =
+        |v: &&Verdict| v.refuses() && (!decision.narrow || v.what == RequestKind::Service);
     let refused: Vec<&Verdict> = decision.verdicts.iter().filter(refuses).collect();
     if refused.is_empty() && !decision.unnamed {
         return None;
@@ -280,20 +466,38 @@ fn refusal(decision: &Decision) -> Option<Fault> {
     let source = format!("run source text: only where a policy names it: tools = [\"{id}\"]");
     let requests = refused.iter().map(|verdict| {
         let reason = verdict.reason.as_deref().unwrap_or("not allowed");
-        format!("{} {}: {}", verdict.what.name(), text::printable(&verdict.asked), text::printable(reason))
+        format!(
+            "{} {}: {}",
+            verdict.what.name(),
+            text::printable(&verdict.asked),
+            text::printable(reason)
+        )
     });
-    let passed_over = decision.passed_over.iter().map(|policy| policy.words.clone());
-    let lines = decision.unnamed.then_some(source).into_iter().chain(requests).chain(passed_over);
+    let passed_over = decision
+        .passed_over
+        .iter()
+        .map(|policy| policy.words.clone());
+    let lines = decision
+        .unnamed
+        .then_some(source)
+        .into_iter()
+        .chain(requests)
+        .chain(passed_over);
     let lines: String = lines.map(|line| format!("\n  {line}")).collect();
     let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
     let grantable = decision.unnamed || refused.iter().any(|verdict| !verdict.never());
     let fix = match (refused.iter().any(|verdict| verdict.never()), grantable) {
-        (true, false) => "no policy can grant this: change what the manifest requests (securityContext).".to_owned(),
+        (true, false) => {
+            "no policy can grant this: change what the manifest requests (securityContext)."
+                .to_owned()
+        }
         (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
         (false, _) => format!("{suggest} it."),
     };
-    let message = "this tool asks for more than this host allows, so it was not started; ask the operator";
-    let person = format!("{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; {fix}");
+    let message =
+        "this tool asks for more than this host allows, so it was not started; ask the operator";
+    let person =
+        format!("{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; {fix}");
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
@@ -301,17 +505,28 @@ fn refusal(decision: &Decision) -> Option<Fault> {
 fn faulty(fault: &str, tool: &str) -> Fault {
     let message = "the policy for this tool has a fault, so it was not started; ask the operator";
     let tool = text::printable(tool);
-    Fault::new(Kind::SecurityError, message).person(format!("the policy that names {tool} has a fault: {fault}"))
+    Fault::new(Kind::SecurityError, message)
+        .person(format!("the policy that names {tool} has a fault: {fault}"))
 }
 
 /// The fault of a tool that needs a feature that is not built, or something that this machine lacks.
 fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
-    let needs: Vec<Need> = capability::needs_of(manifest).into_iter().chain(decision.lacks.iter().cloned()).collect();
+    let needs: Vec<Need> = capability::needs_of(manifest)
+        .into_iter()
+        .chain(decision.lacks.iter().cloned())
+        .collect();
     if needs.is_empty() {
         return None;
     }
-    let (tool, id, needs) = (text::printable(&decision.tool), text::printable(&manifest.id), needs.join("; "));
-    let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {needs}"));
+    let (tool, id, needs) = (
+        text::printable(&decision.tool),
+        text::printable(&manifest.id),
+        needs.join("; "),
+    );
+    let fault = Fault::new(
+        Kind::CapabilityError,
+        format!("this tool cannot run here: it needs {needs}"),
+    );
     let see = format!("See `toolhost audit {id}` and `toolhost doctor`.");
     Some(fault.person(format!("{tool} is unavailable: it needs {needs}\n{see}")))
 }
@@ -340,7 +555,10 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
     shape.written = written_areas(&shape, &[]);
     // A shape is kept, printed and hashed as JSON, which cannot hold a path that is not UTF-8.
     if serde_json::to_vec(&shape).is_err() {
-        let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
+        let fault = Fault::new(
+            Kind::CapabilityError,
+            "this tool cannot run here: a path is not UTF-8 text",
+        );
         let folder = text::path(&decision.folder);
         return Err(fault.person(format!(
             "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
@@ -351,6 +569,8 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
 
 /// SHA-256 over the digest and the name of each policy that bounds the tool.
 fn digest<'p>(bounds: impl Iterator<Item = &'p Policy>) -> String {
-    let lines: Vec<String> = bounds.map(|policy| format!("{} {}\n", policy.digest, policy.name)).collect();
+    let lines: Vec<String> = bounds
+        .map(|policy| format!("{} {}\n", policy.digest, policy.name))
+        .collect();
     crate::base::sha256_hex(lines.concat().as_bytes())
 }

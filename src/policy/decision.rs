@@ -79,7 +79,10 @@ impl Decision {
     }
 
     pub fn asks(&self) -> Vec<Ask> {
-        let granted = self.verdicts.iter().filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
+        let granted = self
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
         let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
             capability::CapabilityKind::Ask(ask) => Some(ask),
             _ => None,
@@ -88,33 +91,45 @@ impl Decision {
     }
 
     pub fn network(&self) -> Network {
-        if self.hosts.is_empty() { Network::None } else { Network::Hosts(self.hosts.clone()) }
+        if self.hosts.is_empty() {
+            Network::None
+        } else {
+            Network::Hosts(self.hosts.clone())
+        }
     }
 
     /// The risks of the hosts that a call may reach: pattern and sentence.
     pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
         let of = |grant: &HostGrant| {
             let pattern = grant.pattern.to_string();
-            hosts::risks(&grant.pattern, &grant.ranges).into_iter().map(move |risk| (pattern.clone(), risk))
+            hosts::risks(&grant.pattern, &grant.ranges)
+                .into_iter()
+                .map(move |risk| (pattern.clone(), risk))
         };
         self.hosts.iter().flat_map(of)
     }
 
     /// The secrets that the relay adds to requests, each with its host.
     pub fn added(&self) -> impl Iterator<Item = (&SecretGrant, &str)> {
-        self.secrets.iter().filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
+        self.secrets
+            .iter()
+            .filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
     }
 
     /// The verdict on a request of this kind whose area holds the path.
     pub fn verdict_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
-        let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
+        let of =
+            |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
         self.verdicts.iter().find(of)
     }
 
     /// The fault with which every call is refused. That a tool inside the host has no shape
     /// (`InternalError`) is not a refusal.
     pub fn refused(&self) -> Option<&Fault> {
-        self.shape.as_ref().err().filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
+        self.shape
+            .as_ref()
+            .err()
+            .filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
     }
 
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
@@ -137,26 +152,53 @@ impl Decision {
             Err(problem) => packages::name(&problem.path),
         };
         match (requirements, by_hand) {
-            (_, Some(how)) => self.notes.all.push(format!("{files}: nothing is installed; {how}")),
-            (Ok(wanted), None) => wanted.into_iter().for_each(|wanted| self.judge_packages(wanted, machine)),
+            (_, Some(how)) => self
+                .notes
+                .all
+                .push(format!("{files}: nothing is installed; {how}")),
+            (Ok(wanted), None) => wanted
+                .into_iter()
+                .for_each(|wanted| self.judge_packages(wanted, machine)),
             (Err(problem), None) => self.refuse_unreadable(&problem),
         }
     }
 
     /// Refuses every call: nothing is installed from files that cannot be read in full.
     fn refuse_unreadable(&mut self, FileProblem { path, problem }: &FileProblem) {
-        let line = if problem.line > 0 { format!(":{}", problem.line) } else { String::new() };
+        let line = if problem.line > 0 {
+            format!(":{}", problem.line)
+        } else {
+            String::new()
+        };
         let name = packages::name(path);
         let words = printable(&format!("{name}{line}: {}", problem.message));
-        self.verdicts.push(Verdict::denied(RequestKind::Package, &name, Narrower::Manifest, &*words, &[]));
+        self.verdicts.push(Verdict::denied(
+            RequestKind::Package,
+            &name,
+            Narrower::Manifest,
+            &*words,
+            &[],
+        ));
         let message = "this tool's packages cannot be read, so it was not started";
-        let place = format!("{}{line}: {}", text::path(path), printable(&problem.message));
-        self.stop(Fault::new(Kind::DependencyError, message).details(words).person(place));
+        let place = format!(
+            "{}{line}: {}",
+            text::path(path),
+            printable(&problem.message)
+        );
+        self.stop(
+            Fault::new(Kind::DependencyError, message)
+                .details(words)
+                .person(place),
+        );
     }
 
     fn judge_packages(&mut self, wanted: PackageRequirements, machine: &Machine) {
         self.notes.all.extend(packages::unpinned(&wanted));
-        let (verdict, answer) = packages::judge(&wanted, self.package_rules.get(&wanted.ecosystem), &machine.indexes);
+        let (verdict, answer) = packages::judge(
+            &wanted,
+            self.package_rules.get(&wanted.ecosystem),
+            &machine.indexes,
+        );
         let (place, tool) = (verdict.place.clone(), printable(&self.tool));
         self.verdicts.push(verdict);
         self.wanted = Some(Arc::new(wanted));
@@ -170,10 +212,17 @@ impl Decision {
             Err(packages::PackageRefusal::Denied(refused)) => {
                 let message = "this tool requires packages that this host never installs";
                 let person = printable(&format!("{tool}: {} ({place})", refused.join("; ")));
-                self.stop(Fault::new(Kind::DependencyError, message).details(refused.join("\n")).person(person));
+                self.stop(
+                    Fault::new(Kind::DependencyError, message)
+                        .details(refused.join("\n"))
+                        .person(person),
+                );
             }
             Err(packages::PackageRefusal::Lacks(words)) => {
-                let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {words}"));
+                let fault = Fault::new(
+                    Kind::CapabilityError,
+                    format!("this tool cannot run here: it needs {words}"),
+                );
                 self.stop(fault.person(format!("{tool} is unavailable: it needs {words}")));
                 self.lacks.push(Need::new("", words));
             }

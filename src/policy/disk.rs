@@ -47,7 +47,10 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
                 found.take(path, Err(problem));
             }
         }
-        opened => found.take(path, opened.and_then(|(opened, about)| whole(opened, &about, path))),
+        opened => found.take(
+            path,
+            opened.and_then(|(opened, about)| whole(opened, &about, path)),
+        ),
     }
     found
 }
@@ -56,7 +59,11 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
 pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
     read_beside(path, |_| None).map_err(|mut bad| {
         bad.problem.code = Code::Dependency;
-        let fix = if path.exists() { "" } else { "; `toolhost deps lock core:run-code NAME` writes it" };
+        let fix = if path.exists() {
+            ""
+        } else {
+            "; `toolhost deps lock core:run-code NAME` writes it"
+        };
         bad.problem.message.push_str(fix);
         bad
     })
@@ -65,38 +72,67 @@ pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
 /// Reads certificates in PEM that a policy names, with the same checks.
 pub fn certificates(path: &Path) -> Result<String, FileProblem> {
     let is_pem = |text: &str| text.contains("-----BEGIN CERTIFICATE-----");
-    read_beside(path, |text| (!is_pem(text)).then_some("holds no certificate in PEM"))
+    read_beside(path, |text| {
+        (!is_pem(text)).then_some("holds no certificate in PEM")
+    })
 }
 
-fn read_beside(path: &Path, check: impl Fn(&str) -> Option<&'static str>) -> Result<String, FileProblem> {
+fn read_beside(
+    path: &Path,
+    check: impl Fn(&str) -> Option<&'static str>,
+) -> Result<String, FileProblem> {
     let text = open(AT_FDCWD, path).and_then(|(opened, about)| whole(opened, &about, path));
     let text = text.and_then(|text| match check(&text) {
         Some(why) => Err(unreadable(why)),
         None => Ok(text),
     });
-    text.map_err(|problem| FileProblem { path: path.to_path_buf(), problem })
+    text.map_err(|problem| FileProblem {
+        path: path.to_path_buf(),
+        problem,
+    })
 }
 
-fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts) -> Result<(), Problem> {
+fn folder(
+    path: &Path,
+    opened: &File,
+    about: &Metadata,
+    found: &mut PolicyTexts,
+) -> Result<(), Problem> {
     check_unshared(about, path)?;
     let listed = std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-    let names = listed.and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>());
-    let mut names: Vec<OsString> = names.map_err(|error| unreadable(format!("cannot be listed: {error}")))?;
+    let names = listed.and_then(|entries| {
+        entries
+            .map(|entry| Ok(entry?.file_name()))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    let mut names: Vec<OsString> =
+        names.map_err(|error| unreadable(format!("cannot be listed: {error}")))?;
     names.sort();
     // Hidden files are skipped, as among manifests: editors keep copies and locks beside an open file.
-    for name in names.iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")) {
+    for name in names
+        .iter()
+        .filter(|name| !name.as_encoded_bytes().starts_with(b"."))
+    {
         let file = path.join(name);
         if name.to_str().is_some_and(is_policy_file) {
-            let text = open(opened, Path::new(name)).and_then(|(opened, about)| whole(opened, &about, &file));
+            let text = open(opened, Path::new(name))
+                .and_then(|(opened, about)| whole(opened, &about, &file));
             found.take(&file, text);
         } else if !name.to_str().is_some_and(is_lock_name) {
             let why = "ignored: a policy file ends in `.policy.toml`";
             // Such a name looks like a policy: its author may believe that it is in force.
             let like = name.to_string_lossy().to_lowercase();
             let like = like.ends_with(".toml") || like.ends_with(".policy");
-            let severity = if like { Severity::Warning } else { Severity::Note };
+            let severity = if like {
+                Severity::Warning
+            } else {
+                Severity::Note
+            };
             let problem = Problem::new(severity, Code::Unreadable, "", why);
-            found.notes.push(FileProblem { path: file, problem });
+            found.notes.push(FileProblem {
+                path: file,
+                problem,
+            });
         }
     }
     Ok(())
@@ -112,7 +148,9 @@ fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Problem> {
         other => unreadable(format!("cannot be opened: {}", other.desc())),
     })?;
     let file = File::from(opened);
-    let about = file.metadata().map_err(|e| unreadable(format!("cannot be examined: {e}")))?;
+    let about = file
+        .metadata()
+        .map_err(|e| unreadable(format!("cannot be examined: {e}")))?;
     Ok((file, about))
 }
 
@@ -121,14 +159,20 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem>
         return Err(unreadable("is not a regular file"));
     }
     check_unshared(about, path)?;
-    let bytes = files::whole(opened, MAX_DEFINITION_BYTES).map_err(|e| unreadable(format!("cannot be read: {e}")))?;
-    let bytes = bytes.ok_or_else(|| unreadable(format!("is larger than {MAX_DEFINITION_BYTES} bytes")))?;
+    let bytes = files::whole(opened, MAX_DEFINITION_BYTES)
+        .map_err(|e| unreadable(format!("cannot be read: {e}")))?;
+    let bytes =
+        bytes.ok_or_else(|| unreadable(format!("is larger than {MAX_DEFINITION_BYTES} bytes")))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let good = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
         let before = good.rsplit('\n').next().unwrap_or_default();
         let (line, column) = (good.matches('\n').count() + 1, before.chars().count() + 1);
-        Problem { line, column, ..Problem::new(Severity::Error, Code::Encoding, "", "is not UTF-8 text") }
+        Problem {
+            line,
+            column,
+            ..Problem::new(Severity::Error, Code::Encoding, "", "is not UTF-8 text")
+        }
     })?;
     Ok(text.to_owned())
 }
@@ -137,7 +181,9 @@ fn check_unshared(about: &Metadata, path: &Path) -> Result<(), Problem> {
     let shown = text::path(path);
     if about.mode() & 0o022 != 0 {
         let mode = about.mode() & 0o7777;
-        return Err(insecure(format!("can be written by others (mode {mode:04o}); run: chmod go-w '{shown}'")));
+        return Err(insecure(format!(
+            "can be written by others (mode {mode:04o}); run: chmod go-w '{shown}'"
+        )));
     }
     if !files::is_trusted(about.uid()) {
         let me = nix::unistd::geteuid();

@@ -26,7 +26,17 @@ impl FileProblem {
         message: impl Into<String>,
     ) -> FileProblem {
         let (pointer, message) = (pointer.into(), message.into());
-        FileProblem { path: file.to_path_buf(), problem: Problem { severity, code, pointer, line, column, message } }
+        FileProblem {
+            path: file.to_path_buf(),
+            problem: Problem {
+                severity,
+                code,
+                pointer,
+                line,
+                column,
+                message,
+            },
+        }
     }
 }
 
@@ -36,7 +46,11 @@ impl std::fmt::Display for FileProblem {
         if self.problem.line > 0 {
             write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
         }
-        let pointer = if self.problem.pointer.is_empty() { "" } else { ": " };
+        let pointer = if self.problem.pointer.is_empty() {
+            ""
+        } else {
+            ": "
+        };
         let words = format!("{}{pointer}{}", self.problem.pointer, self.problem.message);
         write!(f, ": {}", text::printable(&words))
     }
@@ -54,21 +68,38 @@ pub(super) struct TomlDocument<'t> {
 impl<'t> TomlDocument<'t> {
     /// Reports only the first syntax error: what the parser finds after it is a guess.
     pub fn parse(text: &'t str) -> Result<TomlDocument<'t>, Vec<Problem>> {
-        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
+        let lines = std::iter::once(0)
+            .chain(text.match_indices('\n').map(|(i, _)| i + 1))
+            .collect();
         let (table, errors) = DeTable::parse_recoverable(text);
         let table = table.into_inner();
-        let mut document = TomlDocument { text, lines, value: Value::Null, table };
+        let mut document = TomlDocument {
+            text,
+            lines,
+            value: Value::Null,
+            table,
+        };
         let first = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
         let Some(error) = errors.iter().min_by_key(first) else {
             document.value = table_value(&document.table);
             return Ok(document);
         };
-        let At { line, column } = error.span().map(|span| document.place(span.start)).unwrap_or_default();
+        let At { line, column } = error
+            .span()
+            .map(|span| document.place(span.start))
+            .unwrap_or_default();
         let message = text::printable(error.message());
-        let key = error.span().filter(|_| message == "duplicate key").and_then(|span| text.get(span));
+        let key = error
+            .span()
+            .filter(|_| message == "duplicate key")
+            .and_then(|span| text.get(span));
         let key = key.map_or_else(String::new, |key| format!(" `{}`", text::printable(key)));
         let message = format!("not TOML: {message}{key}");
-        Err(vec![Problem { line, column, ..Problem::new(Severity::Error, Code::Syntax, "", message) }])
+        Err(vec![Problem {
+            line,
+            column,
+            ..Problem::new(Severity::Error, Code::Syntax, "", message)
+        }])
     }
 
     fn place(&self, offset: usize) -> At {
@@ -76,7 +107,9 @@ impl<'t> TomlDocument<'t> {
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
         // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted for every value.
         let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
-        let column = before.and_then(|range| self.text.get(range)).map_or(0, |text| text.chars().count() + 1);
+        let column = before
+            .and_then(|range| self.text.get(range))
+            .map_or(0, |text| text.chars().count() + 1);
         At { line, column }
     }
 }
@@ -89,7 +122,9 @@ impl SourceMap for TomlDocument<'_> {
         for segment in pointer.split('/').skip(1) {
             let name = segment.replace("~1", "/").replace("~0", "~");
             let member = table.and_then(|table| table.get_key_value(name.as_str()));
-            let item = value.and_then(DeValue::as_array).and_then(|list| list.get(name.parse::<usize>().ok()?));
+            let item = value
+                .and_then(DeValue::as_array)
+                .and_then(|list| list.get(name.parse::<usize>().ok()?));
             let next = match (member, item) {
                 (Some((key, next)), _) => {
                     found = (key.span(), next.span());
@@ -103,12 +138,21 @@ impl SourceMap for TomlDocument<'_> {
             };
             (table, value) = (next.get_ref().as_table(), Some(next.get_ref()));
         }
-        self.place(if is_name { found.0.start } else { found.1.start })
+        self.place(if is_name {
+            found.0.start
+        } else {
+            found.1.start
+        })
     }
 }
 
 fn table_value(table: &DeTable<'_>) -> Value {
-    Value::Object(table.iter().map(|(key, value)| (key.get_ref().to_string(), json(value.get_ref()))).collect())
+    Value::Object(
+        table
+            .iter()
+            .map(|(key, value)| (key.get_ref().to_string(), json(value.get_ref())))
+            .collect(),
+    )
 }
 
 /// Converts to JSON. Dates, infinities and NaN become `null`, which the schema refuses everywhere.
@@ -119,9 +163,17 @@ fn json(value: &DeValue<'_>) -> Value {
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => number.into(),
             // An integer beyond i64 becomes a number beyond every bound of a schema.
-            Err(_) => (if number.as_str().starts_with('-') { f64::MIN } else { f64::MAX }).into(),
+            Err(_) => (if number.as_str().starts_with('-') {
+                f64::MIN
+            } else {
+                f64::MAX
+            })
+            .into(),
         },
-        DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Value::Null, Value::from),
+        DeValue::Float(number) => number
+            .as_str()
+            .parse::<f64>()
+            .map_or(Value::Null, Value::from),
         DeValue::Datetime(_) => Value::Null,
         DeValue::Array(items) => items.iter().map(|item| json(item.get_ref())).collect(),
         DeValue::Table(table) => table_value(table),

@@ -99,13 +99,19 @@ impl Policy {
         static READ: LazyLock<Policy> = LazyLock::new(|| {
             let nowhere = Path::new("");
             let read = parse(DEFAULT_POLICY, nowhere, false, nowhere);
-            Policy { name: "built-in default".into(), ..read.expect("the default is a policy") }
+            Policy {
+                name: "built-in default".into(),
+                ..read.expect("the default is a policy")
+            }
         });
         READ.clone()
     }
 
     pub fn origin(&self) -> Origin<'_> {
-        Origin { name: &self.name, file: &self.file }
+        Origin {
+            name: &self.name,
+            file: &self.file,
+        }
     }
 
     pub fn place(&self, at: At) -> String {
@@ -121,7 +127,10 @@ impl Policy {
             || !self.packages.is_empty()
             || !self.services.is_empty()
             || !self.runtimes.is_empty()
-            || self.limits.iter().any(|(limit, ceiling)| ceiling.grant > limit.built_in_default())
+            || self
+                .limits
+                .iter()
+                .any(|(limit, ceiling)| ceiling.grant > limit.built_in_default())
     }
 }
 
@@ -139,8 +148,9 @@ const EMPTY: &str = "the file is empty: write a policy into it, or remove it (fo
 
 /// JSON Schema (2020-12) of a policy file, read as TOML.
 pub fn schema() -> &'static Value {
-    static PUBLISHED: LazyLock<Value> =
-        LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
+    static PUBLISHED: LazyLock<Value> = LazyLock::new(|| {
+        serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON")
+    });
     &PUBLISHED
 }
 
@@ -149,10 +159,22 @@ struct PolicySchema;
 
 /// Reads one policy as far as it can be read. A policy with a fault grants nothing to the tools that it names. `None`:
 /// those tools are not known, or the file is `host.policy.toml`.
-pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Policy>, Vec<Problem>) {
+pub(super) fn read(
+    source: &str,
+    file: &Path,
+    host: bool,
+    root: &Path,
+) -> (Option<Policy>, Vec<Problem>) {
     if source.trim().is_empty() {
         let empty = Problem::new(Severity::Error, Code::Schema, "", EMPTY);
-        return (None, vec![Problem { line: 1, column: 1, ..empty }]);
+        return (
+            None,
+            vec![Problem {
+                line: 1,
+                column: 1,
+                ..empty
+            }],
+        );
     }
     let document = match TomlDocument::parse(source) {
         Ok(document) => document,
@@ -165,14 +187,22 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");
     }
-    let name = if name.is_empty() { text::path(file) } else { name };
+    let name = if name.is_empty() {
+        text::path(file)
+    } else {
+        name
+    };
     let tools = if host { cap_only(it) } else { tools(it) };
     let folders = folders(it, root);
     let (require_cgroup, require_permissions) = require(it);
     let beside = file.parent().unwrap_or(Path::new(""));
     let hosts = hosts::read(it, &name);
     // In `host.policy.toml` the table `[secrets]` itself is the fault, so its entries are not read.
-    let mut secrets = if host { Vec::new() } else { secrets::read(it, &name, beside) };
+    let mut secrets = if host {
+        Vec::new()
+    } else {
+        secrets::read(it, &name, beside)
+    };
     hosts::set_authorities(it, &mut secrets, beside);
     let packages = packages::read(it, Origin { name: &name, file });
     let policy = Policy {
@@ -182,7 +212,11 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         tools,
         folders,
         mode: it.get("/mode").unwrap_or_default(),
-        stderr: if it.value["stderr"] == "error" { StderrRule::Error } else { StderrRule::Log },
+        stderr: if it.value["stderr"] == "error" {
+            StderrRule::Error
+        } else {
+            StderrRule::Log
+        },
         require_cgroup,
         require_permissions,
         observe: it.get("/observe").unwrap_or_default(),
@@ -207,7 +241,11 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         return (None, problems);
     }
     // If `folders` has a fault, the policy governs its tools wherever they lie.
-    let folders = if is_faulty("/folders") { Vec::new() } else { policy.folders.clone() };
+    let folders = if is_faulty("/folders") {
+        Vec::new()
+    } else {
+        policy.folders.clone()
+    };
     let policy = match problems.first() {
         Some(first) => without_grants(Policy { folders, ..policy }, first.clone()),
         None => policy,
@@ -218,16 +256,53 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
 /// A policy with a fault, without its grants. It still governs its tools, and the files of its secrets and interpreters
 /// stay protected.
 fn without_grants(policy: Policy, problem: Problem) -> Policy {
-    let fault = Some(FileProblem { path: policy.file.clone(), problem }.to_string());
-    let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;
+    let fault = Some(
+        FileProblem {
+            path: policy.file.clone(),
+            problem,
+        }
+        .to_string(),
+    );
+    let Policy {
+        name,
+        why,
+        file,
+        tools,
+        folders,
+        runtimes,
+        secrets,
+        source,
+        digest,
+        ..
+    } = policy;
     let (files, built_in) = (FileRules::default(), Policy::built_in());
-    Policy { files, name, why, file, tools, folders, runtimes, secrets, source, digest, fault, ..built_in }
+    Policy {
+        files,
+        name,
+        why,
+        file,
+        tools,
+        folders,
+        runtimes,
+        secrets,
+        source,
+        digest,
+        fault,
+        ..built_in
+    }
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
 fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
-    if document.value.get("tools").is_some_and(|tools| *tools != serde_json::json!(["*"])) {
-        document.fault("/tools", "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
+    if document
+        .value
+        .get("tools")
+        .is_some_and(|tools| *tools != serde_json::json!(["*"]))
+    {
+        document.fault(
+            "/tools",
+            "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]",
+        );
     }
     for key in ["folders", "mode", "runtimes", "secrets"] {
         if document.value.get(key).is_some() {
@@ -238,22 +313,36 @@ fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
             document.fault(&format!("/{key}"), message);
         }
     }
-    vec![ToolSelector { selector: Selector::Any, at: At::default() }]
+    vec![ToolSelector {
+        selector: Selector::Any,
+        at: At::default(),
+    }]
 }
 
 fn tools(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     if document.value.get("tools").is_none() {
-        document.fault("/tools", "`tools` is missing: write exact ids, \"ns:*\", or \"*\"");
+        document.fault(
+            "/tools",
+            "`tools` is missing: write exact ids, \"ns:*\", or \"*\"",
+        );
     }
     let tools = document.list::<Selector>("/tools").into_iter();
-    tools.map(|(pointer, selector)| ToolSelector { selector, at: document.at(&pointer) }).collect()
+    tools
+        .map(|(pointer, selector)| ToolSelector {
+            selector,
+            at: document.at(&pointer),
+        })
+        .collect()
 }
 
 fn folders(document: &mut Reader<'_>, root: &Path) -> Vec<Folder> {
     let mut found = Vec::new();
     for (pointer, folder) in document.list::<String>("/folders") {
         let path = document.parsed(&pointer, files::plain_path(folder.trim_end_matches('/')));
-        found.extend(path.map(|path| Folder { path: root.join(path), at: document.at(&pointer) }));
+        found.extend(path.map(|path| Folder {
+            path: root.join(path),
+            at: document.at(&pointer),
+        }));
     }
     found
 }
@@ -264,7 +353,10 @@ fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
         match word.strip_prefix("permission:") {
             Some(label) => _ = permissions.insert(label.to_owned()),
             None if word == "cgroup" => cgroup = true,
-            None => document.fault(&pointer, "`require` takes \"cgroup\" and \"permission:NAME\""),
+            None => document.fault(
+                &pointer,
+                "`require` takes \"cgroup\" and \"permission:NAME\"",
+            ),
         }
     }
     (cgroup, permissions)
@@ -274,7 +366,13 @@ fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, PolicyEntry<u64>> {
     let mut read = |limit: Limit| {
         let pointer = format!("/limits/{}", limit.policy_name());
         let grant = document.get(&pointer)?;
-        Some((limit, PolicyEntry { grant, at: document.at(&pointer) }))
+        Some((
+            limit,
+            PolicyEntry {
+                grant,
+                at: document.at(&pointer),
+            },
+        ))
     };
     Limit::ALL.into_iter().filter_map(&mut read).collect()
 }
@@ -283,13 +381,27 @@ fn runtimes(document: &mut Reader<'_>) -> BTreeMap<Language, NamedRuntime> {
     let mut found = BTreeMap::new();
     for language in [Language::Python, Language::Nodejs, Language::Bun] {
         let entry = format!("/runtimes/{}", language.name());
-        let Some(NamedRuntime { path, why, .. }) = document.get(&entry) else { continue };
+        let Some(NamedRuntime { path, why, .. }) = document.get(&entry) else {
+            continue;
+        };
         let pointer = format!("{entry}/path");
         let plain = files::plain_path(&path.to_string_lossy());
-        let absolute =
-            plain.and_then(|path| path.is_absolute().then_some(path).ok_or("not an absolute path".to_owned()));
-        let Some(path) = document.parsed(&pointer, absolute) else { continue };
-        found.insert(language, NamedRuntime { path, why, at: document.at(&pointer) });
+        let absolute = plain.and_then(|path| {
+            path.is_absolute()
+                .then_some(path)
+                .ok_or("not an absolute path".to_owned())
+        });
+        let Some(path) = document.parsed(&pointer, absolute) else {
+            continue;
+        };
+        found.insert(
+            language,
+            NamedRuntime {
+                path,
+                why,
+                at: document.at(&pointer),
+            },
+        );
     }
     found
 }
@@ -310,8 +422,11 @@ impl TryFrom<String> for Selector {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Selector, &'static str> {
-        let is_plain =
-            |t: &str| !t.is_empty() && !t.contains('*') && !t.chars().any(|c| c.is_whitespace() || c.is_control());
+        let is_plain = |t: &str| {
+            !t.is_empty()
+                && !t.contains('*')
+                && !t.chars().any(|c| c.is_whitespace() || c.is_control())
+        };
         match text.strip_suffix(":*") {
             _ if text == "*" => Ok(Selector::Any),
             Some(ns) if is_plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_owned())),
@@ -342,7 +457,9 @@ impl Selector {
         match (self, other) {
             (Selector::Any, _) | (_, Selector::Any) => true,
             (Selector::Namespace(a), Selector::Namespace(b)) => a == b,
-            (Selector::Exact(id), selector) | (selector, Selector::Exact(id)) => selector.matches(id),
+            (Selector::Exact(id), selector) | (selector, Selector::Exact(id)) => {
+                selector.matches(id)
+            }
         }
     }
 

@@ -30,7 +30,11 @@ pub struct Rule {
 
 impl Rule {
     pub fn area_at(&self, folder: &Path) -> Area {
-        let own = if self.relative { self.area.moved(Path::new(""), folder) } else { None };
+        let own = if self.relative {
+            self.area.moved(Path::new(""), folder)
+        } else {
+            None
+        };
         own.unwrap_or_else(|| self.area.clone())
     }
 }
@@ -44,7 +48,11 @@ pub struct FileRules {
 impl FileRules {
     /// The rules that allow an access. A rule for writing also allows reading.
     fn allowing(&self, access: Access) -> impl Iterator<Item = &Rule> {
-        let read: &[Rule] = if access == Access::Read { &self.read } else { &[] };
+        let read: &[Rule] = if access == Access::Read {
+            &self.read
+        } else {
+            &[]
+        };
         read.iter().chain(&self.write)
     }
 }
@@ -64,16 +72,31 @@ pub(super) fn read(document: &mut Reader<'_>) -> FileRules {
         at: At::default(),
     };
     let is_written = document.value.pointer("/files/read").is_some();
-    let read = if is_written { list(document, "/files/read") } else { vec![own_folder] };
-    FileRules { read, write: list(document, "/files/write") }
+    let read = if is_written {
+        list(document, "/files/read")
+    } else {
+        vec![own_folder]
+    };
+    FileRules {
+        read,
+        write: list(document, "/files/write"),
+    }
 }
 
 fn list(document: &mut Reader<'_>, pointer: &str) -> Vec<Rule> {
     let mut found = Vec::new();
     for (pointer, FileLine { path, why }) in document.list(pointer) {
         let pointer = format!("{pointer}/path");
-        let Some((relative, area)) = document.parsed(&pointer, rule_area(&path)) else { continue };
-        found.push(Rule { text: path, relative, area, why, at: document.at(&pointer) });
+        let Some((relative, area)) = document.parsed(&pointer, rule_area(&path)) else {
+            continue;
+        };
+        found.push(Rule {
+            text: path,
+            relative,
+            area,
+            why,
+            at: document.at(&pointer),
+        });
     }
     found
 }
@@ -98,7 +121,10 @@ pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
     };
     let odd = |c: char| c.is_control() || "*?[]{}".contains(c);
     let expands = text.starts_with('~') || text.starts_with("base:");
-    match expands || text.contains(odd) || rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
+    match expands
+        || text.contains(odd)
+        || rest.split('/').any(|part| matches!(part, "" | "." | ".."))
+    {
         true => Err(format!(
             "`{}` is not a plain path: no `..`, `.`, `//`, `~`, `base:`, pattern or control character",
             text::printable(text)
@@ -122,25 +148,48 @@ pub(super) struct Judge<'a> {
 /// Only a rule with an absolute path opens it, not a relative one ("its own folder").
 pub fn is_shared(site: &ToolPaths, area: &Area) -> bool {
     let base = &site.base;
-    site.is_guest() || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
+    site.is_guest()
+        || (!base.as_os_str().is_empty()
+            && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
 }
 
 impl Judge<'_> {
-    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern], verdicts: &mut Vec<Verdict>) -> Vec<Grant> {
+    pub fn files(
+        &self,
+        read: Option<&[Pattern]>,
+        write: &[Pattern],
+        verdicts: &mut Vec<Verdict>,
+    ) -> Vec<Grant> {
         let mut answers = match read {
-            Some(patterns) => patterns.iter().map(|pattern| self.pattern(Access::Read, pattern)).collect(),
+            Some(patterns) => patterns
+                .iter()
+                .map(|pattern| self.pattern(Access::Read, pattern))
+                .collect(),
             None => self.own_folder(),
         };
-        answers.extend(write.iter().map(|pattern| self.pattern(Access::Write, pattern)));
+        answers.extend(
+            write
+                .iter()
+                .map(|pattern| self.pattern(Access::Write, pattern)),
+        );
         let (more, grants): (Vec<Verdict>, Vec<Vec<Grant>>) = answers.into_iter().unzip();
         verdicts.extend(more);
         let mut grants = least(grants.into_iter().flatten().collect());
         if let Some(folder) = writable::common_folder(&grants)
             && let Some(why) = (self.denial)(Access::Write, &Area::Tree(folder.clone()))
         {
-            let reason = format!("of more than {} places the folder above them counts: {why}", writable::MAX_PLACES);
+            let reason = format!(
+                "of more than {} places the folder above them counts: {why}",
+                writable::MAX_PLACES
+            );
             let asked = text::path(&folder);
-            verdicts.push(Verdict::denied(RequestKind::Write, asked, Narrower::House, reason, &WALLS));
+            verdicts.push(Verdict::denied(
+                RequestKind::Write,
+                asked,
+                Narrower::House,
+                reason,
+                &WALLS,
+            ));
             grants.retain(|grant| grant.access == Access::Read);
         }
         grants
@@ -163,7 +212,9 @@ impl Judge<'_> {
         }
         let (mut script, grants) = self.own_script("(default)");
         script.reason = Some(match shared {
-            true => "the script lies directly in a base folder: give it a folder of its own".to_owned(),
+            true => {
+                "the script lies directly in a base folder: give it a folder of its own".to_owned()
+            }
             false => self.refusal(Access::Read, &own).1,
         });
         answers.push((script, grants));
@@ -173,7 +224,10 @@ impl Judge<'_> {
     fn own_script(&self, requested: &str) -> (Verdict, Vec<Grant>) {
         let why = "a tool can always read its own script";
         let Some(script) = &self.site.script else {
-            return (Verdict::met(RequestKind::Read, requested, "the script itself", &WALLS), Vec::new());
+            return (
+                Verdict::met(RequestKind::Read, requested, "the script itself", &WALLS),
+                Vec::new(),
+            );
         };
         let effective = format!("{} (the script itself)", script.display());
         let verdict = Verdict::met(RequestKind::Read, requested, effective, &WALLS);
@@ -188,21 +242,33 @@ impl Judge<'_> {
     }
 
     fn pattern(&self, access: Access, pattern: &Pattern) -> (Verdict, Vec<Grant>) {
-        let from = if pattern.from_base { &self.site.base } else { &self.site.folder };
+        let from = if pattern.from_base {
+            &self.site.base
+        } else {
+            &self.site.folder
+        };
         let request = match &pattern.shape {
-            PatternShape::SelfScript if access == Access::Read => return self.own_script(&pattern.text),
+            PatternShape::SelfScript if access == Access::Read => {
+                return self.own_script(&pattern.text);
+            }
             PatternShape::SelfScript => self.site.script.clone().map(Area::File),
             PatternShape::Tree { path } => area::join(from, path).map(Area::Tree),
             PatternShape::File { path } => area::join(from, path).map(Area::File),
             PatternShape::Names { folder, names } => {
-                area::join(from, folder).map(|folder| Area::Names { folder, names: area::glob_of_pattern(names) })
+                area::join(from, folder).map(|folder| Area::Names {
+                    folder,
+                    names: area::glob_of_pattern(names),
+                })
             }
         };
         match request {
             Some(request) => self.area(access, &pattern.text, &request),
             None => {
                 let reason = "not a path of plain components";
-                (Verdict::denied(kind(access), &pattern.text, Narrower::House, reason, &WALLS), Vec::new())
+                (
+                    Verdict::denied(kind(access), &pattern.text, Narrower::House, reason, &WALLS),
+                    Vec::new(),
+                )
             }
         }
     }
@@ -210,7 +276,12 @@ impl Judge<'_> {
     fn area(&self, access: Access, requested: &str, request: &Area) -> (Verdict, Vec<Grant>) {
         if *request == Area::Tree(PathBuf::from(SCRATCH)) {
             let why = "every call has its own, empty at the start and gone at the end";
-            let verdict = Verdict::met(kind(access), requested, "/tmp (the call's own scratch)", &[wall::SCRATCH]);
+            let verdict = Verdict::met(
+                kind(access),
+                requested,
+                "/tmp (the call's own scratch)",
+                &[wall::SCRATCH],
+            );
             return (verdict.because("house: /tmp", why, "house"), Vec::new());
         }
         let parts = self.parts(access, request);
@@ -222,11 +293,23 @@ impl Judge<'_> {
         let mut verdict = match (parts.first(), self.layers.first()) {
             (Some((first, rule)), Some(Layer { policy, .. })) => {
                 let staged = access == Access::Write && !matches!(first, Area::Tree(_));
-                let walls: &[&str] = if staged { &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK] } else { &WALLS };
-                let effective: Vec<String> = parts.iter().map(|(part, _)| effective(access, part)).collect();
+                let walls: &[&str] = if staged {
+                    &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK]
+                } else {
+                    &WALLS
+                };
+                let effective: Vec<String> = parts
+                    .iter()
+                    .map(|(part, _)| effective(access, part))
+                    .collect();
                 let verdict = Verdict::met(kind(access), requested, effective.join(", "), walls);
-                let verdict = verdict.because(rule_name(policy, rule), &rule.why, policy.place(rule.at));
-                if is_whole { verdict } else { verdict.only_in_part(narrower, &reason) }
+                let verdict =
+                    verdict.because(rule_name(policy, rule), &rule.why, policy.place(rule.at));
+                if is_whole {
+                    verdict
+                } else {
+                    verdict.only_in_part(narrower, &reason)
+                }
             }
             _ => Verdict::denied(kind(access), requested, narrower, reason, &WALLS),
         };
@@ -235,7 +318,10 @@ impl Judge<'_> {
             access,
             opening: part.opening(access),
             asked: requested.to_owned(),
-            rule: self.layers.first().map_or_else(String::new, |layer| rule_name(layer.policy, rule)),
+            rule: self
+                .layers
+                .first()
+                .map_or_else(String::new, |layer| rule_name(layer.policy, rule)),
             why: rule.why.clone(),
         };
         (verdict, parts.into_iter().map(grant).collect())
@@ -257,21 +343,35 @@ impl Judge<'_> {
             },
             |(wide, _), (area, _)| area.within(wide),
         );
-        let known = parts.into_iter().filter_map(|(area, rule)| Some((area, rule?)));
-        known.filter(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH))).collect()
+        let known = parts
+            .into_iter()
+            .filter_map(|(area, rule)| Some((area, rule?)));
+        known
+            .filter(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH)))
+            .collect()
     }
 
     fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
         let folder = &self.site.folder;
         let allows = |layer: &Layer<'_>| {
             let foreign = layer.narrower == Narrower::Policy && is_shared(self.site, request);
-            let mut rules = layer.policy.files.allowing(access).filter(|rule| !(rule.relative && foreign));
+            let mut rules = layer
+                .policy
+                .files
+                .allowing(access)
+                .filter(|rule| !(rule.relative && foreign));
             rules.any(|rule| request.within(&rule.area_at(folder)))
         };
-        let Some(layer) = self.layers.iter().find(|layer| !allows(layer)).or(self.layers.first()) else {
+        let Some(layer) = self
+            .layers
+            .iter()
+            .find(|layer| !allows(layer))
+            .or(self.layers.first())
+        else {
             return (Narrower::Policy, String::new());
         };
-        let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
+        let mut reason =
+            layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if is_shared(self.site, request) && layer.narrower == Narrower::Policy {
             reason.push_str(
                 "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base folder), so only an \
@@ -290,7 +390,13 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
     order.sort_by_cached_key(|at| {
         let (area, Grant { access, .. }) = (area(at), &grants[*at]);
         let is_pattern = !matches!(area, Area::Tree(_));
-        (area.path().to_path_buf(), is_pattern, area, Reverse(*access), grants[*at].base_tree().is_none())
+        (
+            area.path().to_path_buf(),
+            is_pattern,
+            area,
+            Reverse(*access),
+            grants[*at].base_tree().is_none(),
+        )
     });
     let (mut near, mut kept): (Vec<usize>, _) = (Vec::new(), BTreeSet::new());
     for at in order {
@@ -307,7 +413,12 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
             kept.insert(at);
         }
     }
-    grants.into_iter().enumerate().filter(|(at, _)| kept.contains(at)).map(|(_, grant)| grant).collect()
+    grants
+        .into_iter()
+        .enumerate()
+        .filter(|(at, _)| kept.contains(at))
+        .map(|(_, grant)| grant)
+        .collect()
 }
 
 fn rule_name(policy: &Policy, rule: &Rule) -> String {
@@ -335,8 +446,16 @@ impl Grantable for Grant {
         kind(self.access).name()
     }
     fn text(&self) -> String {
-        let staged = if matches!(self.opening, Opening::Staged { .. }) { " (staged)" } else { "" };
-        format!("{} {}{staged}", self.kind(), Area::from_opening(&self.opening).text())
+        let staged = if matches!(self.opening, Opening::Staged { .. }) {
+            " (staged)"
+        } else {
+            ""
+        };
+        format!(
+            "{} {}{staged}",
+            self.kind(),
+            Area::from_opening(&self.opening).text()
+        )
     }
     fn covers(&self, other: &Grant) -> bool {
         // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant does not cover it.
@@ -344,10 +463,19 @@ impl Grantable for Grant {
             return false;
         }
         let live = matches!(self.opening, Opening::Live { .. });
-        let (wide, narrow) = (Area::from_opening(&self.opening), Area::from_opening(&other.opening));
-        if live { narrow.within(&wide) } else { narrow == wide }
+        let (wide, narrow) = (
+            Area::from_opening(&self.opening),
+            Area::from_opening(&other.opening),
+        );
+        if live {
+            narrow.within(&wide)
+        } else {
+            narrow == wide
+        }
     }
     fn is_near(&self, other: &Grant) -> bool {
-        Area::from_opening(&self.opening).overlap(&Area::from_opening(&other.opening)).is_some()
+        Area::from_opening(&self.opening)
+            .overlap(&Area::from_opening(&other.opening))
+            .is_some()
     }
 }

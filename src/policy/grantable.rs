@@ -57,8 +57,14 @@ impl Layer<'_> {
     pub fn lacks_entry(self, table: &str, what: &str) -> String {
         match self.narrower {
             // Callers read this text, too, so it names no file.
-            Narrower::Owner => format!("{} names this script and is not granted all of it", self.policy.name),
-            _ => format!("no entry of {table} in policy {} covers {what}", self.policy.origin().called()),
+            Narrower::Owner => format!(
+                "{} names this script and is not granted all of it",
+                self.policy.name
+            ),
+            _ => format!(
+                "no entry of {table} in policy {} covers {what}",
+                self.policy.origin().called()
+            ),
         }
     }
 }
@@ -66,29 +72,66 @@ impl Layer<'_> {
 /// The grants of a tool, as a policy that bounds every other tool that runs its script.
 pub(super) fn as_policy(owner: &Decision) -> Policy {
     fn entry<G: Clone>(grant: &G) -> PolicyEntry<G> {
-        PolicyEntry { grant: grant.clone(), at: At::default() }
+        PolicyEntry {
+            grant: grant.clone(),
+            at: At::default(),
+        }
     }
     let (why, at) = (String::new(), At::default());
     let rules = |access| {
         let grants = owner.grants.iter().filter(|grant| grant.access == access);
         let areas = grants.map(|grant| Area::from_opening(&grant.opening));
-        areas.map(|area| Rule { text: area.text(), relative: false, area, why: why.clone(), at }).collect()
+        areas
+            .map(|area| Rule {
+                text: area.text(),
+                relative: false,
+                area,
+                why: why.clone(),
+                at,
+            })
+            .collect()
     };
     // A tool that cannot run passes on no capability and no secret.
     let can_run = owner.shape.is_ok();
-    let is_word = |verdict: &&Verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability;
+    let is_word =
+        |verdict: &&Verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability;
     let words = owner.verdicts.iter().filter(is_word);
-    let packages = owner.package_rules.iter().filter_map(|(of, allowed)| Some((*of, entry(allowed.as_ref().ok()?))));
+    let packages = owner
+        .package_rules
+        .iter()
+        .filter_map(|(of, allowed)| Some((*of, entry(allowed.as_ref().ok()?))));
     Policy {
         name: owner.tool.clone(),
-        stderr: if owner.stderr_is_error { StderrRule::Error } else { StderrRule::Log },
+        stderr: if owner.stderr_is_error {
+            StderrRule::Error
+        } else {
+            StderrRule::Log
+        },
         require_cgroup: owner.require_cgroup,
         observe: owner.observe,
-        files: FileRules { read: rules(Access::Read), write: rules(Access::Write) },
-        limits: limits::of_shape(&owner.limits).0.iter().map(|(limit, most)| (*limit, entry(most))).collect(),
-        capabilities: words.map(|word| Capability { name: word.asked.clone(), why: why.clone(), at }).collect(),
+        files: FileRules {
+            read: rules(Access::Read),
+            write: rules(Access::Write),
+        },
+        limits: limits::of_shape(&owner.limits)
+            .0
+            .iter()
+            .map(|(limit, most)| (*limit, entry(most)))
+            .collect(),
+        capabilities: words
+            .map(|word| Capability {
+                name: word.asked.clone(),
+                why: why.clone(),
+                at,
+            })
+            .collect(),
         hosts: owner.hosts.iter().map(entry).collect(),
-        secrets: owner.secrets.iter().filter(|_| can_run).map(entry).collect(),
+        secrets: owner
+            .secrets
+            .iter()
+            .filter(|_| can_run)
+            .map(entry)
+            .collect(),
         packages: packages.collect(),
         digest: owner.digest.clone(),
         // The rest of the built-in policy grants nothing and requires nothing.
@@ -99,10 +142,17 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
 /// The fault of every call that runs the script of this tool. `None`: the tool is not refused itself.
 pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
     let by_policy = owner.lacks.iter().any(|need| need.by_policy);
-    let fault = owner.shape.as_ref().err().filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
+    let fault = owner
+        .shape
+        .as_ref()
+        .err()
+        .filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
     let why = fault.person.as_deref().unwrap_or_default();
     let message = "this script belongs to a tool that this host refuses; ask the operator";
-    let person = format!("{} names this script and is refused itself: {why}", owner.tool);
+    let person = format!(
+        "{} names this script and is refused itself: {why}",
+        owner.tool
+    );
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
@@ -118,7 +168,10 @@ pub fn granted<'p, E: 'p>(
         entry.ok_or_else(|| (layer.narrower, layer.lacks_entry(table, what)))
     };
     let entries: Vec<_> = layers.iter().map(entry).collect::<Result<_, _>>()?;
-    entries.into_iter().next().ok_or((Narrower::Policy, String::new()))
+    entries
+        .into_iter()
+        .next()
+        .ok_or((Narrower::Policy, String::new()))
 }
 
 /// For a request with parts: the largest parts that every layer grants. `both`: the overlap of a part and an entry.
@@ -130,7 +183,12 @@ pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
     covers: impl Fn(&P, &P) -> bool,
 ) -> Vec<P> {
     layers.iter().fold(vec![whole], |parts, layer| {
-        let common = |part| entries(layer.policy).into_iter().filter_map(|entry| both(part, entry)).collect::<Vec<_>>();
+        let common = |part| {
+            entries(layer.policy)
+                .into_iter()
+                .filter_map(|entry| both(part, entry))
+                .collect::<Vec<_>>()
+        };
         // Covered parts are dropped after each layer, or the parts would multiply.
         largest(parts.iter().flat_map(common), &covers)
     })

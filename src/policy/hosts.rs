@@ -34,32 +34,63 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<H
     for (entry, HostLine { host, why }) in document.list("/network/hosts") {
         let ranges = ranges(document, &entry);
         let pointer = format!("{entry}/host");
-        let Some(pattern) = document.parsed(&pointer, host::parse_pattern(&host)) else { continue };
+        let Some(pattern) = document.parsed(&pointer, host::parse_pattern(&host)) else {
+            continue;
+        };
         if found.iter().any(|entry| entry.grant.pattern == pattern) {
-            document.conflict(&pointer, format!("`{pattern}` is named twice: keep one entry, with the ranges of both"));
+            document.conflict(
+                &pointer,
+                format!("`{pattern}` is named twice: keep one entry, with the ranges of both"),
+            );
         } else if !document.is_faulty(&entry)
             && let Some(message) = unreachable(&pattern, &ranges)
         {
             document.fault(&pointer, message);
         }
         let rule = format!("{policy}: {pattern}");
-        let grant = HostGrant { pattern, ranges, asked: String::new(), rule, why };
-        found.push(PolicyEntry { grant, at: document.at(&pointer) });
+        let grant = HostGrant {
+            pattern,
+            ranges,
+            asked: String::new(),
+            rule,
+            why,
+        };
+        found.push(PolicyEntry {
+            grant,
+            at: document.at(&pointer),
+        });
     }
     found
 }
 
 /// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative paths start.
-pub(super) fn set_authorities(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<SecretGrant>], folder: &Path) {
+pub(super) fn set_authorities(
+    document: &mut Reader<'_>,
+    secrets: &mut [PolicyEntry<SecretGrant>],
+    folder: &Path,
+) {
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
-        let (Some(ca), Ok(pattern)) = (ca, host::parse_pattern(&host)) else { continue };
+        let (Some(ca), Ok(pattern)) = (ca, host::parse_pattern(&host)) else {
+            continue;
+        };
         let ca = folder.join(ca);
         let held = |header: &&mut HeaderRule| pattern.host.covers(&Host::Name(header.host.clone()));
-        let mut headers = secrets.iter_mut().filter_map(|entry| entry.grant.header.as_mut()).filter(held).peekable();
+        let mut headers = secrets
+            .iter_mut()
+            .filter_map(|entry| entry.grant.header.as_mut())
+            .filter(held)
+            .peekable();
         let unused = headers.peek().is_none();
-        let other = headers.any(|header| header.ca.replace(ca.clone()).is_some_and(|other| other != ca));
+        let other = headers.any(|header| {
+            header
+                .ca
+                .replace(ca.clone())
+                .is_some_and(|other| other != ca)
+        });
         let message = match () {
-            () if unused => "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the tool's own",
+            () if unused => {
+                "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the tool's own"
+            }
             () if other => "another entry with this host has another `ca`: write the same one",
             () => continue,
         };
@@ -70,7 +101,9 @@ pub(super) fn set_authorities(document: &mut Reader<'_>, secrets: &mut [PolicyEn
 pub(super) fn ranges(document: &mut Reader<'_>, entry: &str) -> Vec<IpNet> {
     let mut found = Vec::new();
     for (pointer, written) in document.list::<String>(&format!("{entry}/ranges")) {
-        let Some(range) = document.parsed(&pointer, range(&written)) else { continue };
+        let Some(range) = document.parsed(&pointer, range(&written)) else {
+            continue;
+        };
         if found.contains(&range) {
             document.conflict(&pointer, format!("`{range}` is named twice"));
         }
@@ -82,48 +115,76 @@ pub(super) fn ranges(document: &mut Reader<'_>, entry: &str) -> Vec<IpNet> {
 /// A range of addresses that are not public.
 pub fn range(written: &str) -> Result<IpNet, String> {
     let shown = text::printable(&text::head(written, 60));
-    let range = written.parse::<IpNet>().or_else(|_| written.parse::<IpAddr>().map(IpNet::from));
-    let range = range.map_err(|_| format!("`{shown}` is not a range of addresses, such as `10.1.0.0/16`"))?;
-    let v4 = range.prefix_len().checked_sub(96).zip(range.addr().is_ipv6().then(|| range.addr().to_canonical()));
+    let range = written
+        .parse::<IpNet>()
+        .or_else(|_| written.parse::<IpAddr>().map(IpNet::from));
+    let range = range
+        .map_err(|_| format!("`{shown}` is not a range of addresses, such as `10.1.0.0/16`"))?;
+    let v4 = range
+        .prefix_len()
+        .checked_sub(96)
+        .zip(range.addr().is_ipv6().then(|| range.addr().to_canonical()));
     let plain = match v4 {
         Some((length, IpAddr::V4(inner))) => format!("{inner}/{length}"),
         _ => range.trunc().to_string(),
     };
-    if range.to_string() != plain || (range.addr().is_ipv4() && plain != written) || !written.contains('/') {
-        return Err(format!("`{shown}` is not in its usual form: write `{plain}`"));
+    if range.to_string() != plain
+        || (range.addr().is_ipv4() && plain != written)
+        || !written.contains('/')
+    {
+        return Err(format!(
+            "`{shown}` is not in its usual form: write `{plain}`"
+        ));
     }
     match special(range.addr()) {
         Some(_) => Ok(range),
-        None => Err(format!("`{shown}` is public already: a range names only addresses that are not public")),
+        None => Err(format!(
+            "`{shown}` is public already: a range names only addresses that are not public"
+        )),
     }
 }
 
 /// Why this host can never be reached: its address is not public, and in none of the ranges.
 pub(super) fn unreachable(pattern: &HostPattern, ranges: &[IpNet]) -> Option<String> {
-    let Host::Address(address) = pattern.host else { return None };
+    let Host::Address(address) = pattern.host else {
+        return None;
+    };
     let what = special(address).filter(|_| !ranges.iter().any(|range| range.contains(&address)))?;
     let range = IpNet::from(address);
-    Some(format!("`{address}` is not public ({what}): add ranges = [\"{range}\"] to the entry if it is meant"))
+    Some(format!(
+        "`{address}` is not public ({what}): add ranges = [\"{range}\"] to the entry if it is meant"
+    ))
 }
 
 /// The risks of reaching these hosts, a sentence each.
 pub fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
     let mut found = Vec::new();
     match &pattern.host {
-        Host::Any => found.push("it is every public name: the tool can send what it reads to anybody".to_owned()),
+        Host::Any => found
+            .push("it is every public name: the tool can send what it reads to anybody".to_owned()),
         Host::Below(name) if !name.contains('.') => {
-            found.push(format!("`{name}` is a whole top-level domain: others have names below it, too"));
+            found.push(format!(
+                "`{name}` is a whole top-level domain: others have names below it, too"
+            ));
         }
         _ => {}
     }
     if matches!(pattern.host, Host::Any | Host::Below(_)) && !ranges.is_empty() {
-        found.push("it has ranges: whoever answers for a name below it chooses which address is reached".to_owned());
+        found.push(
+            "it has ranges: whoever answers for a name below it chooses which address is reached"
+                .to_owned(),
+        );
     }
     let machine = ranges.iter().filter(|range| {
-        let inside = |net: &str| net.parse().is_ok_and(|net: IpNet| net.contains(*range) || range.contains(&net));
+        let inside = |net: &str| {
+            net.parse()
+                .is_ok_and(|net: IpNet| net.contains(*range) || range.contains(&net))
+        };
         THIS_MACHINE.iter().any(|net| inside(net))
     });
-    found.extend(machine.map(|range| format!("its range {range} holds this machine, or its cloud's metadata service")));
+    found.extend(machine.map(|range| {
+        format!("its range {range} holds this machine, or its cloud's metadata service")
+    }));
     found
 }
 
@@ -135,14 +196,22 @@ const THIS_MACHINE: [&str; 9] = [
 ];
 
 fn list<T: ToString>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The walls that limit a tool to its hosts: a network namespace with our stub and relay only, ports, socket types.
 const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 
 /// The answer to each request, and the grants of all.
-pub(super) fn judge(requests: &[HostPattern], layers: &[Layer<'_>], verdicts: &mut Vec<Verdict>) -> Vec<HostGrant> {
+pub(super) fn judge(
+    requests: &[HostPattern],
+    layers: &[Layer<'_>],
+    verdicts: &mut Vec<Verdict>,
+) -> Vec<HostGrant> {
     let mut grants = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         if requests[..index].contains(request) {
@@ -150,9 +219,22 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[Layer<'_>], verdicts: &m
         }
         let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         let (rule, why) = (String::new(), String::new());
-        let whole = HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why };
-        let both = |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant);
-        let parts = narrowed(whole, layers, |policy| &policy.hosts, both, HostGrant::covers);
+        let whole = HostGrant {
+            pattern: request.clone(),
+            ranges,
+            asked: request.to_string(),
+            rule,
+            why,
+        };
+        let both =
+            |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant);
+        let parts = narrowed(
+            whole,
+            layers,
+            |policy| &policy.hosts,
+            both,
+            HostGrant::covers,
+        );
         verdicts.push(verdict(request, &parts, layers));
         grants.extend(parts);
     }
@@ -161,29 +243,63 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[Layer<'_>], verdicts: &m
 
 fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> Verdict {
     let missing = |layer: &Layer<'_>| -> Vec<u16> {
-        let allows = |port: &u16| layer.policy.hosts.iter().any(|entry| entry.grant.reaches(&request.host, *port));
-        request.ports().into_iter().filter(|port| !allows(port)).collect()
+        let allows = |port: &u16| {
+            layer
+                .policy
+                .hosts
+                .iter()
+                .any(|entry| entry.grant.reaches(&request.host, *port))
+        };
+        request
+            .ports()
+            .into_iter()
+            .filter(|port| !allows(port))
+            .collect()
     };
-    let refusing = layers.iter().find(|layer| !missing(layer).is_empty()).or(layers.first());
+    let refusing = layers
+        .iter()
+        .find(|layer| !missing(layer).is_empty())
+        .or(layers.first());
     let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
         let what = format!("{} at {}", host(request), ports(&missing(layer)));
         (layer.narrower, layer.lacks_entry("[network] hosts", &what))
     });
     let (Some(first), Some(Layer { policy, .. })) = (parts.first(), layers.first()) else {
-        return Verdict::denied(RequestKind::Host, request.to_string(), narrower, reason, &WALLS);
+        return Verdict::denied(
+            RequestKind::Host,
+            request.to_string(),
+            narrower,
+            reason,
+            &WALLS,
+        );
     };
     let each = |field: fn(&HostGrant) -> &String| {
         let mut texts: Vec<&str> = parts.iter().map(|part| field(part).as_str()).collect();
         texts.dedup();
         texts.join("; ")
     };
-    let entry = policy.hosts.iter().find(|entry| entry.grant.rule == first.rule);
+    let entry = policy
+        .hosts
+        .iter()
+        .find(|entry| entry.grant.rule == first.rule);
     let place = entry.map_or_else(String::new, |entry| policy.place(entry.at));
     let effective: Vec<String> = parts.iter().map(HostGrant::text).collect();
-    let verdict = Verdict::met(RequestKind::Host, request.to_string(), effective.join("; "), &WALLS);
+    let verdict = Verdict::met(
+        RequestKind::Host,
+        request.to_string(),
+        effective.join("; "),
+        &WALLS,
+    );
     let verdict = verdict.because(each(|part| &part.rule), each(|part| &part.why), place);
-    let is_whole = request.ports().into_iter().all(|port| parts.iter().any(|part| part.reaches(&request.host, port)));
-    if is_whole { verdict } else { verdict.only_in_part(narrower, &reason) }
+    let is_whole = request
+        .ports()
+        .into_iter()
+        .all(|port| parts.iter().any(|part| part.reaches(&request.host, port)));
+    if is_whole {
+        verdict
+    } else {
+        verdict.only_in_part(narrower, &reason)
+    }
 }
 
 impl HostGrant {
@@ -196,13 +312,24 @@ impl HostGrant {
         }
         let by = if self.rule.is_empty() { other } else { self };
         let (asked, rule, why) = (self.asked.clone(), by.rule.clone(), by.why.clone());
-        unreachable(&pattern, &ranges).is_none().then_some(HostGrant { pattern, ranges, asked, rule, why })
+        unreachable(&pattern, &ranges)
+            .is_none()
+            .then_some(HostGrant {
+                pattern,
+                ranges,
+                asked,
+                rule,
+                why,
+            })
     }
 }
 
 fn common(ours: &[IpNet], theirs: &[IpNet]) -> Vec<IpNet> {
     let mut both = Vec::new();
-    for (our, their) in ours.iter().flat_map(|our| theirs.iter().map(move |their| (our, their))) {
+    for (our, their) in ours
+        .iter()
+        .flat_map(|our| theirs.iter().map(move |their| (our, their)))
+    {
         let inner = if our.contains(their) { their } else { our };
         if (our.contains(their) || their.contains(our)) && !both.contains(inner) {
             both.push(*inner);
@@ -221,7 +348,11 @@ impl Grantable for HostGrant {
             _ if self.ranges.is_empty() => String::new(),
             _ => format!(", also where its address lies in {}", list(&self.ranges)),
         };
-        format!("{} at {}{also}", host(&self.pattern), ports(&self.pattern.ports()))
+        format!(
+            "{} at {}{also}",
+            host(&self.pattern),
+            ports(&self.pattern.ports())
+        )
     }
     fn covers(&self, other: &HostGrant) -> bool {
         HostGrant::are_covering(std::slice::from_ref(self), other)
@@ -229,9 +360,16 @@ impl Grantable for HostGrant {
     /// Compares port by port, and at each port the ranges.
     fn are_covering(wide: &[HostGrant], narrow: &HostGrant) -> bool {
         narrow.pattern.ports().into_iter().all(|port| {
-            let mut at = wide.iter().filter(|other| other.reaches(&narrow.pattern.host, port)).peekable();
+            let mut at = wide
+                .iter()
+                .filter(|other| other.reaches(&narrow.pattern.host, port))
+                .peekable();
             let ranges: Vec<&IpNet> = at.clone().flat_map(|other| &other.ranges).collect();
-            at.peek().is_some() && narrow.ranges.iter().all(|range| ranges.iter().any(|other| other.contains(range)))
+            at.peek().is_some()
+                && narrow
+                    .ranges
+                    .iter()
+                    .all(|range| ranges.iter().any(|other| other.contains(range)))
         })
     }
     fn is_near(&self, other: &HostGrant) -> bool {
@@ -240,9 +378,17 @@ impl Grantable for HostGrant {
 }
 
 fn host(pattern: &HostPattern) -> String {
-    HostPattern { port: None, ..pattern.clone() }.to_string()
+    HostPattern {
+        port: None,
+        ..pattern.clone()
+    }
+    .to_string()
 }
 
 fn ports(ports: &[u16]) -> String {
-    format!("port{} {}", if ports.len() == 1 { "" } else { "s" }, list(ports))
+    format!(
+        "port{} {}",
+        if ports.len() == 1 { "" } else { "s" },
+        list(ports)
+    )
 }

@@ -26,36 +26,67 @@ pub(super) fn limits(
         let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
         let built_in = (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
-        let (clamped, enforced_by) =
-            (asked.is_some_and(|asked| asked > ceiling), enforced_by(limit, cgroup).to_owned());
+        let (clamped, enforced_by) = (
+            asked.is_some_and(|asked| asked > ceiling),
+            enforced_by(limit, cgroup).to_owned(),
+        );
         let sampled = match limit {
             Limit::CpuMs | Limit::MemoryBytes => !cgroup,
             // The kernel has no disk quota for one call.
             Limit::WrittenBytes | Limit::WrittenFiles => true,
             _ => false,
         };
-        let most = if limit == Limit::TimeoutMs { ceiling.min(usual_ms) } else { ceiling };
+        let most = if limit == Limit::TimeoutMs {
+            ceiling.min(usual_ms)
+        } else {
+            ceiling
+        };
         // A tool that requests no time gets the built-in default, not the ceiling.
-        let usual = if limit == Limit::TimeoutMs { limit.built_in_default() } else { ceiling };
+        let usual = if limit == Limit::TimeoutMs {
+            limit.built_in_default()
+        } else {
+            ceiling
+        };
         let effective = asked.unwrap_or(usual).min(most);
-        LimitVerdict { limit, asked, ceiling, effective, clamped, from, enforced_by, sampled }
+        LimitVerdict {
+            limit,
+            asked,
+            ceiling,
+            effective,
+            clamped,
+            from,
+            enforced_by,
+            sampled,
+        }
     };
     let limits: Vec<LimitVerdict> = Limit::ALL.into_iter().map(verdict).collect();
     for limit in limits.iter().filter(|limit| limit.clamped) {
-        notes.clamped(limit, limit.asked.unwrap_or(limit.effective), limit.effective);
+        notes.clamped(
+            limit,
+            limit.asked.unwrap_or(limit.effective),
+            limit.effective,
+        );
     }
     limits
 }
 
 /// The limits of a shape. The time is the ceiling, because a call may request more than the manifest, up to that.
 pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
-    let value = |l: &LimitVerdict| if l.limit == Limit::TimeoutMs { l.ceiling } else { l.effective };
+    let value = |l: &LimitVerdict| {
+        if l.limit == Limit::TimeoutMs {
+            l.ceiling
+        } else {
+            l.effective
+        }
+    };
     Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
 }
 
 fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {
     match layer.policy.limits.get(&limit) {
-        Some(ceiling) if ceiling.grant > limit.most() => (limit.most(), "the largest response".to_owned()),
+        Some(ceiling) if ceiling.grant > limit.most() => {
+            (limit.most(), "the largest response".to_owned())
+        }
         Some(ceiling) => (ceiling.grant, layer.policy.place(ceiling.at)),
         None => (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned()),
     }
@@ -71,13 +102,27 @@ fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
 }
 
 /// The confinement of one call. Nothing in its arguments widens anything.
-pub fn confine(decision: &Decision, asked_ms: Option<u64>, source: Option<String>) -> Result<Confinement, Fault> {
+pub fn confine(
+    decision: &Decision,
+    asked_ms: Option<u64>,
+    source: Option<String>,
+) -> Result<Confinement, Fault> {
     let shape = decision.shape.clone()?;
     let timeout_ms = time_ms(decision, asked_ms)?;
     if shape.script.is_some() == source.is_some() {
-        return Err(Fault::new(Kind::InternalError, "a call runs either a script or the source it brings"));
+        return Err(Fault::new(
+            Kind::InternalError,
+            "a call runs either a script or the source it brings",
+        ));
     }
-    Ok(Confinement { shape, per_call: PerCall { timeout_ms, source, ..PerCall::default() } })
+    Ok(Confinement {
+        shape,
+        per_call: PerCall {
+            timeout_ms,
+            source,
+            ..PerCall::default()
+        },
+    })
 }
 
 /// The time that a call has, milliseconds: what it asks for, at most what policy allows.
@@ -87,8 +132,9 @@ pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault>
         return Err(Fault::new(Kind::ParameterValidationError, message));
     }
     let house = Limit::TimeoutMs.built_in_default();
-    let (usual, most) =
-        decision.limit(Limit::TimeoutMs).map_or((house, house), |limit| (limit.effective, limit.ceiling));
+    let (usual, most) = decision
+        .limit(Limit::TimeoutMs)
+        .map_or((house, house), |limit| (limit.effective, limit.ceiling));
     Ok(asked_ms.unwrap_or(usual).min(most))
 }
 

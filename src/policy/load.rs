@@ -24,8 +24,16 @@ pub struct PassedOver {
 
 impl PassedOver {
     fn new(policy: &Policy, exact: bool, manifest: &Path) -> PassedOver {
-        let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
-        let folders: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
+        let at = policy
+            .folders
+            .first()
+            .map(|folder| folder.at)
+            .unwrap_or_default();
+        let folders: Vec<_> = policy
+            .folders
+            .iter()
+            .map(|folder| text::path(&folder.path))
+            .collect();
         let words = format!(
             "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is \
              meant, add its folder {} to `folders` there",
@@ -34,7 +42,11 @@ impl PassedOver {
             folders.join(", "),
             text::path(manifest.parent().unwrap_or(manifest))
         );
-        PassedOver { file: policy.file.clone(), exact, words }
+        PassedOver {
+            file: policy.file.clone(),
+            exact,
+            words,
+        }
     }
 }
 
@@ -56,13 +68,20 @@ pub struct Policies {
 
 impl Policies {
     pub fn built_in() -> Policies {
-        Policies { list: vec![Policy::built_in()], ..Policies::default() }
+        Policies {
+            list: vec![Policy::built_in()],
+            ..Policies::default()
+        }
     }
 
     /// Loads a folder or one file; any problem fails it. `root`: where relative `folders` start.
     pub fn load(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
         let (policies, problems) = Policies::look(path, root);
-        if problems.is_empty() { Ok(policies) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(policies)
+        } else {
+            Err(problems)
+        }
     }
 
     /// The policies, and the problems that stop every call: a file that cannot be read as far as its `tools`, a fault
@@ -70,11 +89,21 @@ impl Policies {
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
-        let disk::PolicyTexts { texts, notes, mut problems } = disk::read(&path);
+        let disk::PolicyTexts {
+            texts,
+            notes,
+            mut problems,
+        } = disk::read(&path);
         problems.extend(unread_beside(&path));
-        let mut policies = Policies { notes, ..Policies::default() };
+        let mut policies = Policies {
+            notes,
+            ..Policies::default()
+        };
         for (file, text) in texts {
-            let located = |problem| FileProblem { path: file.clone(), problem };
+            let located = |problem| FileProblem {
+                path: file.clone(),
+                problem,
+            };
             if file.file_name().is_some_and(|n| n == CALLERS_FILE) {
                 match callers::parse(&text, &file) {
                     Ok(callers) => policies.callers = Some(Arc::new(callers)),
@@ -100,34 +129,68 @@ impl Policies {
     }
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
-    pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
-        let mut policies = Policies { list, host, ..Policies::default() };
+    pub fn from_parts(
+        list: Vec<Policy>,
+        host: Option<Policy>,
+    ) -> Result<Policies, Vec<FileProblem>> {
+        let mut policies = Policies {
+            list,
+            host,
+            ..Policies::default()
+        };
         let problems = policies.finished();
-        if problems.is_empty() { Ok(policies) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(policies)
+        } else {
+            Err(problems)
+        }
     }
 
     /// Adds the built-in default if no file is for `*`, collects warnings, and protects the files that policies name.
     /// Returns the conflicts.
     fn finished(&mut self) -> Vec<FileProblem> {
         let problems = self.conflicts();
-        if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
+        if !self
+            .list
+            .iter()
+            .any(|p| p.tools.iter().any(|t| t.selector == Selector::Any))
+        {
             self.list.push(Policy::built_in());
         }
-        let warnings: Vec<_> = self.list.iter().flat_map(warnings).chain(self.host.iter().flat_map(clamped)).collect();
+        let warnings: Vec<_> = self
+            .list
+            .iter()
+            .flat_map(warnings)
+            .chain(self.host.iter().flat_map(clamped))
+            .collect();
         self.notes.extend(warnings);
-        let secrets = || self.list.iter().flat_map(|policy| &policy.secrets).map(|entry| &entry.grant);
+        let secrets = || {
+            self.list
+                .iter()
+                .flat_map(|policy| &policy.secrets)
+                .map(|entry| &entry.grant)
+        };
         let callers = self.callers.iter().flat_map(|callers| &callers.list);
-        let sources =
-            secrets().map(|grant| &grant.from).chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
+        let sources = secrets()
+            .map(|grant| &grant.from)
+            .chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
         let packages = self.list.iter().flat_map(|policy| policy.packages.values());
         let locks = packages.filter_map(|entry| entry.grant.lock_file.clone());
-        let named = sources.flat_map(SecretSource::named_files).map(Path::to_path_buf);
+        let named = sources
+            .flat_map(SecretSource::named_files)
+            .map(Path::to_path_buf);
         let authorities = secrets().filter_map(|grant| grant.header.as_ref()?.ca.clone());
         let authorities: BTreeSet<PathBuf> = authorities.collect();
-        let files: Vec<PathBuf> = named.chain(locks).chain(authorities.iter().cloned()).collect();
+        let files: Vec<PathBuf> = named
+            .chain(locks)
+            .chain(authorities.iter().cloned())
+            .collect();
         // A file that a policy names may lie beside it.
         self.notes.retain(|note| !files.contains(&note.path));
-        for mut problem in authorities.iter().filter_map(|ca| disk::certificates(ca).err()) {
+        for mut problem in authorities
+            .iter()
+            .filter_map(|ca| disk::certificates(ca).err())
+        {
             problem.problem.severity = Severity::Warning;
             self.notes.push(problem);
         }
@@ -140,14 +203,31 @@ impl Policies {
     /// Policies with the same name or the same selector: it would be unclear which of them governs.
     fn conflicts(&self) -> Vec<FileProblem> {
         let mut problems = Vec::new();
-        let (mut names, mut selectors): (BTreeMap<&str, &Policy>, BTreeMap<&Selector, &Policy>) = Default::default();
+        let (mut names, mut selectors): (BTreeMap<&str, &Policy>, BTreeMap<&Selector, &Policy>) =
+            Default::default();
         let mut conflict = |policy: &Policy, pointer: String, at, first: &Policy, what: &str| {
-            let message = format!("{what} is defined in {}, too: keep one", first.origin().called());
-            problems.push(FileProblem::new(&policy.file, Severity::Error, Code::Conflict, pointer, at, message));
+            let message = format!(
+                "{what} is defined in {}, too: keep one",
+                first.origin().called()
+            );
+            problems.push(FileProblem::new(
+                &policy.file,
+                Severity::Error,
+                Code::Conflict,
+                pointer,
+                at,
+                message,
+            ));
         };
         for policy in self.all().filter(|policy| policy.fault.is_none()) {
             if let Some(first) = names.insert(&policy.name, policy) {
-                conflict(policy, "/name".to_owned(), At { line: 1, column: 1 }, first, "the name");
+                conflict(
+                    policy,
+                    "/name".to_owned(),
+                    At { line: 1, column: 1 },
+                    first,
+                    "the name",
+                );
             }
         }
         for policy in &self.list {
@@ -177,11 +257,21 @@ impl Policies {
         let mut best: Option<(&Selector, &Policy)> = None;
         let mut passed_over = Vec::new();
         for policy in &self.list {
-            let Some(selector) = policy.tools.iter().map(|t| &t.selector).filter(|s| s.matches(id)).max() else {
+            let Some(selector) = policy
+                .tools
+                .iter()
+                .map(|t| &t.selector)
+                .filter(|s| s.matches(id))
+                .max()
+            else {
                 continue;
             };
             if !lies_in(manifest, &policy.folders) {
-                passed_over.push(PassedOver::new(policy, matches!(selector, Selector::Exact(_)), manifest));
+                passed_over.push(PassedOver::new(
+                    policy,
+                    matches!(selector, Selector::Exact(_)),
+                    manifest,
+                ));
             } else if best.is_none_or(|(b, _)| selector > b) {
                 best = Some((selector, policy));
             }
@@ -196,13 +286,22 @@ impl Policies {
     /// Whether a policy for this id says in its `folders` that the tool lies where this manifest does.
     pub fn settles(&self, id: &str, manifest: &Path) -> bool {
         let names = |policy: &Policy| policy.tools.iter().any(|named| named.selector.matches(id));
-        self.list.iter().any(|policy| !policy.folders.is_empty() && names(policy) && lies_in(manifest, &policy.folders))
+        self.list.iter().any(|policy| {
+            !policy.folders.is_empty() && names(policy) && lies_in(manifest, &policy.folders)
+        })
     }
 
     /// True if a policy for this tool names it by its exact id (`core:run-code` exists only then).
     pub fn names_exactly(&self, id: &str, manifest: &Path) -> bool {
-        let names = |policy: &Policy| policy.tools.iter().any(|t| matches!(&t.selector, Selector::Exact(e) if e == id));
-        self.list.iter().any(|policy| names(policy) && lies_in(manifest, &policy.folders))
+        let names = |policy: &Policy| {
+            policy
+                .tools
+                .iter()
+                .any(|t| matches!(&t.selector, Selector::Exact(e) if e == id))
+        };
+        self.list
+            .iter()
+            .any(|policy| names(policy) && lies_in(manifest, &policy.folders))
     }
 
     /// Who may call what. `None`: without such a file, whoever this host serves may call everything.
@@ -212,14 +311,20 @@ impl Policies {
 
     /// Interpreters that policies name; the caller looks at each and puts it in `Machine::named_runtimes`.
     pub fn named_runtimes(&self) -> Vec<(Language, PathBuf)> {
-        let all = self.list.iter().flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())));
+        let all = self
+            .list
+            .iter()
+            .flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())));
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Adds files no tool may write: every manifest and script of the registry.
     pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         let protected = Arc::make_mut(&mut self.protected);
-        paths.into_iter().filter(|path| !path.as_os_str().is_empty()).for_each(|path| protected.add(path));
+        paths
+            .into_iter()
+            .filter(|path| !path.as_os_str().is_empty())
+            .for_each(|path| protected.add(path));
     }
 
     /// Sets the folder of this host's records.
@@ -233,11 +338,21 @@ impl Policies {
 }
 
 fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
-    FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message)
+    FileProblem::new(
+        &policy.file,
+        Severity::Warning,
+        Code::Security,
+        pointer,
+        at,
+        message,
+    )
 }
 
 fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
-    let beyond = policy.limits.iter().filter(|(limit, ceiling)| ceiling.grant > limit.most());
+    let beyond = policy
+        .limits
+        .iter()
+        .filter(|(limit, ceiling)| ceiling.grant > limit.most());
     beyond.map(|(limit, ceiling)| {
         let (name, most) = (limit.policy_name(), limit.most());
         let message = format!("`{name}` is clamped to {most}, the largest response");
@@ -247,9 +362,14 @@ fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
 
 fn warnings(policy: &Policy) -> Vec<FileProblem> {
     let mut found: Vec<FileProblem> = clamped(policy).collect();
-    let mut warn = |pointer: &str, at, message: String| found.push(warning(policy, pointer, at, message));
-    let wide = policy.tools.iter().find(|tool| !matches!(tool.selector, Selector::Exact(_)));
-    if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default()) {
+    let mut warn =
+        |pointer: &str, at, message: String| found.push(warning(policy, pointer, at, message));
+    let wide = policy
+        .tools
+        .iter()
+        .find(|tool| !matches!(tool.selector, Selector::Exact(_)));
+    if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default())
+    {
         let message = format!(
             "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; \
              name exact ids, or the `folders` those tools lie in",
@@ -263,9 +383,14 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
             warn(&format!("/network/hosts/{index}/host"), *at, message);
         }
     }
-    let lines = policy.source["secrets"]["grant"].as_array().into_iter().flatten();
-    let unqueried: Vec<_> =
-        lines.filter(|line| !line["header"]["query"].is_array()).map(|line| &line["name"]).collect();
+    let lines = policy.source["secrets"]["grant"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let unqueried: Vec<_> = lines
+        .filter(|line| !line["header"]["query"].is_array())
+        .map(|line| &line["name"])
+        .collect();
     let limited = |grant: &SecretGrant| grant.header.as_ref().is_some_and(HeaderRule::is_limited);
     for PolicyEntry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
         if unqueried.iter().any(|name| **name == *grant.name) {
@@ -296,12 +421,24 @@ fn fallback() -> &'static Policy {
 
 /// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
-    let beside = |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();
-    let others = [CALLERS_FILE, HOST_FILE].into_iter().filter(|name| path.file_name().is_some_and(|own| own != *name));
+    let beside =
+        |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();
+    let others = [CALLERS_FILE, HOST_FILE]
+        .into_iter()
+        .filter(|name| path.file_name().is_some_and(|own| own != *name));
     let problem = |name| {
-        let message =
-            format!("would not be read, because only the file {} is loaded: name its folder", text::path(path));
-        FileProblem::new(&path.with_file_name(name), Severity::Error, Code::Conflict, "", At::default(), message)
+        let message = format!(
+            "would not be read, because only the file {} is loaded: name its folder",
+            text::path(path)
+        );
+        FileProblem::new(
+            &path.with_file_name(name),
+            Severity::Error,
+            Code::Conflict,
+            "",
+            At::default(),
+            message,
+        )
     };
     others.filter(beside).map(problem).collect()
 }
@@ -310,6 +447,9 @@ fn unread_beside(path: &Path) -> Vec<FileProblem> {
 fn lies_in(manifest: &Path, folders: &[Folder]) -> bool {
     folders.is_empty()
         || folders.iter().any(|Folder { path, .. }| {
-            manifest.starts_with(path) || path.canonicalize().is_ok_and(|real| manifest.starts_with(real))
+            manifest.starts_with(path)
+                || path
+                    .canonicalize()
+                    .is_ok_and(|real| manifest.starts_with(real))
         })
 }

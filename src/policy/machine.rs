@@ -71,27 +71,51 @@ pub(super) fn runtime(
     let runtime = match found {
         Ok(runtime) => runtime,
         Err((reason, words)) => {
-            let need = Need::new("/handler/language", format!("the runtime '{name}': {words}"));
-            return (Verdict::denied(RequestKind::Runtime, name, Narrower::Machine, reason, &walls), Err(need));
+            let need = Need::new(
+                "/handler/language",
+                format!("the runtime '{name}': {words}"),
+            );
+            return (
+                Verdict::denied(
+                    RequestKind::Runtime,
+                    name,
+                    Narrower::Machine,
+                    reason,
+                    &walls,
+                ),
+                Err(need),
+            );
         }
     };
     let program = match &runtime.program {
         Program::Path(path) => path.display().to_string(),
         Program::Ourselves { role } => format!("toolhost ({role})"),
     };
-    let verdict = Verdict::met(RequestKind::Runtime, name, format!("{program} {}", runtime.version), &walls);
+    let verdict = Verdict::met(
+        RequestKind::Runtime,
+        name,
+        format!("{program} {}", runtime.version),
+        &walls,
+    );
     let verdict = match named {
         Some(named) => {
             let rule = format!("{}: {}", policy.name, named.path.display());
             verdict.because(rule, &named.why, policy.place(named.at))
         }
-        None => verdict.because(format!("found: {}", runtime.found), "the language the handler names", "machine"),
+        None => verdict.because(
+            format!("found: {}", runtime.found),
+            "the language the handler names",
+            "machine",
+        ),
     };
     (verdict, Ok(runtime))
 }
 
 fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<Runtime, String> {
-    let found = machine.named_runtimes.get(path).ok_or("this path was not inspected at startup")?;
+    let found = machine
+        .named_runtimes
+        .get(path)
+        .ok_or("this path was not inspected at startup")?;
     let runtime = found.as_ref().map_err(String::clone)?;
     match runtime.language == language {
         true => Ok(runtime.clone()),
@@ -114,15 +138,26 @@ pub struct Need {
 
 impl Need {
     pub fn new(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need { words: words.into(), pointer: pointer.into(), mistake: false, by_policy: false }
+        Need {
+            words: words.into(),
+            pointer: pointer.into(),
+            mistake: false,
+            by_policy: false,
+        }
     }
 
     pub fn by_policy(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need { by_policy: true, ..Need::new(pointer, words) }
+        Need {
+            by_policy: true,
+            ..Need::new(pointer, words)
+        }
     }
 
     pub fn mistaken(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need { mistake: true, ..Need::new(pointer, words) }
+        Need {
+            mistake: true,
+            ..Need::new(pointer, words)
+        }
     }
 }
 

@@ -35,7 +35,8 @@ pub use area::{Area, escape, literal, name_matches};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callbacks::{CallbackRule, CallbackUrl};
 pub use callers::{
-    AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule, ToolLimit,
+    AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY,
+    ParameterRule, ToolLimit,
 };
 pub use capability::{Ask, Capability, grantable, needs_of, offerable};
 pub use confinement::*;
@@ -44,7 +45,10 @@ pub use decision::Decision;
 pub use disk::{certificates, lock_file};
 pub use document::FileProblem;
 pub use file::Selector;
-pub use file::{DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, ToolSelector, is_policy_file, parse, schema};
+pub use file::{
+    DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, ToolSelector, is_policy_file, parse,
+    schema,
+};
 pub use files::{FileRules, Rule};
 pub use grantable::Grantable;
 pub use hosts::{range as host_range, risks as host_risks};

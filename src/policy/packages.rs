@@ -37,8 +37,14 @@ impl PackageRequirements {
     /// What the lock holds, by the place where an installer puts it: a name of Python, a path below `node_modules`.
     pub fn places(&self) -> BTreeMap<String, Package> {
         match (self.ecosystem, self.inputs.first()) {
-            (Ecosystem::Node, Some((_, places))) => serde_json::from_str(places).unwrap_or_default(),
-            _ => self.packages.iter().map(|package| (package.name.clone(), package.clone())).collect(),
+            (Ecosystem::Node, Some((_, places))) => {
+                serde_json::from_str(places).unwrap_or_default()
+            }
+            _ => self
+                .packages
+                .iter()
+                .map(|package| (package.name.clone(), package.clone()))
+                .collect(),
         }
     }
 
@@ -77,16 +83,24 @@ struct PackageLine {
 }
 
 /// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a build.
-pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
+pub(super) fn read(
+    document: &mut Reader<'_>,
+    policy: Origin<'_>,
+) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
     let deny = document.list::<DeniedPackage>("/packages/deny");
     for (pointer, denied) in &deny {
         let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
         if !known(&|ecosystem| versions::name(ecosystem, &denied.name).is_some()) {
             document.fault(&format!("{pointer}/name"), "not the name of a package");
         }
-        if let Some(range) = denied.versions.as_ref().filter(|range| !known(&|it| versions::is_range(it, range))) {
+        if let Some(range) = denied
+            .versions
+            .as_ref()
+            .filter(|range| !known(&|it| versions::is_range(it, range)))
+        {
             let shown = printable(&text::head(range, 60));
-            let message = format!("`{shown}` is not a version range of Python (`>=1,<2`) or Node (`>=1 <2`)");
+            let message =
+                format!("`{shown}` is not a version range of Python (`>=1,<2`) or Node (`>=1 <2`)");
             document.fault(&format!("{pointer}/versions"), message);
         }
     }
@@ -95,23 +109,58 @@ pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ec
     let mut found = BTreeMap::new();
     for ecosystem in Ecosystem::ALL {
         let pointer = format!("/packages/{}", ecosystem.name());
-        let Some(PackageLine { index, lock, builds, lock_file, why }) = document.get(&pointer) else { continue };
+        let Some(PackageLine {
+            index,
+            lock,
+            builds,
+            lock_file,
+            why,
+        }) = document.get(&pointer)
+        else {
+            continue;
+        };
         let at = format!("{pointer}/index");
         document.parsed(&at, index_name(&index));
         let at = document.at(&at);
         let lock_required = lock.is_none_or(|lock| lock != "relaxed");
-        let rules = PackageRules { index, lock_required, builds, deny: deny.clone(), min_age_days, why };
+        let rules = PackageRules {
+            index,
+            lock_required,
+            builds,
+            deny: deny.clone(),
+            min_age_days,
+            why,
+        };
         let lock_file = lock_file.map(|name| policy.file.with_file_name(name));
-        let (rule, place) = (format!("{}: {}", policy.name, ecosystem.name()), policy.place(at));
-        found.insert(ecosystem, PolicyEntry { grant: PackagesAllowed { rules, rule, place, lock_file }, at });
+        let (rule, place) = (
+            format!("{}: {}", policy.name, ecosystem.name()),
+            policy.place(at),
+        );
+        found.insert(
+            ecosystem,
+            PolicyEntry {
+                grant: PackagesAllowed {
+                    rules,
+                    rule,
+                    place,
+                    lock_file,
+                },
+                at,
+            },
+        );
     }
     found
 }
 
 /// The name of a lock that lies beside a policy.
 pub(super) fn is_lock_name(name: &str) -> bool {
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) && name.len() <= 200;
-    let ends = [".pylock.toml", ".package-lock.json"].iter().any(|end| name.len() > end.len() && name.ends_with(end));
+    let plain = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && name.len() <= 200;
+    let ends = [".pylock.toml", ".package-lock.json"]
+        .iter()
+        .any(|end| name.len() > end.len() && name.ends_with(end));
     plain && ends && !name.starts_with('.')
 }
 
@@ -149,10 +198,19 @@ pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
     for layer in layers {
         let refused = |why| (layer.narrower, why);
         let entry = layer.policy.packages.get(&ecosystem);
-        let entry = entry.ok_or_else(|| refused(layer.lacks_entry("[packages]", ecosystem.name())))?;
-        let other = || format!("{} names the index `{}`", layer.policy.origin().called(), entry.grant.rules.index);
+        let entry =
+            entry.ok_or_else(|| refused(layer.lacks_entry("[packages]", ecosystem.name())))?;
+        let other = || {
+            format!(
+                "{} names the index `{}`",
+                layer.policy.origin().called(),
+                entry.grant.rules.index
+            )
+        };
         allowed = Some(match allowed {
-            Some(allowed) => allowed.intersection(&entry.grant).ok_or_else(|| refused(other()))?,
+            Some(allowed) => allowed
+                .intersection(&entry.grant)
+                .ok_or_else(|| refused(other()))?,
             None => entry.grant.clone(),
         });
     }
@@ -163,8 +221,12 @@ impl PackagesAllowed {
     /// What both allow. `None`: they name different indexes.
     fn intersection(mut self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
         let (rules, theirs) = (&mut self.rules, &other.rules);
-        let more: Vec<DeniedPackage> =
-            theirs.deny.iter().filter(|denied| !rules.deny.contains(denied)).cloned().collect();
+        let more: Vec<DeniedPackage> = theirs
+            .deny
+            .iter()
+            .filter(|denied| !rules.deny.contains(denied))
+            .cloned()
+            .collect();
         rules.deny.extend(more);
         rules.lock_required |= theirs.lock_required;
         rules.builds &= theirs.builds;
@@ -191,12 +253,19 @@ pub(super) fn judge(
     let name = ecosystem.name();
     let asked = format!("{name} ({files})");
     let lacks = |narrower, reason: String, words: String| {
-        (Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]), Err(PackageRefusal::Lacks(words)))
+        (
+            Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]),
+            Err(PackageRefusal::Lacks(words)),
+        )
     };
     let allowed = match allowance {
         Some(Ok(allowed)) => allowed,
         Some(Err((narrower, reason))) => {
-            let also = if *narrower == Narrower::Host { ", and into host.policy.toml" } else { "" };
+            let also = if *narrower == Narrower::Host {
+                ", and into host.policy.toml"
+            } else {
+                ""
+            };
             let entry = format!("[packages] {name} = {{ index = \"default\", why = \"…\" }}");
             let words = format!(
                 "its {name} packages ({files}), which no policy allows it: write {entry} into its policy{also}"
@@ -205,21 +274,33 @@ pub(super) fn judge(
         }
         None => {
             let reason = "only scripts of Python, Node and Bun have packages";
-            return lacks(Narrower::House, reason.to_owned(), format!("no packages ({files}): {reason}"));
+            return lacks(
+                Narrower::House,
+                reason.to_owned(),
+                format!("no packages ({files}): {reason}"),
+            );
         }
     };
-    let because = |verdict: Verdict| verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place);
+    let because =
+        |verdict: Verdict| verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place);
     let index = &allowed.rules.index;
     let Some(leads_to) = indexes.get(&(ecosystem, index.clone())) else {
         let reason = format!("the host's configuration has no [indexes.{index}] for {name}");
-        let words =
-            format!("the index `{index}` for its {name} packages, which this host's configuration does not name");
+        let words = format!(
+            "the index `{index}` for its {name} packages, which this host's configuration does not name"
+        );
         let (verdict, refusal) = lacks(Narrower::Machine, reason, words);
         return (because(verdict), refusal);
     };
     let refused = refused(&allowed.rules, ecosystem, &wanted.packages, None);
     if !refused.is_empty() {
-        let verdict = Verdict::denied(RequestKind::Package, asked, Narrower::Policy, refused.join("; "), &[]);
+        let verdict = Verdict::denied(
+            RequestKind::Package,
+            asked,
+            Narrower::Policy,
+            refused.join("; "),
+            &[],
+        );
         return (because(verdict), Err(PackageRefusal::Denied(refused)));
     }
     let what = match (wanted.locked, wanted.lacks_lock(&allowed.rules)) {
@@ -227,27 +308,56 @@ pub(super) fn judge(
         (false, true) => "nothing before there is a lock (`toolhost deps lock`)".to_owned(),
         (false, false) => format!("what its {} requirements resolve to", wanted.requires.len()),
     };
-    let effective = format!("{what}, from the index `{index}` ({leads_to}); {}", words(&allowed.rules));
-    let verdict = because(Verdict::met(RequestKind::Package, asked, effective, &[wall::VIEW]));
+    let effective = format!(
+        "{what}, from the index `{index}` ({leads_to}); {}",
+        words(&allowed.rules)
+    );
+    let verdict = because(Verdict::met(
+        RequestKind::Package,
+        asked,
+        effective,
+        &[wall::VIEW],
+    ));
     let (rules, rule) = (allowed.rules.clone(), allowed.rule.clone());
-    let grant = PackageGrant { ecosystem, rules, rule, locked: wanted.locked, sources: wanted.sources.clone() };
+    let grant = PackageGrant {
+        ecosystem,
+        rules,
+        rule,
+        locked: wanted.locked,
+        sources: wanted.sources.clone(),
+    };
     (verdict, Ok(grant))
 }
 
 /// Why packages are never installed, one sentence for each. `ages`: `None` before anybody asked for them.
-pub fn refused(rules: &PackageRules, ecosystem: Ecosystem, packages: &[Package], ages: Option<&Ages>) -> Vec<String> {
+pub fn refused(
+    rules: &PackageRules,
+    ecosystem: Ecosystem,
+    packages: &[Package],
+    ages: Option<&Ages>,
+) -> Vec<String> {
     let denied = packages.iter().flat_map(|package| {
-        let by = rules.deny.iter().filter(|denied| denies(denied, ecosystem, package));
-        by.map(move |denied| format!("{} {} is denied: {}", package.name, package.version, denied.why))
+        let by = rules
+            .deny
+            .iter()
+            .filter(|denied| denies(denied, ecosystem, package));
+        by.map(move |denied| {
+            format!(
+                "{} {} is denied: {}",
+                package.name, package.version, denied.why
+            )
+        })
     });
     let young = packages.iter().filter_map(|package| {
         let (least, ages) = (rules.min_age_days?, ages?);
         let shown = format!("{} {}", package.name, package.version);
         match ages.get(package) {
-            None => Some(format!("{shown}: its age is not known, and it must be at least {least} days old")),
-            Some(days) if *days < u64::from(least) => {
-                Some(format!("{shown} is {days} days old, and must be at least {least}"))
-            }
+            None => Some(format!(
+                "{shown}: its age is not known, and it must be at least {least} days old"
+            )),
+            Some(days) if *days < u64::from(least) => Some(format!(
+                "{shown} is {days} days old, and must be at least {least}"
+            )),
             Some(_) => None,
         }
     });
@@ -269,7 +379,11 @@ pub(super) fn name(path: &Path) -> String {
 }
 
 pub(super) fn names(sources: &[SourceFile]) -> String {
-    sources.iter().map(|source| name(&source.path)).collect::<Vec<_>>().join(", ")
+    sources
+        .iter()
+        .map(|source| name(&source.path))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl Grantable for PackageGrant {
@@ -277,8 +391,15 @@ impl Grantable for PackageGrant {
         "packages"
     }
     fn text(&self) -> String {
-        let PackageGrant { ecosystem, rules, .. } = self;
-        format!("{} from the index `{}`; {}", ecosystem.name(), rules.index, words(rules))
+        let PackageGrant {
+            ecosystem, rules, ..
+        } = self;
+        format!(
+            "{} from the index `{}`; {}",
+            ecosystem.name(),
+            rules.index,
+            words(rules)
+        )
     }
     fn covers(&self, other: &PackageGrant) -> bool {
         let (wide, narrow) = (&self.rules, &other.rules);
@@ -288,8 +409,13 @@ impl Grantable for PackageGrant {
             && (wide.builds || !narrow.builds)
             && wide.min_age_days <= narrow.min_age_days
             && wide.deny.iter().all(|denied| {
-                let denies = |other: &DeniedPackage| other.versions.is_none() || other.versions == denied.versions;
-                narrow.deny.iter().any(|other| other.name == denied.name && denies(other))
+                let denies = |other: &DeniedPackage| {
+                    other.versions.is_none() || other.versions == denied.versions
+                };
+                narrow
+                    .deny
+                    .iter()
+                    .any(|other| other.name == denied.name && denies(other))
             })
     }
     fn is_near(&self, other: &PackageGrant) -> bool {
@@ -298,22 +424,44 @@ impl Grantable for PackageGrant {
 }
 
 fn words(rules: &PackageRules) -> String {
-    let lock = if rules.lock_required { "lock required" } else { "lock relaxed" };
-    let builds = if rules.builds { "builds allowed, without network" } else { "no builds" };
-    let age = rules.min_age_days.map_or_else(String::new, |days| format!(", at least {days} days old"));
-    let deny = if rules.deny.is_empty() { String::new() } else { format!(", {} denied", rules.deny.len()) };
+    let lock = if rules.lock_required {
+        "lock required"
+    } else {
+        "lock relaxed"
+    };
+    let builds = if rules.builds {
+        "builds allowed, without network"
+    } else {
+        "no builds"
+    };
+    let age = rules
+        .min_age_days
+        .map_or_else(String::new, |days| format!(", at least {days} days old"));
+    let deny = if rules.deny.is_empty() {
+        String::new()
+    } else {
+        format!(", {} denied", rules.deny.len())
+    };
     format!("{lock}, {builds}{age}{deny}")
 }
 
 /// A warning that lists the requirements without an exact version, unless there is a lock.
 pub(super) fn unpinned(wanted: &PackageRequirements) -> Option<String> {
     let loose = wanted.requires.iter().filter(|required| !required.pinned);
-    let loose: Vec<String> = loose.map(|required| format!("{} ({})", required.name, required.place)).collect();
+    let loose: Vec<String> = loose
+        .map(|required| format!("{} ({})", required.name, required.place))
+        .collect();
     let few = match loose.split_at_checked(5) {
-        Some((few, more)) if !more.is_empty() => format!("{} and {} more", few.join(", "), more.len()),
+        Some((few, more)) if !more.is_empty() => {
+            format!("{} and {} more", few.join(", "), more.len())
+        }
         _ => loose.join(", "),
     };
-    let few = if few.is_empty() { "what the packages themselves require".to_owned() } else { few };
+    let few = if few.is_empty() {
+        "what the packages themselves require".to_owned()
+    } else {
+        few
+    };
     (!wanted.locked).then(|| {
         format!("warning: not pinned, so another day may bring another version: {few}; `toolhost deps lock` pins it")
     })

@@ -18,7 +18,10 @@ impl PlacedArea {
         PlacedArea(match area {
             Area::Tree(_) => Area::Tree(place.to_path_buf()),
             Area::File(_) => Area::File(place.to_path_buf()),
-            Area::Names { names, .. } => Area::Names { folder: place.to_path_buf(), names: names.clone() },
+            Area::Names { names, .. } => Area::Names {
+                folder: place.to_path_buf(),
+                names: names.clone(),
+            },
         })
     }
 
@@ -33,7 +36,10 @@ impl PlacedArea {
 
     /// Whether both may name the same file. Two patterns of one folder may have a name in common.
     pub fn meets(&self, other: &PlacedArea) -> bool {
-        let are_names = matches!((&self.0, &other.0), (Area::Names { .. }, Area::Names { .. }));
+        let are_names = matches!(
+            (&self.0, &other.0),
+            (Area::Names { .. }, Area::Names { .. })
+        );
         are_names && self.0.folder() == other.0.folder() || self.0.overlap(&other.0).is_some()
     }
 }
@@ -57,14 +63,21 @@ impl<T: Clone> PlaceIndex<T> {
 
     /// The first that lies in the area, above it or below it, and counts.
     pub fn find<'a>(&'a self, area: &'a PlacedArea, counts: impl Fn(&T) -> bool) -> Option<&'a T> {
-        let above = area.0.path().ancestors().filter_map(|above| self.0.get(above));
+        let above = area
+            .0
+            .path()
+            .ancestors()
+            .filter_map(|above| self.0.get(above));
         above.chain(self.below(&area.0)).find(|value| counts(value))
     }
 
     fn below<'a>(&'a self, area: &'a Area) -> Box<dyn Iterator<Item = &'a T> + 'a> {
         let Area::Names { folder, names } = area else {
             let all = self.0.range::<Path, _>((Excluded(area.path()), Unbounded));
-            return Box::new(all.take_while(|(place, _)| place.starts_with(area.path())).map(|(_, value)| value));
+            return Box::new(
+                all.take_while(|(place, _)| place.starts_with(area.path()))
+                    .map(|(_, value)| value),
+            );
         };
         let mut next = Excluded(folder.clone());
         let children = std::iter::from_fn(move || {
@@ -78,7 +91,9 @@ impl<T: Clone> PlaceIndex<T> {
             Some((name, value))
         });
         Box::new(
-            children.filter(|(name, _)| name.to_str().is_some_and(|name| name_matches(names, name))).map(|it| it.1),
+            children
+                .filter(|(name, _)| name.to_str().is_some_and(|name| name_matches(names, name)))
+                .map(|it| it.1),
         )
     }
 }

@@ -53,24 +53,37 @@ struct HeaderLine {
 }
 
 /// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
-pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Vec<PolicyEntry<SecretGrant>> {
+pub(super) fn read(
+    document: &mut Reader<'_>,
+    policy: &str,
+    folder: &Path,
+) -> Vec<PolicyEntry<SecretGrant>> {
     let mut found: Vec<PolicyEntry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
         let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         let at = |key: &str| format!("{pointer}/{key}");
         // The file of a secret is protected from tools also where its entry has another fault.
-        let from = entry["from"].as_str().and_then(|from| document.parsed(&at("from"), source(from, folder)));
+        let from = entry["from"]
+            .as_str()
+            .and_then(|from| document.parsed(&at("from"), source(from, folder)));
         let Some(from) = from else { continue };
         let (name, why) = (written("name"), written("why"));
         if !name.is_empty() && environment::refusal_reason(&name, "").is_some() {
-            document.fault(&at("name"), "name the secret as a variable that a tool may have");
+            document.fault(
+                &at("name"),
+                "name the secret as a variable that a tool may have",
+            );
         } else if found.iter().any(|entry| entry.grant.name == name) {
             document.conflict(&at("name"), format!("`{name}` is named twice"));
         }
-        let header = document.get(&at("header")).and_then(|line| header(document, &at("header"), line));
+        let header = document
+            .get(&at("header"))
+            .and_then(|line| header(document, &at("header"), line));
         let meets = |header: &HeaderRule| {
             let others = found.iter().filter_map(|entry| entry.grant.header.as_ref());
-            others.filter(|other| other.host == header.host).any(|o| o.name == header.name || o.port != header.port)
+            others
+                .filter(|other| other.host == header.host)
+                .any(|o| o.name == header.name || o.port != header.port)
         };
         if header.as_ref().is_some_and(meets) {
             let message = "another entry adds this header for this host, or has another port for the host: keep one \
@@ -78,7 +91,16 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
             document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
-        found.push(PolicyEntry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
+        found.push(PolicyEntry {
+            grant: SecretGrant {
+                name,
+                from,
+                header,
+                rule,
+                why,
+            },
+            at: document.at(&at("name")),
+        });
     }
     found
 }
@@ -102,18 +124,21 @@ fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
             // Checked with a caller's name in place of `{caller}`.
             plain_path(&text.replace(CALLER, "caller")).ok()?;
             let path = folder.join(text.strip_prefix("./").unwrap_or(text));
-            let is_in_name = path.file_name()?.to_str()?.contains(CALLER) && path.parent()?.parent().is_some();
+            let is_in_name =
+                path.file_name()?.to_str()?.contains(CALLER) && path.parent()?.parent().is_some();
             is_in_name.then_some(SecretSource::CallerFile(path))
         }
         ("env", 0) => {
-            let is_name = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
+            let is_name =
+                !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
             is_name.then(|| SecretSource::Env(text.to_owned()))
         }
         ("command", 0) => {
             let words: Vec<String> = text.split_ascii_whitespace().map(str::to_owned).collect();
             let is_absolute = plain_path(words.first()?).is_ok_and(|path| path.is_absolute());
             let is_plain = !words.iter().any(|word| word.chars().any(char::is_control));
-            (is_absolute && is_plain && words.len() <= MAX_WORDS).then_some(SecretSource::Command(words))
+            (is_absolute && is_plain && words.len() <= MAX_WORDS)
+                .then_some(SecretSource::Command(words))
         }
         _ => None,
     }
@@ -122,23 +147,49 @@ fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
 fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<HeaderRule> {
     let at = |key: &str| format!("{pointer}/{key}");
     let names = line.request_headers.iter().enumerate();
-    let names =
-        names.map(|(index, name)| document.parsed(&format!("{pointer}/request_headers/{index}"), header_name(name)));
+    let names = names.map(|(index, name)| {
+        document.parsed(
+            &format!("{pointer}/request_headers/{index}"),
+            header_name(name),
+        )
+    });
     let request_headers = names.collect::<Option<_>>();
-    let value = document.parsed(&at("value"), header_value(line.value.unwrap_or_else(|| "{}".to_owned())));
+    let value = document.parsed(
+        &at("value"),
+        header_value(line.value.unwrap_or_else(|| "{}".to_owned())),
+    );
     let name = document.parsed(&at("name"), header_name(&line.name));
     let (host, port) = document.parsed(&at("host"), exact(&line.host))?;
     let (name, value, request_headers) = (name?, value?, request_headers?);
-    let HeaderLine { methods, paths, query, .. } = line;
-    Some(HeaderRule { host, port, name, value, methods, paths, query, request_headers, ca: None })
+    let HeaderLine {
+        methods,
+        paths,
+        query,
+        ..
+    } = line;
+    Some(HeaderRule {
+        host,
+        port,
+        name,
+        value,
+        methods,
+        paths,
+        query,
+        request_headers,
+        ca: None,
+    })
 }
 
 /// The text of a header with `{}` where the secret stands.
 pub fn header_value(written: String) -> Result<String, String> {
-    let printable = written.bytes().all(|b| (b' '..=b'~').contains(&b)) && written.len() <= MAX_HEADER_BYTES;
+    let printable =
+        written.bytes().all(|b| (b' '..=b'~').contains(&b)) && written.len() <= MAX_HEADER_BYTES;
     match written.matches("{}").count() == 1 && printable && written.trim() == written {
         true => Ok(written),
-        false => Err("`value` is ASCII with one `{}`, where the secret stands, and no space at its ends".to_owned()),
+        false => Err(
+            "`value` is ASCII with one `{}`, where the secret stands, and no space at its ends"
+                .to_owned(),
+        ),
     }
 }
 
@@ -146,7 +197,10 @@ fn exact(written: &str) -> Result<(String, u16), String> {
     let HostPattern { host, port } = host::parse_pattern(written)?;
     match host {
         Host::Name(name) if port != Some(HTTP) => Ok((name, port.unwrap_or(HTTPS))),
-        _ => Err("a secret goes to one exact name, with the port at which that speaks TLS (443, not 80)".to_owned()),
+        _ => Err(
+            "a secret goes to one exact name, with the port at which that speaks TLS (443, not 80)"
+                .to_owned(),
+        ),
     }
 }
 
@@ -157,7 +211,10 @@ pub fn header_name(written: &str) -> Result<String, String> {
     let is_token = !name.is_empty() && name.len() <= MAX_HEADER_BYTES && name.bytes().all(token);
     match is_token && !FRAMING.contains(&name.as_str()) {
         true => Ok(name),
-        false => Err("not the name of a header that may be set (those that frame a message may not)".to_owned()),
+        false => Err(
+            "not the name of a header that may be set (those that frame a message may not)"
+                .to_owned(),
+        ),
     }
 }
 
@@ -166,7 +223,9 @@ impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SecretSource::Env(name) => write!(f, "env:{name}"),
-            SecretSource::File(path) | SecretSource::CallerFile(path) => write!(f, "file:{}", path.display()),
+            SecretSource::File(path) | SecretSource::CallerFile(path) => {
+                write!(f, "file:{}", path.display())
+            }
             SecretSource::Command(words) => write!(f, "command:{}", words.join(" ")),
         }
     }
@@ -175,25 +234,50 @@ impl fmt::Display for SecretSource {
 impl SecretSource {
     /// If each caller has a file: its folder, and the name of this caller's file in it, or why it cannot have one.
     pub fn own_file(&self, caller: &str) -> Option<(&Path, Result<String, String>)> {
-        let SecretSource::CallerFile(path) = self else { return None };
-        let plain = !caller.is_empty() && !caller.starts_with('.') && !caller.contains(['/', '\0']);
-        let name = path.file_name()?.to_string_lossy().replacen(CALLER, caller, 1);
-        let name = match plain && name.len() <= MAX_FILE_NAME_BYTES && !name.chars().any(char::is_control) {
-            true => Ok(name),
-            false => Err(format!("`{}` cannot be the name of a file", text::printable(&text::head(caller, 60)))),
+        let SecretSource::CallerFile(path) = self else {
+            return None;
         };
+        let plain = !caller.is_empty() && !caller.starts_with('.') && !caller.contains(['/', '\0']);
+        let name = path
+            .file_name()?
+            .to_string_lossy()
+            .replacen(CALLER, caller, 1);
+        let name =
+            match plain && name.len() <= MAX_FILE_NAME_BYTES && !name.chars().any(char::is_control)
+            {
+                true => Ok(name),
+                false => Err(format!(
+                    "`{}` cannot be the name of a file",
+                    text::printable(&text::head(caller, 60))
+                )),
+            };
         Some((path.parent()?, name))
     }
 
     /// The files that could be some caller's, in the folder and in its real path.
     fn all_files(&self) -> Vec<Area> {
-        let SecretSource::CallerFile(path) = self else { return Vec::new() };
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        let SecretSource::CallerFile(path) = self else {
             return Vec::new();
         };
-        let names = name.split(CALLER).map(area::escape).collect::<Vec<_>>().join("*");
+        let (Some(folder), Some(name)) = (
+            path.parent(),
+            path.file_name().and_then(|name| name.to_str()),
+        ) else {
+            return Vec::new();
+        };
+        let names = name
+            .split(CALLER)
+            .map(area::escape)
+            .collect::<Vec<_>>()
+            .join("*");
         let folders = [folder.to_owned(), files::resolved(folder)];
-        folders.into_iter().map(|folder| Area::Names { folder, names: names.clone() }).collect()
+        folders
+            .into_iter()
+            .map(|folder| Area::Names {
+                folder,
+                names: names.clone(),
+            })
+            .collect()
     }
 
     /// The file that the secret is read from, or the program that prints it.
@@ -212,7 +296,11 @@ impl SecretSource {
     /// All files that the source names. Whoever can change one of them decides what the secret is.
     pub fn named_files(&self) -> Vec<&Path> {
         match self {
-            SecretSource::Command(words) => words.iter().map(Path::new).filter(|word| word.is_absolute()).collect(),
+            SecretSource::Command(words) => words
+                .iter()
+                .map(Path::new)
+                .filter(|word| word.is_absolute())
+                .collect(),
             // Whoever can make a file in that folder decides what some caller's secret is.
             SecretSource::CallerFile(path) => path.parent().into_iter().collect(),
             other => other.file().into_iter().collect(),
@@ -222,18 +310,40 @@ impl SecretSource {
 
 /// How a secret is used, for people.
 pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
-    let Some(HeaderRule { host, port, name, value, methods, paths, query, request_headers, ca }) = header else {
+    let Some(HeaderRule {
+        host,
+        port,
+        name,
+        value,
+        methods,
+        paths,
+        query,
+        request_headers,
+        ca,
+    }) = header
+    else {
         return format!("the variable {name} (never shown)");
     };
-    let port = if *port == HTTPS { String::new() } else { format!(":{port}") };
-    let what = if value == "{}" { String::new() } else { format!(" (`{value}`)") };
+    let port = if *port == HTTPS {
+        String::new()
+    } else {
+        format!(":{port}")
+    };
+    let what = if value == "{}" {
+        String::new()
+    } else {
+        format!(" (`{value}`)")
+    };
     let list = |words: &str, list: &[String]| match list.is_empty() {
         true => String::new(),
         false => format!(", {words} {}", list.join(" ")),
     };
     let only = list("only", methods) + &list("at", paths) + &list("with query", query);
     let only = only + &list("with request headers", request_headers);
-    let only = only + &ca.as_ref().map_or_else(String::new, |ca| format!(", trusting {} alone", ca.display()));
+    let only = only
+        + &ca.as_ref().map_or_else(String::new, |ca| {
+            format!(", trusting {} alone", ca.display())
+        });
     format!("header {name}{what} of {host}{port}{only}, added by toolhost (never shown)")
 }
 
@@ -247,7 +357,11 @@ pub struct Secret {
 
 impl Secret {
     pub fn new(grant: &SecretGrant) -> Secret {
-        Secret { name: grant.name.clone(), from: grant.from.to_string(), header: grant.header.clone() }
+        Secret {
+            name: grant.name.clone(),
+            from: grant.from.to_string(),
+            header: grant.header.clone(),
+        }
     }
 }
 
@@ -256,7 +370,12 @@ impl Grantable for Secret {
         "secret"
     }
     fn text(&self) -> String {
-        format!("{}: {}, from {}", self.name, used(&self.name, self.header.as_ref()), self.from)
+        format!(
+            "{}: {}, from {}",
+            self.name,
+            used(&self.name, self.header.as_ref()),
+            self.from
+        )
     }
     fn covers(&self, other: &Secret) -> bool {
         let used = match (&self.header, &other.header) {
@@ -273,18 +392,28 @@ impl Grantable for Secret {
 impl HeaderRule {
     /// True if it is added to all the requests that `other` is added to, in the same way.
     pub(super) fn covers(&self, other: &HeaderRule) -> bool {
-        let same =
-            (&self.host, self.port, &self.name, &self.value) == (&other.host, other.port, &other.name, &other.value);
+        let same = (&self.host, self.port, &self.name, &self.value)
+            == (&other.host, other.port, &other.name, &other.value);
         let same = same && self.ca == other.ca;
         let below = |wide: &String, path: &String| {
-            wide == path || wide.strip_suffix("**").is_some_and(|folder| path.starts_with(folder))
+            wide == path
+                || wide
+                    .strip_suffix("**")
+                    .is_some_and(|folder| path.starts_with(folder))
         };
         let all = |ours: &[String], theirs: &[String], holds: &dyn Fn(&String, &String) -> bool| {
-            ours.is_empty() || !theirs.is_empty() && theirs.iter().all(|their| ours.iter().any(|our| holds(our, their)))
+            ours.is_empty()
+                || !theirs.is_empty()
+                    && theirs
+                        .iter()
+                        .all(|their| ours.iter().any(|our| holds(our, their)))
         };
-        let all_of = |ours: &[String], theirs: &[String]| theirs.iter().all(|their| ours.contains(their));
-        let extras = all_of(&self.query, &other.query) && all_of(&self.request_headers, &other.request_headers);
-        let requests = all(&self.methods, &other.methods, &|a, b| a == b) && all(&self.paths, &other.paths, &below);
+        let all_of =
+            |ours: &[String], theirs: &[String]| theirs.iter().all(|their| ours.contains(their));
+        let extras = all_of(&self.query, &other.query)
+            && all_of(&self.request_headers, &other.request_headers);
+        let requests = all(&self.methods, &other.methods, &|a, b| a == b)
+            && all(&self.paths, &other.paths, &below);
         same && requests && (extras || !self.is_limited())
     }
 }
@@ -299,32 +428,61 @@ pub(super) fn judge(
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<SecretGrant> {
     let (mut grants, mut seen) = (Vec::new(), BTreeSet::new());
-    let Some(policy) = layers.first().map(|layer| layer.policy) else { return grants };
-    let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers.iter().partition(|layer| layer.narrower == Narrower::Host);
+    let Some(policy) = layers.first().map(|layer| layer.policy) else {
+        return grants;
+    };
+    let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers
+        .iter()
+        .partition(|layer| layer.narrower == Narrower::Host);
     for word in &manifest.requested.capabilities {
-        let CapabilityKind::Secret(name) = capability::kind(word) else { continue };
+        let CapabilityKind::Secret(name) = capability::kind(word) else {
+            continue;
+        };
         if !seen.insert(name) {
             continue;
         }
         let own = policy.secrets.iter().find(|entry| entry.grant.name == name);
         let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
-        let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
+        let wall = [if is_added {
+            wall::NETWORK
+        } else {
+            wall::ENVIRONMENT
+        }];
         // All layers must use the secret in the same way.
-        let is_same = |entry: &&PolicyEntry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
-        let entry = granted(&others, "[secrets] grant", word, |policy| policy.secrets.iter().find(is_same));
-        let is_listed = |cap: &Layer<'_>| cap.policy.capabilities.iter().any(|capability| capability.name == *word);
+        let is_same = |entry: &&PolicyEntry<SecretGrant>| {
+            own.is_some_and(|own| own.grant.is_same_use(&entry.grant))
+        };
+        let entry = granted(&others, "[secrets] grant", word, |policy| {
+            policy.secrets.iter().find(is_same)
+        });
+        let is_listed = |cap: &Layer<'_>| {
+            cap.policy
+                .capabilities
+                .iter()
+                .any(|capability| capability.name == *word)
+        };
         let capped = caps.iter().find(|cap| !is_listed(cap));
-        let capped = capped.map(|cap| (cap.narrower, cap.lacks_entry("[capabilities] grant", word)));
+        let capped =
+            capped.map(|cap| (cap.narrower, cap.lacks_entry("[capabilities] grant", word)));
         let entry = entry.and_then(|(entry, _)| {
-            capped.or_else(|| conflict(manifest, &entry.grant, hosts, files)).map_or(Ok(entry), Err)
+            capped
+                .or_else(|| conflict(manifest, &entry.grant, hosts, files))
+                .map_or(Ok(entry), Err)
         });
         verdicts.push(match entry {
             Ok(PolicyEntry { grant, at }) => {
                 grants.push(grant.clone());
-                let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &wall);
+                let verdict = Verdict::met(
+                    RequestKind::Capability,
+                    word,
+                    used(name, grant.header.as_ref()),
+                    &wall,
+                );
                 verdict.because(&grant.rule, &grant.why, policy.place(*at))
             }
-            Err((narrower, reason)) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &wall),
+            Err((narrower, reason)) => {
+                Verdict::denied(RequestKind::Capability, word, narrower, reason, &wall)
+            }
         });
     }
     grants.sort_by(|a: &SecretGrant, b| a.name.cmp(&b.name));
@@ -347,7 +505,10 @@ fn conflict(
     let requests = |word: String| manifest.requested.capabilities.contains(&word);
     let name = &secret.name;
     let is_open = |grant: &Grant| {
-        let reason = format!("the tool could read its file ({}): move that file elsewhere", grant.rule);
+        let reason = format!(
+            "the tool could read its file ({}): move that file elsewhere",
+            grant.rule
+        );
         (Narrower::Policy, reason)
     };
     let mounts = Mounts::current();
@@ -360,12 +521,20 @@ fn conflict(
     }
     let Some(header) = &secret.header else {
         let is_set = manifest.execution.env.contains_key(name) || requests(format!("env:{name}"));
-        let reason = format!("the manifest sets or asks for the variable {name} itself: take that out of the manifest");
+        let reason = format!(
+            "the manifest sets or asks for the variable {name} itself: take that out of the manifest"
+        );
         return is_set.then_some((Narrower::House, reason));
     };
     // Not a command's program: whoever reads that does not read the secret.
-    let named = secret.from.named_files().into_iter().filter(|file| !secret.from.is_program(file));
-    let places: Vec<_> = named.flat_map(|file| [mounts.place(file), mounts.place(&files::resolved(file))]).collect();
+    let named = secret
+        .from
+        .named_files()
+        .into_iter()
+        .filter(|file| !secret.from.is_program(file));
+    let places: Vec<_> = named
+        .flat_map(|file| [mounts.place(file), mounts.place(&files::resolved(file))])
+        .collect();
     let holds = |grant: &&Grant| places.iter().any(|file| area_of(grant).holds(file));
     if let Some(grant) = granted.iter().find(holds) {
         return Some(is_open(grant));
@@ -373,15 +542,24 @@ fn conflict(
     if let SecretSource::Env(variable) = &secret.from
         && requests(format!("env:{variable}"))
     {
-        let reason = format!("the manifest asks for the same text as `env:{variable}`: take that out");
+        let reason =
+            format!("the manifest asks for the same text as `env:{variable}`: take that out");
         return Some((Narrower::House, reason));
     }
     let host = Host::Name(header.host.clone());
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {
         return None;
     }
-    let is_requested = manifest.requested.hosts.iter().any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
-    let narrower = if is_requested { Narrower::Policy } else { Narrower::Manifest };
+    let is_requested = manifest
+        .requested
+        .hosts
+        .iter()
+        .any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
+    let narrower = if is_requested {
+        Narrower::Policy
+    } else {
+        Narrower::Manifest
+    };
     let reason = format!(
         "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` \
          (allowHosts) and the policy grant it ([network] hosts)",

@@ -38,7 +38,10 @@ pub struct ServiceGrant {
 
 impl ServiceGrant {
     pub fn place(&self) -> String {
-        let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
+        let (to, broker) = (
+            self.request.join(", "),
+            self.broker.as_deref().unwrap_or("no broker"),
+        );
         format!("{} at {to} of {broker}", self.service)
     }
 }
@@ -52,14 +55,29 @@ impl Grantable for ServiceGrant {
             true => String::new(),
             false => format!(" and {}", Value::Object(self.config.clone())),
         };
-        let user = if self.user { "so does the caller's name" } else { "the caller's name does not" };
+        let user = if self.user {
+            "so does the caller's name"
+        } else {
+            "the caller's name does not"
+        };
         let (place, from) = (self.place(), &self.response);
-        format!("{place}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}")
+        format!(
+            "{place}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}"
+        )
     }
     fn covers(&self, other: &ServiceGrant) -> bool {
         let same = (&self.service, &self.response, &self.broker, &self.config)
-            == (&other.service, &other.response, &other.broker, &other.config);
-        same && other.request.iter().all(|queue| self.request.contains(queue)) && (self.user || !other.user)
+            == (
+                &other.service,
+                &other.response,
+                &other.broker,
+                &other.config,
+            );
+        same && other
+            .request
+            .iter()
+            .all(|queue| self.request.contains(queue))
+            && (self.user || !other.user)
     }
     fn is_near(&self, other: &ServiceGrant) -> bool {
         self.service == other.service
@@ -71,9 +89,15 @@ pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
     for (pointer, rule) in document.list::<ServiceRule>("/services/call") {
         let pointer = format!("{pointer}/service");
         if found.iter().any(|other| other.service == rule.service) {
-            document.conflict(&pointer, "another entry names this service: write one entry");
+            document.conflict(
+                &pointer,
+                "another entry names this service: write one entry",
+            );
         }
-        found.push(ServiceRule { at: document.at(&pointer), ..rule });
+        found.push(ServiceRule {
+            at: document.at(&pointer),
+            ..rule
+        });
     }
     found
 }
@@ -92,28 +116,54 @@ pub(super) fn judge(
     verdicts: &mut Vec<Verdict>,
 ) -> (Option<ServiceGrant>, Option<Need>) {
     let remote = manifest.remote();
-    let Some((remote, service)) = remote.and_then(|remote| Some((remote, remote.descriptor.as_ref()?))) else {
+    let Some((remote, service)) =
+        remote.and_then(|remote| Some((remote, remote.descriptor.as_ref()?)))
+    else {
         return (None, None);
     };
-    let broker = names(&service.id).iter().find_map(|name| machine.brokers.get(name)).cloned();
+    let broker = names(&service.id)
+        .iter()
+        .find_map(|name| machine.brokers.get(name))
+        .cloned();
     let need = broker.is_none().then(|| {
-        let words = format!("a broker for the service '{}' ([[tool_services]] of the configuration)", service.id);
+        let words = format!(
+            "a broker for the service '{}' ([[tool_services]] of the configuration)",
+            service.id
+        );
         Need::new(&*remote.pointers.0, words)
     });
-    let queues = format!("{} at {}, answers from {}", service.id, service.requests.join(", "), service.response);
+    let queues = format!(
+        "{} at {}, answers from {}",
+        service.id,
+        service.requests.join(", "),
+        service.response
+    );
     let allows = |rule: &&ServiceRule| {
-        let named = service.requests.iter().all(|queue| rule.request.contains(queue));
+        let named = service
+            .requests
+            .iter()
+            .all(|queue| rule.request.contains(queue));
         rule.service == service.id && rule.response == service.response && named
     };
-    let granted = granted(layers, "[services] call", &queues, |policy| policy.services.iter().find(allows));
+    let granted = granted(layers, "[services] call", &queues, |policy| {
+        policy.services.iter().find(allows)
+    });
     let (rule, policy) = match granted {
         Ok(granted) => granted,
         Err((narrower, reason)) => {
-            verdicts.push(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[]));
+            verdicts.push(Verdict::denied(
+                RequestKind::Service,
+                queues,
+                narrower,
+                reason,
+                &[],
+            ));
             return (None, need);
         }
     };
-    let mut rules = layers.iter().filter_map(|layer| layer.policy.services.iter().find(allows));
+    let mut rules = layers
+        .iter()
+        .filter_map(|layer| layer.policy.services.iter().find(allows));
     let grant = ServiceGrant {
         service: service.id.clone(),
         request: service.requests.clone(),

@@ -106,7 +106,19 @@ impl Verdict {
         let (asked, effective) = (asked.into(), Some(effective.into()));
         let enforced_by = walls.iter().map(|wall| wall.to_string()).collect();
         let (rule, why, place, reason, narrower, area) = Default::default();
-        Verdict { what, asked, effective, allowed: true, rule, why, place, reason, narrower, enforced_by, area }
+        Verdict {
+            what,
+            asked,
+            effective,
+            allowed: true,
+            rule,
+            why,
+            place,
+            reason,
+            narrower,
+            enforced_by,
+            area,
+        }
     }
 
     pub(super) fn denied(
@@ -117,7 +129,13 @@ impl Verdict {
         walls: &[&str],
     ) -> Verdict {
         let (reason, narrower) = (Some(reason.into()), Some(narrower));
-        Verdict { effective: None, allowed: false, reason, narrower, ..Verdict::met(what, asked, "", walls) }
+        Verdict {
+            effective: None,
+            allowed: false,
+            reason,
+            narrower,
+            ..Verdict::met(what, asked, "", walls)
+        }
     }
 
     /// Whether calls are refused or narrowed because this request is not granted in full. A missing runtime, denied
@@ -149,11 +167,26 @@ impl Verdict {
     /// The verdict for a request of which only a part is granted.
     pub(super) fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
         let reason = Some(format!("only a part is allowed: {reason}"));
-        Verdict { allowed: false, narrower: Some(narrower), reason, ..self }
+        Verdict {
+            allowed: false,
+            narrower: Some(narrower),
+            reason,
+            ..self
+        }
     }
 
-    pub(super) fn because(self, rule: impl Into<String>, why: impl Into<String>, at: impl Into<String>) -> Verdict {
-        Verdict { rule: rule.into(), why: why.into(), place: at.into(), ..self }
+    pub(super) fn because(
+        self,
+        rule: impl Into<String>,
+        why: impl Into<String>,
+        at: impl Into<String>,
+    ) -> Verdict {
+        Verdict {
+            rule: rule.into(),
+            why: why.into(),
+            place: at.into(),
+            ..self
+        }
     }
 }
 
@@ -181,7 +214,11 @@ impl LimitVerdict {
 
     /// Who set the ceiling, in words for people.
     pub fn set_by(&self) -> &str {
-        if self.from == LimitVerdict::BUILT_IN { "the built-in default" } else { &self.from }
+        if self.from == LimitVerdict::BUILT_IN {
+            "the built-in default"
+        } else {
+            &self.from
+        }
     }
 }
 
@@ -208,7 +245,8 @@ impl Notes {
     /// Notes a limit that is smaller than what was requested.
     pub(super) fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.limit.name());
-        self.all.push(format!("{words} (set by {})", limit.set_by()));
+        self.all
+            .push(format!("{words} (set by {})", limit.set_by()));
         self.told.push(words);
     }
 }

@@ -45,7 +45,9 @@ const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
     match ecosystem {
         Ecosystem::Python if text.is_empty() || text.len() > MAX_NAME_BYTES => None,
-        Ecosystem::Python => PackageName::from_str(text).ok().map(|name| name.to_string()),
+        Ecosystem::Python => PackageName::from_str(text)
+            .ok()
+            .map(|name| name.to_string()),
         Ecosystem::Node => node_name(text).then(|| text.to_owned()),
     }
 }
@@ -54,12 +56,16 @@ pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
 fn node_name(text: &str) -> bool {
     let part = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
             && !part.eq_ignore_ascii_case("node_modules")
     };
     text.len() <= MAX_NAME_BYTES
         && match text.strip_prefix('@') {
-            Some(scoped) => scoped.split_once('/').is_some_and(|(scope, name)| part(scope) && part(name)),
+            Some(scoped) => scoped
+                .split_once('/')
+                .is_some_and(|(scope, name)| part(scope) && part(name)),
             None => part(text),
         }
 }
@@ -70,15 +76,20 @@ pub fn version(ecosystem: Ecosystem, text: &str) -> Option<String> {
         return None;
     }
     match ecosystem {
-        Ecosystem::Python => pep440_rs::Version::from_str(text).ok().map(|version| version.to_string()),
-        Ecosystem::Node => semver::Version::parse(text).ok().map(|version| version.to_string()),
+        Ecosystem::Python => pep440_rs::Version::from_str(text)
+            .ok()
+            .map(|version| version.to_string()),
+        Ecosystem::Node => semver::Version::parse(text)
+            .ok()
+            .map(|version| version.to_string()),
     }
 }
 
 /// Whether two texts are one version: to Python `1.0` is `1.0.0`.
 pub fn are_same(ecosystem: Ecosystem, one: &str, other: &str) -> bool {
     let read = |text: &str| pep440_rs::Version::from_str(text).ok();
-    one == other || (ecosystem == Ecosystem::Python && read(one).is_some_and(|one| Some(one) == read(other)))
+    one == other
+        || (ecosystem == Ecosystem::Python && read(one).is_some_and(|one| Some(one) == read(other)))
 }
 
 pub fn is_range(ecosystem: Ecosystem, text: &str) -> bool {
@@ -110,7 +121,9 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
     }
     match ecosystem {
         Ecosystem::Python => {
-            let (Some(range), Ok(version)) = (python_range(range), pep440_rs::Version::from_str(version)) else {
+            let (Some(range), Ok(version)) =
+                (python_range(range), pep440_rs::Version::from_str(version))
+            else {
                 return true;
             };
             range.iter().all(|one| match one.operator() {
@@ -120,7 +133,10 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
             })
         }
         Ecosystem::Node => {
-            let (Some(range), Ok(version)) = (node_range(range), semver::Version::parse(version)) else { return true };
+            let (Some(range), Ok(version)) = (node_range(range), semver::Version::parse(version))
+            else {
+                return true;
+            };
             // A pre-release comes right before its release, and right after the greatest version below that.
             let (major, minor, patch) = (version.major, version.minor, version.patch);
             let before = match (major, minor, patch) {
@@ -139,27 +155,41 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
 pub fn pins(ecosystem: Ecosystem, range: &str) -> bool {
     match ecosystem {
         Ecosystem::Python => python_range(range).is_some_and(|range| {
-            range.iter().any(|one| matches!(one.operator(), Operator::Equal | Operator::ExactEqual))
+            range
+                .iter()
+                .any(|one| matches!(one.operator(), Operator::Equal | Operator::ExactEqual))
         }),
-        Ecosystem::Node => version(ecosystem, range.trim().trim_start_matches(['=', 'v'])).is_some(),
+        Ecosystem::Node => {
+            version(ecosystem, range.trim().trim_start_matches(['=', 'v'])).is_some()
+        }
     }
 }
 
 fn python_range(text: &str) -> Option<VersionSpecifiers> {
-    let plain = text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let plain =
+        text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
     VersionSpecifiers::from_str(text).ok().filter(|_| plain)
 }
 
 fn node_range(text: &str) -> Option<nodejs_semver::Range> {
-    let plain = text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let plain =
+        text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
     // The library ignores an operator without a version.
     let operator = |word: &str, all: bool| {
         let signs = word.bytes().filter(|b| b"<>=~^".contains(b)).count();
-        if all { signs == word.len() } else { word.starts_with(['<', '>', '=', '~', '^']) }
+        if all {
+            signs == word.len()
+        } else {
+            word.starts_with(['<', '>', '=', '~', '^'])
+        }
     };
     let words: Vec<&str> = text.split_whitespace().collect();
-    let broken = words.windows(2).any(|pair| operator(pair[0], true) && operator(pair[1], false));
-    (plain && !broken).then(|| nodejs_semver::Range::parse(text).ok()).flatten()
+    let broken = words
+        .windows(2)
+        .any(|pair| operator(pair[0], true) && operator(pair[1], false));
+    (plain && !broken)
+        .then(|| nodejs_semver::Range::parse(text).ok())
+        .flatten()
 }
 
 #[cfg(test)]
@@ -189,20 +219,41 @@ mod tests {
 
     #[test]
     fn no_name_or_version_is_an_option_a_path_or_an_address() {
-        assert_eq!(name(Python, "Flask_SQL.Alchemy").as_deref(), Some("flask-sql-alchemy"));
-        assert_eq!(name(Node, "@scope/JSONStream").as_deref(), Some("@scope/JSONStream"));
+        assert_eq!(
+            name(Python, "Flask_SQL.Alchemy").as_deref(),
+            Some("flask-sql-alchemy")
+        );
+        assert_eq!(
+            name(Node, "@scope/JSONStream").as_deref(),
+            Some("@scope/JSONStream")
+        );
         for text in ["-e", "a-", "a b", "a/b", "", "../x", "http:x"] {
-            assert_eq!((name(Python, text), name(Node, text).filter(|_| text != "a-")), (None, None), "{text}");
+            assert_eq!(
+                (
+                    name(Python, text),
+                    name(Node, text).filter(|_| text != "a-")
+                ),
+                (None, None),
+                "{text}"
+            );
         }
         for text in ["@a/../x", "@a/b/c", "node_modules"] {
             assert_eq!(name(Node, text), None, "{text}");
         }
         for text in ["--index-url", "git+ssh://x", "latest", "file:../x", "> > 1"] {
             for ecosystem in Ecosystem::ALL {
-                assert!(version(ecosystem, text).is_none() && !is_range(ecosystem, text), "{text}");
+                assert!(
+                    version(ecosystem, text).is_none() && !is_range(ecosystem, text),
+                    "{text}"
+                );
             }
         }
         assert_eq!(version(Python, "1.0RC1").as_deref(), Some("1.0rc1"));
-        assert!(pins(Python, "==1.0") && !pins(Python, "==1.*") && pins(Node, "=1.2.3") && !pins(Node, "^1.2.3"));
+        assert!(
+            pins(Python, "==1.0")
+                && !pins(Python, "==1.*")
+                && pins(Node, "=1.2.3")
+                && !pins(Node, "^1.2.3")
+        );
     }
 }

@@ -34,7 +34,10 @@ pub const MAX_PLACES: usize = 64;
 
 /// The nearest folder above all write grants, where there are more than `MAX_PLACES`.
 pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
-    let mut folders = grants.iter().filter(|grant| grant.access == Access::Write).map(|grant| grant.opening.folder());
+    let mut folders = grants
+        .iter()
+        .filter(|grant| grant.access == Access::Write)
+        .map(|grant| grant.opening.folder());
     let first = folders.clone().nth(MAX_PLACES).and(folders.next())?;
     let common = |above: &&Path| folders.clone().all(|folder| folder.starts_with(above));
     first.ancestors().find(common).map(Path::to_path_buf)
@@ -43,8 +46,12 @@ pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
 impl WritablePath {
     /// Where a tool can write by these grants.
     pub fn of_grants(grants: &[Grant], tool: &str) -> Vec<WritablePath> {
-        let place =
-            |tree: &Path, names| WritablePath { tree: tree.to_path_buf(), tool: tool.to_owned(), names, granted: true };
+        let place = |tree: &Path, names| WritablePath {
+            tree: tree.to_path_buf(),
+            tool: tool.to_owned(),
+            names,
+            granted: true,
+        };
         if let Some(folder) = common_folder(grants) {
             return vec![place(&folder, None)];
         }
@@ -53,7 +60,9 @@ impl WritablePath {
             Opening::Staged { names, .. } => Some(names.clone()),
             Opening::Live { .. } | Opening::Snapshot { .. } => None,
         };
-        writes.map(|grant| place(grant.opening.folder(), names(&grant.opening))).collect()
+        writes
+            .map(|grant| place(grant.opening.folder(), names(&grant.opening)))
+            .collect()
     }
 
     /// Whether a file is one of these. `tree`: the place of this tree.
@@ -62,12 +71,18 @@ impl WritablePath {
             let name = file.file_name().and_then(|name| name.to_str());
             file.parent() == Some(tree) && name.is_some_and(|name| name_matches(names, name))
         };
-        self.names.as_ref().map_or_else(|| file.starts_with(&**tree), is_named)
+        self.names
+            .as_ref()
+            .map_or_else(|| file.starts_with(&**tree), is_named)
     }
 
     /// Who may or could write there, in words.
     pub fn writer(&self) -> String {
-        let when = if self.granted { "may write" } else { "could write in an earlier call" };
+        let when = if self.granted {
+            "may write"
+        } else {
+            "could write in an earlier call"
+        };
         format!("{} {when}", self.tool)
     }
 
@@ -93,11 +108,18 @@ impl WritablePaths {
     /// Where these tools may write now, each by its grants.
     pub fn of_tools<'a>(tools: impl IntoIterator<Item = (&'a str, &'a [Grant])>) -> WritablePaths {
         let mut all = WritablePaths::default();
-        for place in tools.into_iter().flat_map(|(tool, grants)| WritablePath::of_grants(grants, tool)) {
+        for place in tools
+            .into_iter()
+            .flat_map(|(tool, grants)| WritablePath::of_grants(grants, tool))
+        {
             match place.tree.strip_prefix(SCRIPT_FOLDER) {
                 Err(_) => all.add(place),
                 Ok(below) if below.as_os_str().is_empty() || place.names.is_some() => {}
-                Ok(below) => _ = all.below_scripts.insert(below.to_path_buf(), place.writer()),
+                Ok(below) => {
+                    _ = all
+                        .below_scripts
+                        .insert(below.to_path_buf(), place.writer())
+                }
             }
         }
         all
@@ -105,12 +127,16 @@ impl WritablePaths {
 
     pub fn add(&mut self, place: WritablePath) {
         let near = self.paths.entry(place.tree.clone()).or_default();
-        let alike = |known: &&WritablePath| known.names == place.names && known.granted >= place.granted;
+        let alike =
+            |known: &&WritablePath| known.names == place.names && known.granted >= place.granted;
         let alike: Vec<&WritablePath> = near.iter().filter(alike).collect();
         if alike.len() < 2 && !alike.iter().any(|known| known.is_of(&place.tool)) {
             near.insert(place.clone());
             self.places.update(|mounts, places| {
-                places.entry(mounts.place(&place.tree)).or_default().insert(place);
+                places
+                    .entry(mounts.place(&place.tree))
+                    .or_default()
+                    .insert(place);
             });
         }
     }
@@ -119,7 +145,10 @@ impl WritablePaths {
         self.places.get(|mounts| {
             let mut places = ByPlace::new();
             for place in self.places() {
-                places.entry(mounts.place(&place.tree)).or_default().insert(place.clone());
+                places
+                    .entry(mounts.place(&place.tree))
+                    .or_default()
+                    .insert(place.clone());
             }
             places
         })
@@ -138,20 +167,33 @@ impl WritablePaths {
         let (mounts, places) = self.by_place();
         let mut found = Vec::new();
         for way in mounts.way(path) {
-            let near = way.ancestors().filter_map(|above| places.get_key_value(above));
-            let near = near.flat_map(|(tree, written)| written.iter().map(move |written| (tree, written)));
-            found.extend(near.filter(|(tree, written)| written.holds(tree, &way)).map(|(_, written)| written));
+            let near = way
+                .ancestors()
+                .filter_map(|above| places.get_key_value(above));
+            let near =
+                near.flat_map(|(tree, written)| written.iter().map(move |written| (tree, written)));
+            found.extend(
+                near.filter(|(tree, written)| written.holds(tree, &way))
+                    .map(|(_, written)| written),
+            );
         }
-        found.into_iter().max_by_key(|place| place.granted).map(WritablePath::writer)
+        found
+            .into_iter()
+            .max_by_key(|place| place.granted)
+            .map(WritablePath::writer)
     }
 
     /// As `writer_of_place`, or what a builtin tool may write beside the scripts that it runs.
     pub fn by(&self, path: &Path) -> Option<String> {
         let is_below = |tree: &Path| {
-            Mounts::current().way(path).iter().any(|way| way.ancestors().any(|above| above.ends_with(tree)))
+            Mounts::current()
+                .way(path)
+                .iter()
+                .any(|way| way.ancestors().any(|above| above.ends_with(tree)))
         };
         let below_scripts = || self.below_scripts.iter().find(|(tree, _)| is_below(tree));
-        self.writer_of_place(path).or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
+        self.writer_of_place(path)
+            .or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
     }
 
     /// The places above and below a folder, itself included, each with the path by which it is reached from there. The
@@ -159,21 +201,37 @@ impl WritablePaths {
     pub fn around(&self, folder: &Path) -> Vec<WritablePath> {
         let (mounts, places) = self.by_place();
         let own = mounts.place(folder);
-        let above = own.ancestors().skip(1).filter_map(|above| places.get(above)).flatten();
+        let above = own
+            .ancestors()
+            .skip(1)
+            .filter_map(|above| places.get(above))
+            .flatten();
         let above = above.filter(|written| written.names.is_none());
-        let above = above.map(|written| WritablePath { tree: folder.to_path_buf(), ..written.clone() });
-        let below = places.range::<Path, _>((Included(&*own), Unbounded));
-        let below = below.take_while(|(tree, _)| tree.starts_with(&*own)).flat_map(|(tree, written)| {
-            let tree: PathBuf =
-                folder.components().chain(tree.strip_prefix(&*own).unwrap_or(tree).components()).collect();
-            written.iter().map(move |written| WritablePath { tree: tree.clone(), ..written.clone() })
+        let above = above.map(|written| WritablePath {
+            tree: folder.to_path_buf(),
+            ..written.clone()
         });
+        let below = places.range::<Path, _>((Included(&*own), Unbounded));
+        let below = below
+            .take_while(|(tree, _)| tree.starts_with(&*own))
+            .flat_map(|(tree, written)| {
+                let tree: PathBuf = folder
+                    .components()
+                    .chain(tree.strip_prefix(&*own).unwrap_or(tree).components())
+                    .collect();
+                written.iter().map(move |written| WritablePath {
+                    tree: tree.clone(),
+                    ..written.clone()
+                })
+            });
         above.chain(below).collect()
     }
 
     /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that was found writable.
     pub fn writer_on_path(&self, path: &Path) -> Option<(PathBuf, String)> {
-        files::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
+        files::steps(path)
+            .into_iter()
+            .find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
 
     pub fn places(&self) -> impl Iterator<Item = &WritablePath> {

@@ -13,16 +13,26 @@ pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
     let counted = own.iter().chain(near).filter(|place| counts(shape, place));
     let area = |place: &WritablePath| match &place.names {
         None => Area::Tree(place.tree.clone()),
-        Some(names) => Area::Names { folder: place.tree.clone(), names: names.clone() },
+        Some(names) => Area::Names {
+            folder: place.tree.clone(),
+            names: names.clone(),
+        },
     };
     let areas: BTreeSet<Area> = counted.map(area).collect();
-    areas.into_iter().filter(|_| shape.runtime.language != Language::Wasm).collect()
+    areas
+        .into_iter()
+        .filter(|_| shape.runtime.language != Language::Wasm)
+        .collect()
 }
 
 /// What only this tool writes is its own affair, except where its modules lie: in its own folder and what it reads by
 /// `base:`, but for hidden folders there (`.cache`).
 fn counts(shape: &Shape, place: &WritablePath) -> bool {
-    let is_hidden = |below: &Path| below.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));
+    let is_hidden = |below: &Path| {
+        below
+            .iter()
+            .any(|part| part.as_encoded_bytes().starts_with(b"."))
+    };
     let own = shape.script.iter().map(|_| shape.folder.as_path());
     let mut modules = own.chain(shape.grants.iter().filter_map(Grant::base_tree));
     let lies_there = |folder: &Path| match place.tree.strip_prefix(folder) {

@@ -30,8 +30,19 @@ pub(super) struct Refused {
 
 impl Refused {
     pub fn new(tool: Tool, code: Code, message: String) -> Refused {
-        let pointer = if code == Code::Conflict { "/toolId" } else { "" };
-        Refused { tool, summary: message.clone(), message, code, pointer: pointer.into(), harmless: false }
+        let pointer = if code == Code::Conflict {
+            "/toolId"
+        } else {
+            ""
+        };
+        Refused {
+            tool,
+            summary: message.clone(),
+            message,
+            code,
+            pointer: pointer.into(),
+            harmless: false,
+        }
     }
 }
 
@@ -51,7 +62,11 @@ impl Incumbents {
 
 /// A loaded tool is remembered by its id and its file.
 fn key(tool: &Tool) -> (String, PathBuf) {
-    let file = if tool.site.manifest.as_os_str().is_empty() { tool.home() } else { tool.site.manifest.clone() };
+    let file = if tool.site.manifest.as_os_str().is_empty() {
+        tool.home()
+    } else {
+        tool.site.manifest.clone()
+    };
     (folded(&tool.manifest.id), file)
 }
 
@@ -62,15 +77,25 @@ pub(super) fn folded(id: &str) -> String {
 }
 
 /// The tools that get the ids that they claim, and those that do not.
-pub(super) fn settle_ids(candidates: Vec<Tool>, policies: Option<&policy::Policies>) -> (Vec<Tool>, Vec<Refused>) {
+pub(super) fn settle_ids(
+    candidates: Vec<Tool>,
+    policies: Option<&policy::Policies>,
+) -> (Vec<Tool>, Vec<Refused>) {
     let (mut kept, mut refused) = (Vec::new(), Vec::new());
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
         if folded(tool.manifest.namespace()) != CORE || tool.source == load::BUILTIN {
-            groups.entry(folded(&tool.manifest.id)).or_default().push(tool);
+            groups
+                .entry(folded(&tool.manifest.id))
+                .or_default()
+                .push(tool);
         } else if load::is_builtin_copy(&tool) {
-            let message = "the same manifest is compiled into this binary; this file is not read".to_owned();
-            refused.push(Refused { harmless: true, ..Refused::new(tool, Code::Conflict, message) });
+            let message =
+                "the same manifest is compiled into this binary; this file is not read".to_owned();
+            refused.push(Refused {
+                harmless: true,
+                ..Refused::new(tool, Code::Conflict, message)
+            });
         } else {
             let message =
                 "the namespace 'core' is compiled into toolhost: choose another, for example custom".to_owned();
@@ -94,8 +119,17 @@ fn settle_id(
     let place = |tool: &Tool| (tool.home(), tool.manifest.id.clone());
     let places: BTreeSet<_> = group.iter().map(place).collect();
     if places.len() > 1 {
-        let one_id = places.iter().map(|(_, id)| id).collect::<BTreeSet<_>>().len() == 1;
-        let what = if one_id { "one id in two folders" } else { "ids that differ only in case" };
+        let one_id = places
+            .iter()
+            .map(|(_, id)| id)
+            .collect::<BTreeSet<_>>()
+            .len()
+            == 1;
+        let what = if one_id {
+            "one id in two folders"
+        } else {
+            "ids that differ only in case"
+        };
         let highest = group.iter().map(|tool| standing(tool, policies)).max();
         let is_highest = |tool: &&Tool| Some(standing(tool, policies)) == highest;
         let settled: BTreeSet<_> = group.iter().filter(is_highest).map(place).collect();
@@ -106,7 +140,10 @@ fn settle_id(
     }
     let mut by_version: BTreeMap<_, Vec<Tool>> = BTreeMap::new();
     for tool in group {
-        let version = semver::Version { build: semver::BuildMetadata::EMPTY, ..tool.manifest.version.clone() };
+        let version = semver::Version {
+            build: semver::BuildMetadata::EMPTY,
+            ..tool.manifest.version.clone()
+        };
         by_version.entry(version).or_default().push(tool);
     }
     for twins in by_version.into_values() {
@@ -148,16 +185,29 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
     if go.is_empty() {
         return;
     }
-    let places: Vec<_> = go.iter().chain(stay).map(|tool| position(&tool.site.manifest, "/toolId")).collect();
+    let places: Vec<_> = go
+        .iter()
+        .chain(stay)
+        .map(|tool| position(&tool.site.manifest, "/toolId"))
+        .collect();
     let claim = |(tool, at): (&Tool, &(usize, usize))| match at {
         (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
         (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
     };
     let claims: Vec<String> = go.iter().chain(stay).zip(&places).map(claim).collect();
-    let end =
-        if stay.is_empty() { "all of them are disabled" } else { "the one in the folder that a policy names stays" };
-    let message = format!("{what}: claimed by {}; {end}. Change one id or remove one file", claims.join(", "));
-    refused.extend(go.into_iter().map(|tool| Refused::new(tool, Code::Conflict, message.clone())));
+    let end = if stay.is_empty() {
+        "all of them are disabled"
+    } else {
+        "the one in the folder that a policy names stays"
+    };
+    let message = format!(
+        "{what}: claimed by {}; {end}. Change one id or remove one file",
+        claims.join(", ")
+    );
+    refused.extend(
+        go.into_iter()
+            .map(|tool| Refused::new(tool, Code::Conflict, message.clone())),
+    );
 }
 
 /// Why a file that a tool may write is not loaded.
@@ -184,21 +234,37 @@ pub(super) fn settle_services(
     let mut by_id: BTreeMap<String, Vec<Described>> = BTreeMap::new();
     for one in described {
         match written.by(&one.file) {
-            None => by_id.entry(one.descriptor.id.clone()).or_default().push(one),
+            None => by_id
+                .entry(one.descriptor.id.clone())
+                .or_default()
+                .push(one),
             Some(writer) => {
                 let message = written_by(&writer);
-                problems.push((one.file, Problem::new(Severity::Error, Code::Security, "", message)));
+                problems.push((
+                    one.file,
+                    Problem::new(Severity::Error, Code::Security, "", message),
+                ));
             }
         }
     }
     for (id, mut claims) in by_id {
-        let loaded = |one: &Described| incumbents.get(&id).is_some_and(|known| known.file == one.file);
+        let loaded = |one: &Described| {
+            incumbents
+                .get(&id)
+                .is_some_and(|known| known.file == one.file)
+        };
         let stays = match claims.len() {
             1 => Some(0),
-            _ if claims.iter().filter(|one| loaded(one)).count() == 1 => claims.iter().position(loaded),
+            _ if claims.iter().filter(|one| loaded(one)).count() == 1 => {
+                claims.iter().position(loaded)
+            }
             _ => None,
         };
-        let end = if stays.is_some() { "the one that was loaded before stays" } else { "none of them is loaded" };
+        let end = if stays.is_some() {
+            "the one that was loaded before stays"
+        } else {
+            "none of them is loaded"
+        };
         let files: Vec<String> = claims.iter().map(|claim| text::path(&claim.file)).collect();
         if let Some(stays) = stays {
             services.insert(id.clone(), claims.remove(stays));
@@ -209,7 +275,10 @@ pub(super) fn settle_services(
                 files.join(", ")
             );
             let pointer = format!("{}/id", descriptor.pointer);
-            problems.push((file, Problem::new(Severity::Error, Code::Conflict, pointer, message)));
+            problems.push((
+                file,
+                Problem::new(Severity::Error, Code::Conflict, pointer, message),
+            ));
         }
     }
     for mut tool in std::mem::take(tools) {
@@ -221,7 +290,8 @@ pub(super) fn settle_services(
             Ok(descriptor) => {
                 problems.extend(undeclared(&tool, remote, &descriptor));
                 let manifest = Arc::make_mut(&mut tool.manifest);
-                manifest.digest = sha256_hex(format!("{}{}", manifest.digest, descriptor.digest).as_bytes());
+                manifest.digest =
+                    sha256_hex(format!("{}{}", manifest.digest, descriptor.digest).as_bytes());
                 if let Handler::ToolService(remote) = &mut manifest.handler {
                     remote.descriptor = Some(descriptor);
                 }
@@ -229,7 +299,10 @@ pub(super) fn settle_services(
             }
             Err((pointer, message)) => {
                 let pointer = pointer.into();
-                refused.push(Refused { pointer, ..Refused::new(tool, Code::Dependency, message) });
+                refused.push(Refused {
+                    pointer,
+                    ..Refused::new(tool, Code::Dependency, message)
+                });
             }
         }
     }
@@ -246,28 +319,53 @@ fn service_of(
     let Some(Described { descriptor, .. }) = services.get(id) else {
         let known: Vec<&str> = services.keys().map(String::as_str).take(20).collect();
         let near = suggest::hint(id, known.iter().copied());
-        let known = if known.is_empty() { "no service is described" } else { &format!("known: {}", known.join(", ")) };
-        let message = format!("unknown tool service '{}'{near} ({known})", text::head(id, 80));
+        let known = if known.is_empty() {
+            "no service is described"
+        } else {
+            &format!("known: {}", known.join(", "))
+        };
+        let message = format!(
+            "unknown tool service '{}'{near} ({known})",
+            text::head(id, 80)
+        );
         return Err((at.clone(), message));
     };
-    let missing = descriptor.params.iter().find(|(name, required)| *required && !remote.config.contains_key(name));
-    let Some((param, _)) = missing else { return Ok(descriptor.clone()) };
+    let missing = descriptor
+        .params
+        .iter()
+        .find(|(name, required)| *required && !remote.config.contains_key(name));
+    let Some((param, _)) = missing else {
+        return Ok(descriptor.clone());
+    };
     let id_of_tool = &tool.manifest.id;
-    let message = format!("the tool {id_of_tool} sets no '{param}', which the service '{id}' requires of its tools");
+    let message = format!(
+        "the tool {id_of_tool} sets no '{param}', which the service '{id}' requires of its tools"
+    );
     Err((values.clone(), message))
 }
 
 /// Warnings of values that the service does not declare: they are not sent.
-fn undeclared(tool: &Tool, remote: &ServiceReference, service: &ServiceDescriptor) -> Vec<(PathBuf, Problem)> {
+fn undeclared(
+    tool: &Tool,
+    remote: &ServiceReference,
+    service: &ServiceDescriptor,
+) -> Vec<(PathBuf, Problem)> {
     let names = || service.params.iter().map(|(param, _)| param.as_str());
-    let unknown = remote.config.keys().filter(|name| names().all(|param| param != *name));
+    let unknown = remote
+        .config
+        .keys()
+        .filter(|name| names().all(|param| param != *name));
     let warning = |name: &String| {
         // A tool without typed arguments may have misspelt that field.
         let near = suggest::hint(name, names().chain(remote.untyped.then_some("arguments")));
         let (name, id) = (text::head(name, 80), &service.id);
-        let message = format!("'{name}' is not a parameter of the service '{id}', and is not sent{near}");
+        let message =
+            format!("'{name}' is not a parameter of the service '{id}', and is not sent{near}");
         let pointer = format!("{}/{}", remote.pointers.1, escape_segment(&name));
-        (tool.site.manifest.clone(), Problem::new(Severity::Warning, Code::Schema, pointer, message))
+        (
+            tool.site.manifest.clone(),
+            Problem::new(Severity::Warning, Code::Schema, pointer, message),
+        )
     };
     unknown.map(warning).collect()
 }
@@ -287,12 +385,18 @@ pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
         true => "a manifest that requests less, since no policy can allow this",
         false => "a policy that allows its requests",
     };
-    Some(Need::new("", format!("{words}: see `toolhost audit {}`", tool.manifest.id)))
+    Some(Need::new(
+        "",
+        format!("{words}: see `toolhost audit {}`", tool.manifest.id),
+    ))
 }
 
 /// Whether policy refuses every call.
 pub fn refused(decision: &policy::Decision) -> bool {
-    decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError)
+    decision
+        .shape
+        .as_ref()
+        .is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
 /// Settles `requires` among the loaded tools: a tool is ready when a ready tool meets each requirement.
@@ -312,14 +416,18 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     let mut queue: Vec<usize> = (0..tools.len()).collect();
     while let Some(index) = queue.pop() {
         let tool = &tools[index];
-        if !ready.contains(&index) && tool.needs.is_empty() && unmet(tool, tools, &by_id, &ready).is_empty() {
+        if !ready.contains(&index)
+            && tool.needs.is_empty()
+            && unmet(tool, tools, &by_id, &ready).is_empty()
+        {
             ready.insert(index);
             queue.extend(waiters.get(tool.manifest.id.as_str()).into_iter().flatten());
         }
     }
     let waiting = (0..tools.len()).filter(|index| !ready.contains(index));
-    let mut needs: BTreeMap<usize, Vec<Need>> =
-        waiting.map(|index| (index, unmet(&tools[index], tools, &by_id, &ready))).collect();
+    let mut needs: BTreeMap<usize, Vec<Need>> = waiting
+        .map(|index| (index, unmet(&tools[index], tools, &by_id, &ready)))
+        .collect();
     // A waiting tool that depends on no tool with a missing need waits for a cycle.
     let mut lacking: BTreeSet<usize> = BTreeSet::new();
     let lacks = |(index, needs): &(&usize, &Vec<Need>)| {
@@ -328,35 +436,66 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     queue.extend(needs.iter().filter(lacks).map(|(index, _)| *index));
     while let Some(index) = queue.pop() {
         if !ready.contains(&index) && lacking.insert(index) {
-            queue.extend(waiters.get(tools[index].manifest.id.as_str()).into_iter().flatten());
+            queue.extend(
+                waiters
+                    .get(tools[index].manifest.id.as_str())
+                    .into_iter()
+                    .flatten(),
+            );
         }
     }
     for (index, needs) in &mut needs {
         if !lacking.contains(index) {
-            needs.push(Need::mistaken("/requires", "requirements that are not circular (requires)"));
+            needs.push(Need::mistaken(
+                "/requires",
+                "requirements that are not circular (requires)",
+            ));
         }
     }
-    needs.into_iter().for_each(|(index, needs)| tools[index].needs.extend(needs));
+    needs
+        .into_iter()
+        .for_each(|(index, needs)| tools[index].needs.extend(needs));
 }
 
 /// The requirements of one tool that no ready tool meets, as messages.
-fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<&str, Vec<usize>>, ready: &BTreeSet<usize>) -> Vec<Need> {
+fn unmet(
+    tool: &Tool,
+    tools: &[Tool],
+    by_id: &BTreeMap<&str, Vec<usize>>,
+    ready: &BTreeSet<usize>,
+) -> Vec<Need> {
     let mut needs = Vec::new();
     for (id, range) in &tool.manifest.requires {
-        let versions = by_id.get(id.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let versions = by_id
+            .get(id.as_str())
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let fits = |index: &&usize| range.matches(&tools[**index].manifest.version);
         let fitting: Vec<_> = versions.iter().filter(fits).collect();
         if fitting.iter().any(|index| ready.contains(index)) {
             continue;
         }
         let pointer = format!("/requires/{}", escape_segment(id));
-        let there = versions.iter().map(|index| tools[*index].manifest.version.to_string()).collect::<Vec<_>>();
+        let there = versions
+            .iter()
+            .map(|index| tools[*index].manifest.version.to_string())
+            .collect::<Vec<_>>();
         needs.push(match (versions, fitting.as_slice()) {
-            ([], _) => Need::mistaken(pointer, format!("the tool {id} {range} (requires), which is not loaded")),
-            (_, []) => {
-                Need::mistaken(pointer, format!("the tool {id} {range} (requires); loaded: {}", there.join(", ")))
-            }
-            _ => Need::new(pointer, format!("the tool {id} {range} (requires), which is itself unavailable")),
+            ([], _) => Need::mistaken(
+                pointer,
+                format!("the tool {id} {range} (requires), which is not loaded"),
+            ),
+            (_, []) => Need::mistaken(
+                pointer,
+                format!(
+                    "the tool {id} {range} (requires); loaded: {}",
+                    there.join(", ")
+                ),
+            ),
+            _ => Need::new(
+                pointer,
+                format!("the tool {id} {range} (requires), which is itself unavailable"),
+            ),
         });
     }
     needs

@@ -4,11 +4,15 @@
 use super::open_beneath::{self, OpenError};
 use super::scan::{self, Candidate};
 use super::scripts;
-use super::tool::{Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
+use super::tool::{
+    Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere,
+};
 use crate::base::{files, json, sha256_hex, text};
 use crate::fault::Kind;
 use crate::manifest::descriptor::{self, Descriptors};
-use crate::manifest::{self, Code, Handler, Language, Manifest, Problem, Severity, ToolPaths, schema};
+use crate::manifest::{
+    self, Code, Handler, Language, Manifest, Problem, Severity, ToolPaths, schema,
+};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::OFlag;
 use std::io::Read as _;
@@ -28,11 +32,26 @@ pub(super) const BUILTIN: &str = "builtin";
 /// The source of tools that are files.
 pub(super) const FILES: &str = "files";
 pub const BUILTIN_FILES: &[(&str, &str)] = &[
-    ("execute-nodejs-script.tool.json", include_str!("../../tool-defs/core/execute-nodejs-script.tool.json")),
-    ("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json")),
-    ("execute-script.tool.json", include_str!("../../tool-defs/core/execute-script.tool.json")),
-    ("run-code.tool.json", include_str!("../../tool-defs/core/run-code.tool.json")),
-    ("task-status.tool.json", include_str!("../../tool-defs/core/task-status.tool.json")),
+    (
+        "execute-nodejs-script.tool.json",
+        include_str!("../../tool-defs/core/execute-nodejs-script.tool.json"),
+    ),
+    (
+        "execute-python-script.tool.json",
+        include_str!("../../tool-defs/core/execute-python-script.tool.json"),
+    ),
+    (
+        "execute-script.tool.json",
+        include_str!("../../tool-defs/core/execute-script.tool.json"),
+    ),
+    (
+        "run-code.tool.json",
+        include_str!("../../tool-defs/core/run-code.tool.json"),
+    ),
+    (
+        "task-status.tool.json",
+        include_str!("../../tool-defs/core/task-status.tool.json"),
+    ),
 ];
 
 static BUILTIN_MANIFESTS: LazyLock<Vec<Arc<Manifest>>> = LazyLock::new(|| {
@@ -61,14 +80,22 @@ impl Source for Builtin {
     }
 
     fn discover(&self) -> Result<Discovery, String> {
-        let tools = BUILTIN_MANIFESTS.iter().map(|manifest| Tool::new(manifest.clone(), nowhere(), BUILTIN)).collect();
-        Ok(Discovery { tools, ..Discovery::default() })
+        let tools = BUILTIN_MANIFESTS
+            .iter()
+            .map(|manifest| Tool::new(manifest.clone(), nowhere(), BUILTIN))
+            .collect();
+        Ok(Discovery {
+            tools,
+            ..Discovery::default()
+        })
     }
 }
 
 /// Whether a file has exactly the text of a builtin manifest: such a copy on disk is not a rival.
 pub(super) fn is_builtin_copy(tool: &Tool) -> bool {
-    BUILTIN_FILES.iter().any(|(_, text)| sha256_hex(text.as_bytes()) == tool.manifest.digest)
+    BUILTIN_FILES
+        .iter()
+        .any(|(_, text)| sha256_hex(text.as_bytes()) == tool.manifest.digest)
 }
 
 /// The source `files`.
@@ -89,7 +116,12 @@ struct Read {
 impl DirectToolLoader {
     /// Both lists are scanned, and both are script bases; scripts are looked up in `scripts` first.
     pub fn new(tools: Vec<PathBuf>, scripts: Vec<PathBuf>) -> DirectToolLoader {
-        DirectToolLoader { tools, scripts, files: Vec::new(), stricter: None }
+        DirectToolLoader {
+            tools,
+            scripts,
+            files: Vec::new(),
+            stricter: None,
+        }
     }
 
     /// Adds single manifests from any place; the folder of each is a script base, too.
@@ -106,8 +138,20 @@ impl DirectToolLoader {
 
     /// Script bases, in the order they are searched.
     fn script_bases(&self) -> scripts::Bases {
-        let own = self.files.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
-        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().chain(own).collect::<Vec<_>>())
+        let own = self
+            .files
+            .iter()
+            .filter_map(|file| file.parent())
+            .map(Path::to_path_buf);
+        scripts::Bases::open(
+            &self
+                .scripts
+                .iter()
+                .chain(&self.tools)
+                .cloned()
+                .chain(own)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Reads one file; a panic while it is parsed skips that file and does not end the scan.
@@ -118,28 +162,50 @@ impl DirectToolLoader {
             let path = candidate.base.path.join(&candidate.relative);
             let found = Err(claim(&path, b"", bases));
             let problem = Problem::new(Severity::Error, Code::Unreadable, "", message);
-            Read { report: FileReport::skipped(path, problem), found }
+            Read {
+                report: FileReport::skipped(path, problem),
+                found,
+            }
         })
     }
 
     fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let path = candidate.base.path.join(&candidate.relative);
-        let bytes = match open_beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES) {
+        let bytes = match open_beneath::read(
+            &candidate.base.folder,
+            &candidate.relative,
+            MAX_DEFINITION_BYTES,
+        ) {
             Ok(bytes) => bytes,
             Err(error) => {
                 let problem = Problem::new(Severity::Error, Code::Unreadable, "", error.why());
                 let found = Err(match error {
-                    OpenError::System(_) => Claim { manifest: path.clone(), scripts: None },
+                    OpenError::System(_) => Claim {
+                        manifest: path.clone(),
+                        scripts: None,
+                    },
                     _ => claim(&path, b"", bases),
                 });
-                return Read { report: FileReport::skipped(path, problem), found };
+                return Read {
+                    report: FileReport::skipped(path, problem),
+                    found,
+                };
             }
         };
         let skipped = |tool, mut problems: Vec<Problem>| {
             locate_in(&mut problems, || &bytes);
             let claims = spelt(&bytes, "toolId").into_iter().next();
-            let report = FileReport { path: path.clone(), status: Status::Skipped, tool, claims, problems };
-            Read { report, found: Err(claim(&path, &bytes, bases)) }
+            let report = FileReport {
+                path: path.clone(),
+                status: Status::Skipped,
+                tool,
+                claims,
+                problems,
+            };
+            Read {
+                report,
+                found: Err(claim(&path, &bytes, bases)),
+            }
         };
         if path.to_string_lossy().ends_with(DESCRIPTOR) {
             return match descriptor::read(&bytes) {
@@ -151,7 +217,10 @@ impl DirectToolLoader {
             Ok(read) => read,
             Err(problems) => return skipped(None, problems),
         };
-        let flaws = self.stricter.iter().flat_map(|stricter| stricter.flaws(&manifest.raw));
+        let flaws = self
+            .stricter
+            .iter()
+            .flat_map(|stricter| stricter.flaws(&manifest.raw));
         let broken: Vec<_> = flaws.map(|flaw| house_rule(&flaw)).collect();
         if !broken.is_empty() {
             return skipped(None, broken);
@@ -168,18 +237,42 @@ impl DirectToolLoader {
         locate_in(&mut problems, || &bytes);
         problems.extend(scan::writable_by_others(&site));
         let tool = Tool::new(Arc::new(manifest), site, self.id());
-        Read { report: FileReport::loaded(path, reference, problems), found: Ok((vec![tool], Vec::new())) }
+        Read {
+            report: FileReport::loaded(path, reference, problems),
+            found: Ok((vec![tool], Vec::new())),
+        }
     }
 
     /// A file of descriptors.
-    fn describe(&self, path: PathBuf, base: &Path, found: Descriptors, mut problems: Vec<Problem>) -> Read {
+    fn describe(
+        &self,
+        path: PathBuf,
+        base: &Path,
+        found: Descriptors,
+        mut problems: Vec<Problem>,
+    ) -> Read {
         let folder = path.parent().unwrap_or(base).to_path_buf();
-        let site = ToolPaths { manifest: path.clone(), base: base.to_path_buf(), script: None, folder };
+        let site = ToolPaths {
+            manifest: path.clone(),
+            base: base.to_path_buf(),
+            script: None,
+            folder,
+        };
         problems.extend(scan::writable_by_others(&site));
-        let service = |descriptor| Described { descriptor: Arc::new(descriptor), file: path.clone() };
+        let service = |descriptor| Described {
+            descriptor: Arc::new(descriptor),
+            file: path.clone(),
+        };
         let services = found.services.into_iter().map(service).collect();
-        let tools = found.tools.into_iter().map(|tool| Tool::new(Arc::new(tool), site.clone(), self.id())).collect();
-        Read { report: FileReport::loaded(path, None, problems), found: Ok((tools, services)) }
+        let tools = found
+            .tools
+            .into_iter()
+            .map(|tool| Tool::new(Arc::new(tool), site.clone(), self.id()))
+            .collect();
+        Read {
+            report: FileReport::loaded(path, None, problems),
+            found: Ok((tools, services)),
+        }
     }
 }
 
@@ -192,20 +285,46 @@ fn site(
     problems: &mut Vec<Problem>,
 ) -> Result<ToolPaths, Problem> {
     let folder = path.parent().unwrap_or(base).to_path_buf();
-    let ending = manifest.document().map_or(ENDING, |document| document.ending());
+    let ending = manifest
+        .document()
+        .map_or(ENDING, |document| document.ending());
     if !path.to_string_lossy().ends_with(ending) {
         let message = format!("a file with a handler of this type is named *{ending}");
-        return Err(Problem::new(Severity::Error, Code::Schema, "/handler/type", message));
+        return Err(Problem::new(
+            Severity::Error,
+            Code::Schema,
+            "/handler/type",
+            message,
+        ));
     }
     let Handler::Script { script_path, .. } = &manifest.handler else {
-        return Ok(ToolPaths { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
+        return Ok(ToolPaths {
+            manifest: path.to_path_buf(),
+            base: base.to_path_buf(),
+            script: None,
+            folder,
+        });
     };
     let (site, note) = bases.find(Some(&folder), script_path).map_err(|fault| {
-        let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
-        Problem::new(Severity::Error, code, SCRIPT, fault.person.unwrap_or(fault.message))
+        let code = if fault.kind == Kind::SecurityError {
+            Code::Security
+        } else {
+            Code::Dependency
+        };
+        Problem::new(
+            Severity::Error,
+            code,
+            SCRIPT,
+            fault.person.unwrap_or(fault.message),
+        )
     })?;
-    problems.extend(note.map(|(severity, words)| Problem::new(severity, Code::Dependency, SCRIPT, words)));
-    Ok(ToolPaths { manifest: path.to_path_buf(), ..site })
+    problems.extend(
+        note.map(|(severity, words)| Problem::new(severity, Code::Dependency, SCRIPT, words)),
+    );
+    Ok(ToolPaths {
+        manifest: path.to_path_buf(),
+        ..site
+    })
 }
 
 /// The scripts that a manifest claims although it cannot be loaded: the one that it names, even if that does not exist.
@@ -216,38 +335,67 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let value = parsed.map(|document| document.value).unwrap_or_default();
     let scripts = match value["handler"]["scriptPath"].as_str() {
         // Prompts, resources and tools of services name no scripts.
-        _ if !manifest.to_string_lossy().ends_with(ENDING) || value["type"] == "tool-service" => Vec::new(),
+        _ if !manifest.to_string_lossy().ends_with(ENDING) || value["type"] == "tool-service" => {
+            Vec::new()
+        }
         Some(named) => match bases.find(Some(folder), named) {
             Ok((site, _)) => site.script.into_iter().collect(),
-            Err(_) => bases.places(folder, named).unwrap_or_else(|| vec![folder.to_path_buf()]),
+            Err(_) => bases
+                .places(folder, named)
+                .unwrap_or_else(|| vec![folder.to_path_buf()]),
         },
         None => {
-            let spelt = spelt(bytes, "scriptPath").into_iter().filter_map(|named| bases.places(folder, &named));
+            let spelt = spelt(bytes, "scriptPath")
+                .into_iter()
+                .filter_map(|named| bases.places(folder, &named));
             spelt.flatten().chain([folder.to_path_buf()]).collect()
         }
     };
-    Claim { manifest: manifest.to_path_buf(), scripts: Some(scripts) }
+    Claim {
+        manifest: manifest.to_path_buf(),
+        scripts: Some(scripts),
+    }
 }
 
 /// The strings that follow a field's name in a text that may not be JSON, for its first sixteen occurrences.
 fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let after = text.split(field).skip(1).take(16);
-    let values = after.filter_map(|rest| rest.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':'));
-    values.filter_map(|rest| serde_json::Deserializer::from_str(rest).into_iter().next()?.ok()).collect()
+    let values = after.filter_map(|rest| {
+        rest.trim_start_matches(['"', '\''])
+            .trim_start()
+            .strip_prefix(':')
+    });
+    values
+        .filter_map(|rest| {
+            serde_json::Deserializer::from_str(rest)
+                .into_iter()
+                .next()?
+                .ok()
+        })
+        .collect()
 }
 
 /// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its manifest asks for.
 fn without_connect(manifest: &Manifest, site: &ToolPaths) -> Option<Problem> {
-    let Handler::Script { language: Language::Wasm, .. } = manifest.handler else { return None };
-    let script = site.script.as_ref().filter(|_| !manifest.requested.hosts.is_empty())?;
+    let Handler::Script {
+        language: Language::Wasm,
+        ..
+    } = manifest.handler
+    else {
+        return None;
+    };
+    let script = site
+        .script
+        .as_ref()
+        .filter(|_| !manifest.requested.hosts.is_empty())?;
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
     let mut beginning = Vec::new();
     file.take(HEAD).read_to_end(&mut beginning).ok()?;
     // The first bytes of a module and of a component differ in the layer (Component Model, Binary.md).
-    let module = beginning.starts_with(b"\0asm\x01\0\0\0") || beginning.trim_ascii_start().starts_with(b"(module");
-    let message =
-        "a WASI preview 1 module cannot connect, so it reaches none of these hosts: build a component (WASI 0.2)";
+    let module = beginning.starts_with(b"\0asm\x01\0\0\0")
+        || beginning.trim_ascii_start().starts_with(b"(module");
+    let message = "a WASI preview 1 module cannot connect, so it reaches none of these hosts: build a component (WASI 0.2)";
     module.then(|| Problem::new(Severity::Warning, Code::Dependency, HOSTS, message))
 }
 
@@ -257,7 +405,10 @@ fn house_rule(flaw: &schema::Flaw) -> Problem {
         schema::Breach::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
         schema::Breach::Must(must) => must.clone(),
     };
-    let message = format!("{} (this host's own manifest rules)", text::printable(&what));
+    let message = format!(
+        "{} (this host's own manifest rules)",
+        text::printable(&what)
+    );
     Problem::new(Severity::Error, Code::Schema, &*flaw.pointer, message)
 }
 
@@ -271,7 +422,9 @@ impl Source for DirectToolLoader {
         let mut candidates = scan::scan(self.tools.iter().chain(&self.scripts), &mut discovery);
         candidates.extend(self.files.iter().filter_map(|file| scan::single(file)));
         let bases = self.script_bases();
-        for Read { report, found } in read_all(&candidates, |candidate| self.read_guarded(candidate, &bases)) {
+        for Read { report, found } in read_all(&candidates, |candidate| {
+            self.read_guarded(candidate, &bases)
+        }) {
             discovery.reports.push(report);
             match found {
                 Ok((tools, services)) => {
@@ -289,18 +442,35 @@ impl Source for DirectToolLoader {
 
 /// The results in order; the work is done in several threads where that is faster.
 fn read_all(candidates: &[Candidate], read: impl Fn(&Candidate) -> Read + Sync) -> Vec<Read> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let threads = if candidates.len() < PARALLEL_FROM { 1 } else { threads };
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(8);
+    let threads = if candidates.len() < PARALLEL_FROM {
+        1
+    } else {
+        threads
+    };
     let work = |chunk: &[Candidate]| chunk.iter().map(&read).collect::<Vec<_>>();
     let work = &work;
     std::thread::scope(|scope| {
         let (first, rest) = candidates.split_at(candidates.len().div_ceil(threads));
-        let spawn = |chunk| std::thread::Builder::new().spawn_scoped(scope, move || work(chunk)).ok();
-        let threads: Vec<_> = rest.chunks(first.len().max(1)).map(|chunk| (chunk, spawn(chunk))).collect();
+        let spawn = |chunk| {
+            std::thread::Builder::new()
+                .spawn_scoped(scope, move || work(chunk))
+                .ok()
+        };
+        let threads: Vec<_> = rest
+            .chunks(first.len().max(1))
+            .map(|chunk| (chunk, spawn(chunk)))
+            .collect();
         let mut done = work(first);
         for (chunk, thread) in threads {
             // The machine gave no thread: the work is done in this one.
-            done.extend(thread.and_then(|thread| thread.join().ok()).unwrap_or_else(|| work(chunk)));
+            done.extend(
+                thread
+                    .and_then(|thread| thread.join().ok())
+                    .unwrap_or_else(|| work(chunk)),
+            );
         }
         done
     })
@@ -308,7 +478,8 @@ fn read_all(candidates: &[Candidate], read: impl Fn(&Candidate) -> Read + Sync) 
 
 /// Line and column of a value in a manifest's file as it is now; (0, 0) = not known.
 pub fn position(manifest: &Path, pointer: &str) -> (usize, usize) {
-    json::parse(&manifest_text(manifest), json::Dialect::Commented).map_or((0, 0), |document| document.place(pointer))
+    json::parse(&manifest_text(manifest), json::Dialect::Commented)
+        .map_or((0, 0), |document| document.place(pointer))
 }
 
 /// Adds line and column to the problems that have only a pointer, from the file as it is now.
@@ -318,8 +489,10 @@ pub fn locate(problems: &mut [Problem], manifest: &Path) {
 
 /// Like `locate`, from the text of the manifest.
 fn locate_in<T: AsRef<[u8]>>(problems: &mut [Problem], text: impl FnOnce() -> T) {
-    let mut lost: Vec<&mut Problem> =
-        problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty()).collect();
+    let mut lost: Vec<&mut Problem> = problems
+        .iter_mut()
+        .filter(|problem| problem.line == 0 && !problem.pointer.is_empty())
+        .collect();
     if !lost.is_empty()
         && let Ok(document) = json::parse(text().as_ref(), json::Dialect::Commented)
     {
@@ -331,6 +504,7 @@ fn locate_in<T: AsRef<[u8]>>(problems: &mut [Problem], text: impl FnOnce() -> T)
 }
 
 fn manifest_text(manifest: &Path) -> Vec<u8> {
-    let read = files::open(manifest, OFlag::O_NOFOLLOW).and_then(|file| files::whole(file, MAX_DEFINITION_BYTES));
+    let read = files::open(manifest, OFlag::O_NOFOLLOW)
+        .and_then(|file| files::whole(file, MAX_DEFINITION_BYTES));
     read.ok().flatten().unwrap_or_default()
 }

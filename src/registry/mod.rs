@@ -19,5 +19,6 @@ pub use reload::Registry;
 pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
 pub use snapshot::{Filter, Snapshot};
 pub use tool::{
-    CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool, is_manifest_file,
+    CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool,
+    is_manifest_file,
 };

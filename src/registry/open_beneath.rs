@@ -57,18 +57,31 @@ impl Base {
     /// The path may hold links, since the operator named it.
     pub(super) fn open(path: &Path) -> std::io::Result<Base> {
         let path = files::resolved(path);
-        Ok(Base { folder: folder(&path)?, path })
+        Ok(Base {
+            folder: folder(&path)?,
+            path,
+        })
     }
 }
 
 fn folder(path: &Path) -> Result<OwnedFd, Errno> {
-    open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+    open(
+        path,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 /// Opens a regular file for reading.
 pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, OpenError> {
-    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+    let resolve = ResolveFlag::RESOLVE_BENEATH
+        | ResolveFlag::RESOLVE_NO_SYMLINKS
+        | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = |flags| {
+        OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(resolve)
+    };
     // First with O_PATH, which does not open the file: opening a device can have effects.
     let look = with_patience(|| openat2(folder, relative, how(OFlag::O_PATH)))?;
     regular(&File::from(look))?;
@@ -114,7 +127,9 @@ fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<Ow
         match attempt() {
             Ok(fd) => return Ok(fd),
             Err(errno @ (Errno::EAGAIN | Errno::EINTR)) => last = errno,
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(OpenError::Missing),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => {
+                return Err(OpenError::Missing);
+            }
             Err(Errno::ELOOP) => return Err(OpenError::Link),
             Err(Errno::EXDEV) => return Err(OpenError::Outside),
             Err(Errno::ENXIO) => return Err(OpenError::NotAFile),

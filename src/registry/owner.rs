@@ -37,15 +37,28 @@ impl Ownership {
         }
         for Claim { manifest, scripts } in claims {
             let folder = || vec![manifest.parent().unwrap_or(manifest).to_path_buf()];
-            scripts.clone().unwrap_or_else(folder).iter().for_each(|script| all.add(manifest, script));
+            scripts
+                .clone()
+                .unwrap_or_else(folder)
+                .iter()
+                .for_each(|script| all.add(manifest, script));
         }
         all
     }
 
     fn add(&mut self, manifest: &Path, script: &Path) {
-        self.named.entry(script.to_path_buf()).or_default().insert(manifest.to_path_buf());
-        if let Some(folder) = manifest.parent().filter(|folder| script.starts_with(folder)) {
-            self.homes.entry(folder.to_path_buf()).or_default().insert(manifest.to_path_buf());
+        self.named
+            .entry(script.to_path_buf())
+            .or_default()
+            .insert(manifest.to_path_buf());
+        if let Some(folder) = manifest
+            .parent()
+            .filter(|folder| script.starts_with(folder))
+        {
+            self.homes
+                .entry(folder.to_path_buf())
+                .or_default()
+                .insert(manifest.to_path_buf());
         }
     }
 
@@ -53,12 +66,25 @@ impl Ownership {
     fn owners(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
         let folder = script.parent().unwrap_or(base);
         let naming: BTreeSet<&Path> = self.naming(script).collect();
-        let below_base = |folder: &&Path| folder.starts_with(base) && *folder != base && !self.bases.contains(*folder);
-        let home = folder.ancestors().take_while(below_base).find_map(|folder| self.homes.get(folder));
+        let below_base = |folder: &&Path| {
+            folder.starts_with(base) && *folder != base && !self.bases.contains(*folder)
+        };
+        let home = folder
+            .ancestors()
+            .take_while(below_base)
+            .find_map(|folder| self.homes.get(folder));
         let near: BTreeSet<&Path> = match home {
-            Some(home) => naming.iter().copied().filter(|manifest| home.contains(*manifest)).collect(),
+            Some(home) => naming
+                .iter()
+                .copied()
+                .filter(|manifest| home.contains(*manifest))
+                .collect(),
             // Directly in a base, where scripts of all tools may lie.
-            None => naming.iter().copied().filter(|manifest| manifest.parent() == Some(folder)).collect(),
+            None => naming
+                .iter()
+                .copied()
+                .filter(|manifest| manifest.parent() == Some(folder))
+                .collect(),
         };
         match home {
             _ if !near.is_empty() => near,
@@ -82,7 +108,8 @@ impl Ownership {
     }
 
     fn naming<'s>(&'s self, script: &Path) -> impl Iterator<Item = &'s Path> + use<'s> {
-        let names = [Some(script), script.parent()].map(|name| name.and_then(|name| self.named.get(name)));
+        let names =
+            [Some(script), script.parent()].map(|name| name.and_then(|name| self.named.get(name)));
         names.into_iter().flatten().flatten().map(PathBuf::as_path)
     }
 
@@ -118,20 +145,36 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
 
 fn foreign_refusal(tool: &Tool, message: String) -> Refused {
     let summary = format!("{}: {message}", text::path(&tool.site.manifest));
-    Refused { summary, pointer: POINTER.into(), ..Refused::new(tool.clone(), Code::Security, message) }
+    Refused {
+        summary,
+        pointer: POINTER.into(),
+        ..Refused::new(tool.clone(), Code::Security, message)
+    }
 }
 
 fn list(manifests: &BTreeSet<&Path>) -> String {
-    let named: Vec<String> = manifests.iter().take(3).map(|path| text::path(path)).collect();
+    let named: Vec<String> = manifests
+        .iter()
+        .take(3)
+        .map(|path| text::path(path))
+        .collect();
     let more = manifests.len().saturating_sub(named.len());
-    if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
+    if more > 0 {
+        format!("{} and {more} more", named.join(", "))
+    } else {
+        named.join(", ")
+    }
 }
 
 /// Takes out the tools whose manifest or script some tool could write.
 pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths) -> Vec<Refused> {
     take_out(tools, |tool| {
         let writer = files(tool).find_map(|file| written.by(&file))?;
-        Some(Refused::new(tool.clone(), Code::Security, written_by(&writer)))
+        Some(Refused::new(
+            tool.clone(),
+            Code::Security,
+            written_by(&writer),
+        ))
     })
 }
 
@@ -145,19 +188,33 @@ pub(super) fn own_trees(
     standing: &Incumbents,
 ) -> policy::WritablePaths {
     let mut trees: Vec<(&Tool, policy::WritablePath)> = Vec::new();
-    for tool in tools.iter().filter(|tool| writes(tool) && tool.site.folder != tool.site.base) {
+    for tool in tools
+        .iter()
+        .filter(|tool| writes(tool) && tool.site.folder != tool.site.base)
+    {
         let grants = policy::decide(&tool.manifest, &tool.site, policies, machine).grants;
         let places = policy::WritablePath::of_grants(&grants, &tool.reference()).into_iter();
-        trees.extend(places.filter(|place| place.tree.starts_with(&tool.site.folder)).map(|place| (tool, place)));
+        trees.extend(
+            places
+                .filter(|place| place.tree.starts_with(&tool.site.folder))
+                .map(|place| (tool, place)),
+        );
     }
     let mut all = policy::WritablePaths::default();
     if trees.is_empty() {
         return all;
     }
     trees.sort_by_key(|(_, place)| (place.tree.components().count(), place.tree.clone()));
-    let mut registered: BTreeSet<PathBuf> = tools.iter().filter(|tool| standing.has(tool)).flat_map(files).collect();
+    let mut registered: BTreeSet<PathBuf> = tools
+        .iter()
+        .filter(|tool| standing.has(tool))
+        .flat_map(files)
+        .collect();
     for (tool, place) in trees {
-        let holds = registered.range(place.tree.clone()..).next().is_some_and(|file| file.starts_with(&place.tree));
+        let holds = registered
+            .range(place.tree.clone()..)
+            .next()
+            .is_some_and(|file| file.starts_with(&place.tree));
         if !holds && files(tool).all(|file| all.by(&file).is_none()) {
             registered.extend(files(tool));
             all.add(place);
@@ -176,12 +233,21 @@ pub(super) fn writable_paths<'t>(
     machine: &policy::Machine,
 ) -> policy::WritablePaths {
     let writers = tools.filter(|tool| writes(tool));
-    let decisions: Vec<_> = writers.map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine)).collect();
-    policy::WritablePaths::of_tools(decisions.iter().map(|it| (it.tool.as_str(), it.grants.as_slice())))
+    let decisions: Vec<_> = writers
+        .map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine))
+        .collect();
+    policy::WritablePaths::of_tools(
+        decisions
+            .iter()
+            .map(|it| (it.tool.as_str(), it.grants.as_slice())),
+    )
 }
 
 /// The tool's manifest and script, if they are files.
 pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
     let files = [Some(tool.site.manifest.clone()), tool.site.script.clone()];
-    files.into_iter().flatten().filter(|path| !path.as_os_str().is_empty())
+    files
+        .into_iter()
+        .flatten()
+        .filter(|path| !path.as_os_str().is_empty())
 }

@@ -4,7 +4,9 @@
 use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
 use super::snapshot::Snapshot;
-use super::tool::{self, Claim, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
+use super::tool::{
+    self, Claim, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere,
+};
 use super::{load, remote_source};
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
@@ -108,12 +110,22 @@ impl Registry {
             return Err(format!("there already is a source '{id}'"));
         }
         // The tools of sources before this one count as loaded: no newcomer takes over an id.
-        if state.sources.iter().any(|entry| entry.source.id() != load::BUILTIN) {
+        if state
+            .sources
+            .iter()
+            .any(|entry| entry.source.id() != load::BUILTIN)
+        {
             self.publish_changes(&mut state);
         }
         let found = source.discover()?;
-        state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
-        state.sources.push(LoadedSource { source, found, stale: Vec::new() });
+        state
+            .unlogged
+            .extend(found.reports.iter().map(|report| report.path.clone()));
+        state.sources.push(LoadedSource {
+            source,
+            found,
+            stale: Vec::new(),
+        });
         self.outdated.store(true, Ordering::Release);
         Ok(())
     }
@@ -124,27 +136,40 @@ impl Registry {
         let mut state = lock(&self.state);
         self.publish_changes(&mut state);
         let state = &mut *state;
-        let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
+        let Some(entry) = state
+            .sources
+            .iter_mut()
+            .find(|entry| entry.source.id() == id)
+        else {
+            return Ok(());
+        };
         let known = &entry.found.incomplete;
-        let found =
-            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+        let found = entry.source.discover().and_then(|found| {
+            match found.incomplete.iter().find(|why| !known.contains(why)) {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
-            });
+            }
+        });
         let result = match found {
             Ok(mut found) => {
-                state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
+                state
+                    .unlogged
+                    .extend(found.reports.iter().map(|report| report.path.clone()));
                 entry.stale = keep_broken(&entry.found, &mut found);
                 entry.found = found;
                 Ok(())
             }
             Err(why) => {
-                let message = format!("source '{id}' could not be refreshed, its old tools stay: {why}");
+                let message =
+                    format!("source '{id}' could not be refreshed, its old tools stay: {why}");
                 entry.stale = vec![message.clone()];
                 Err(message)
             }
         };
-        entry.stale.iter().for_each(|message| tracing::error!("{message}"));
+        entry
+            .stale
+            .iter()
+            .for_each(|message| tracing::error!("{message}"));
         self.publish(state);
         result
     }
@@ -158,8 +183,14 @@ impl Registry {
 
     /// Asks every source again. Returns what failed; each failure keeps that source's old tools.
     pub fn refresh(&self) -> Vec<String> {
-        let ids: Vec<String> = lock(&self.state).sources.iter().map(|entry| entry.source.id().to_owned()).collect();
-        ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
+        let ids: Vec<String> = lock(&self.state)
+            .sources
+            .iter()
+            .map(|entry| entry.source.id().to_owned())
+            .collect();
+        ids.iter()
+            .filter_map(|id| self.refresh_source(id).err())
+            .collect()
     }
 
     /// Registers a tool of this process. `document`: a manifest, in which version and display name may be missing.
@@ -175,10 +206,20 @@ impl Registry {
                 "Tool registration failed: {id}@{version} is already registered; unregister it first."
             )));
         }
-        let candidates = candidates(&state).0.into_iter().chain([tool.clone()]).collect();
+        let candidates = candidates(&state)
+            .0
+            .into_iter()
+            .chain([tool.clone()])
+            .collect();
         let (_, refused) = conflicts::settle_ids(candidates, None);
-        if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
-            return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
+        if let Some(refused) = refused
+            .into_iter()
+            .find(|r| r.tool.source == IN_PROCESS && same(&r.tool))
+        {
+            return Err(
+                invalid(format!("Tool registration failed: the name {id} is taken."))
+                    .person(refused.message),
+            );
         }
         state.in_process.push(tool);
         self.publish(&mut state);
@@ -202,7 +243,11 @@ impl Registry {
         let previous = self.current();
         let incumbents = Incumbents::new(previous.tools());
         // Tools that stay loaded, whatever others may write.
-        let standing = if state.all_are_new { &Incumbents::default() } else { &incumbents };
+        let standing = if state.all_are_new {
+            &Incumbents::default()
+        } else {
+            &incumbents
+        };
         let (tools, described) = candidates(state);
         let mut owned = own(state, tools, state.earlier.clone());
         if let Some((policies, machine)) = &state.rules {
@@ -213,28 +258,58 @@ impl Registry {
                 owned = own(state, candidates(state).0, unloaded);
             }
         }
-        let Owned { tools, refused: foreign, ownership, files, unloaded } = owned;
+        let Owned {
+            tools,
+            refused: foreign,
+            ownership,
+            files,
+            unloaded,
+        } = owned;
         let (mut tools, mut refused) =
             conflicts::settle_ids(tools, state.rules.as_ref().map(|(policies, _)| &**policies));
-        let (services, problems) =
-            conflicts::settle_services(described, &unloaded, &previous.services, &mut tools, &mut refused);
+        let (services, problems) = conflicts::settle_services(
+            described,
+            &unloaded,
+            &previous.services,
+            &mut tools,
+            &mut refused,
+        );
         conflicts::settle_requires(&mut tools);
         refused.extend(foreign);
-        let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
+        let mut reports: Vec<FileReport> = state
+            .sources
+            .iter()
+            .flat_map(|entry| entry.found.reports.clone())
+            .collect();
         let disabled = report_refused(&mut reports, refused, problems, &tools);
-        let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
+        let mut sources: Vec<_> = state
+            .sources
+            .iter()
+            .map(|entry| entry.source.id().to_owned())
+            .collect();
         sources.extend((!state.in_process.is_empty()).then(|| IN_PROCESS.to_owned()));
         let found = || state.sources.iter().map(|entry| &entry.found);
         // Folders that may hold manifests, and manifests, that could not be read.
-        let closed = found().flat_map(|found| &found.claims).filter(|claim| claim.scripts.is_none());
-        let unlisted = found().flat_map(|found| &found.unlisted).chain(closed.map(|claim| &claim.manifest));
+        let closed = found()
+            .flat_map(|found| &found.claims)
+            .filter(|claim| claim.scripts.is_none());
+        let unlisted = found()
+            .flat_map(|found| &found.unlisted)
+            .chain(closed.map(|claim| &claim.manifest));
         let rest = Snapshot {
             disabled,
             services,
             reports,
-            warnings: state.sources.iter().flat_map(|entry| entry.stale.clone()).collect(),
+            warnings: state
+                .sources
+                .iter()
+                .flat_map(|entry| entry.stale.clone())
+                .collect(),
             folders: found().flat_map(|found| found.folders.clone()).collect(),
-            unlisted: unlisted.filter(|folder| unloaded.by(folder).is_none()).cloned().collect(),
+            unlisted: unlisted
+                .filter(|folder| unloaded.by(folder).is_none())
+                .cloned()
+                .collect(),
             written: unloaded,
             files,
             ownership,
@@ -254,9 +329,18 @@ impl Registry {
 
 /// All tools and services that sources offer.
 fn candidates(state: &State) -> (Vec<Tool>, Vec<Described>) {
-    let mut tools =
-        state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned().collect();
-    let mut services = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
+    let mut tools = state
+        .sources
+        .iter()
+        .flat_map(|entry| &entry.found.tools)
+        .chain(&state.in_process)
+        .cloned()
+        .collect();
+    let mut services = state
+        .sources
+        .iter()
+        .flat_map(|entry| entry.found.services.clone())
+        .collect();
     remote_source::drop_taken(&mut tools, &mut services);
     (tools, services)
 }
@@ -266,18 +350,33 @@ fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths) -> 
     // First: a file that a tool wrote must not even conflict with another tool.
     let mut refused = owner::withhold(&mut tools, &unloaded);
     // A manifest that a tool could write claims no script, not even to deny something.
-    let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+    let found = state
+        .sources
+        .iter()
+        .flat_map(|entry| entry.found.claims.clone());
     let withheld = refused.iter().filter_map(|refused| {
         let site = &refused.tool.site;
-        Some(Claim { manifest: site.manifest.clone(), scripts: Some(vec![site.script.clone()?]) })
+        Some(Claim {
+            manifest: site.manifest.clone(),
+            scripts: Some(vec![site.script.clone()?]),
+        })
     });
-    let claims: Vec<Claim> = found.chain(withheld).filter(|claim| unloaded.by(&claim.manifest).is_none()).collect();
+    let claims: Vec<Claim> = found
+        .chain(withheld)
+        .filter(|claim| unloaded.by(&claim.manifest).is_none())
+        .collect();
     let files = registered(state, &tools, &claims, &unloaded);
     let ownership = Ownership::new(&tools, &claims);
     // Before ids are settled: a manifest that names a script of others claims no id.
     let mut foreign = ownership.refuse_foreign_scripts(&mut tools);
     foreign.append(&mut refused);
-    Owned { tools, refused: foreign, ownership, files, unloaded }
+    Owned {
+        tools,
+        refused: foreign,
+        ownership,
+        files,
+        unloaded,
+    }
 }
 
 /// Writes into the reports of files why their tools were refused. Returns the reasons by folded id, of those that have
@@ -292,17 +391,40 @@ fn report_refused(
     if refused.is_empty() && problems.is_empty() {
         return disabled;
     }
-    let by_path: HashMap<PathBuf, usize> =
-        reports.iter().enumerate().rev().map(|(index, report)| (report.path.clone(), index)).collect();
+    let by_path: HashMap<PathBuf, usize> = reports
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(index, report)| (report.path.clone(), index))
+        .collect();
     let refused = refused.into_iter().map(|refused| {
-        let Refused { tool, message, summary, code, pointer, harmless } = refused;
+        let Refused {
+            tool,
+            message,
+            summary,
+            code,
+            pointer,
+            harmless,
+        } = refused;
         disabled.insert(conflicts::folded(&tool.manifest.id), summary);
-        let severity = if harmless { Severity::Note } else { Severity::Error };
-        (tool.site.manifest, Problem::new(severity, code, &*pointer, message), true)
+        let severity = if harmless {
+            Severity::Note
+        } else {
+            Severity::Error
+        };
+        (
+            tool.site.manifest,
+            Problem::new(severity, code, &*pointer, message),
+            true,
+        )
     });
-    let problems = problems.into_iter().map(|(path, problem)| (path, problem, false));
+    let problems = problems
+        .into_iter()
+        .map(|(path, problem)| (path, problem, false));
     for (path, mut problem, is_refused) in refused.chain(problems) {
-        let Some(report) = by_path.get(&path).map(|index| &mut reports[*index]) else { continue };
+        let Some(report) = by_path.get(&path).map(|index| &mut reports[*index]) else {
+            continue;
+        };
         // A note is about a file as a whole: it is a copy of a builtin's.
         if problem.severity != Severity::Note {
             load::locate(std::slice::from_mut(&mut problem), &path);
@@ -312,18 +434,35 @@ fn report_refused(
             report.status = Status::Skipped;
         }
     }
-    tools.iter().for_each(|tool| drop(disabled.remove(&conflicts::folded(&tool.manifest.id))));
+    tools
+        .iter()
+        .for_each(|tool| drop(disabled.remove(&conflicts::folded(&tool.manifest.id))));
     disabled
 }
 
 /// Every manifest, whether or not it is loaded, and every script that one names, except what some tool could write.
-fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy::WritablePaths) -> Vec<PathBuf> {
-    let reports = state.sources.iter().flat_map(|entry| &entry.found.reports).map(|report| report.path.clone());
+fn registered(
+    state: &State,
+    tools: &[Tool],
+    claims: &[Claim],
+    unloaded: &policy::WritablePaths,
+) -> Vec<PathBuf> {
+    let reports = state
+        .sources
+        .iter()
+        .flat_map(|entry| &entry.found.reports)
+        .map(|report| report.path.clone());
     let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
-    let named =
-        claims.iter().flat_map(|claim| claim.scripts.iter().flatten()).filter(|script| script.is_file()).cloned();
+    let named = claims
+        .iter()
+        .flat_map(|claim| claim.scripts.iter().flatten())
+        .filter(|script| script.is_file())
+        .cloned();
     let scripts = tools.iter().flat_map(owner::files).chain(named);
-    let mut files: Vec<PathBuf> = manifests.chain(scripts).filter(|path| unloaded.by(path).is_none()).collect();
+    let mut files: Vec<PathBuf> = manifests
+        .chain(scripts)
+        .filter(|path| unloaded.by(path).is_none())
+        .collect();
     files.sort_unstable_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
     files.dedup();
     files
@@ -334,41 +473,88 @@ fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy
 fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     let mut warnings = BTreeSet::new();
     let keep = |file: &Path, found: &mut Discovery| {
-        found.tools.extend(old.tools.iter().filter(|tool| tool.site.manifest == file).cloned());
-        found.services.extend(old.services.iter().filter(|service| service.file == file).cloned());
+        found.tools.extend(
+            old.tools
+                .iter()
+                .filter(|tool| tool.site.manifest == file)
+                .cloned(),
+        );
+        found.services.extend(
+            old.services
+                .iter()
+                .filter(|service| service.file == file)
+                .cloned(),
+        );
     };
-    let files = old.tools.iter().map(|tool| &tool.site.manifest).chain(old.services.iter().map(|it| &it.file));
-    let files: BTreeSet<PathBuf> = files.filter(|file| !file.as_os_str().is_empty()).cloned().collect();
-    let seen: HashMap<PathBuf, usize> =
-        found.reports.iter().enumerate().map(|(index, report)| (report.path.clone(), index)).collect();
+    let files = old
+        .tools
+        .iter()
+        .map(|tool| &tool.site.manifest)
+        .chain(old.services.iter().map(|it| &it.file));
+    let files: BTreeSet<PathBuf> = files
+        .filter(|file| !file.as_os_str().is_empty())
+        .cloned()
+        .collect();
+    let seen: HashMap<PathBuf, usize> = found
+        .reports
+        .iter()
+        .enumerate()
+        .map(|(index, report)| (report.path.clone(), index))
+        .collect();
     for file in files {
         let Some(report) = seen.get(&file).map(|index| &mut found.reports[*index]) else {
-            if let Some(folder) = found.unlisted.iter().find(|folder| file.starts_with(folder)) {
+            if let Some(folder) = found
+                .unlisted
+                .iter()
+                .find(|folder| file.starts_with(folder))
+            {
                 let folder = text::path(folder);
-                warnings.insert(format!("{folder} cannot be listed, and the tools in it stay as they were"));
+                warnings.insert(format!(
+                    "{folder} cannot be listed, and the tools in it stay as they were"
+                ));
                 keep(&file, found);
             }
             continue;
         };
-        let first = report.problems.iter().find(|problem| problem.severity == Severity::Error).cloned();
+        let first = report
+            .problems
+            .iter()
+            .find(|problem| problem.severity == Severity::Error)
+            .cloned();
         let broken = report.status == Status::Skipped && report.tool.is_none();
         // A file that cannot be read at all, or that is a link now, is not an edit.
         if let Some(first) = first.filter(|first| broken && first.code != Code::Unreadable) {
             let (path, why) = (text::path(&file), text::printable(&first.message));
-            warnings.insert(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
+            warnings.insert(format!(
+                "{path} is broken, and its old definition stays: line {}: {why}",
+                first.line
+            ));
             let note = "its old definition stays loaded until this is corrected";
-            report.problems.push(Problem::new(Severity::Note, first.code, "", note));
+            report
+                .problems
+                .push(Problem::new(Severity::Note, first.code, "", note));
             keep(&file, found);
         }
     }
     // A manifest that cannot be loaded owns what its text names now, and what it owned before.
-    let broken: BTreeSet<PathBuf> = found.claims.iter().map(|claim| claim.manifest.clone()).collect();
-    let loaded =
-        old.tools.iter().map(|tool| &tool.site).filter_map(|site| {
-            Some(Claim { manifest: site.manifest.clone(), scripts: Some(vec![site.script.clone()?]) })
-        });
-    let before = loaded.chain(old.claims.iter().cloned()).filter(|claim| broken.contains(&claim.manifest));
-    let claims: BTreeSet<Claim> = std::mem::take(&mut found.claims).into_iter().chain(before).collect();
+    let broken: BTreeSet<PathBuf> = found
+        .claims
+        .iter()
+        .map(|claim| claim.manifest.clone())
+        .collect();
+    let loaded = old.tools.iter().map(|tool| &tool.site).filter_map(|site| {
+        Some(Claim {
+            manifest: site.manifest.clone(),
+            scripts: Some(vec![site.script.clone()?]),
+        })
+    });
+    let before = loaded
+        .chain(old.claims.iter().cloned())
+        .filter(|claim| broken.contains(&claim.manifest));
+    let claims: BTreeSet<Claim> = std::mem::take(&mut found.claims)
+        .into_iter()
+        .chain(before)
+        .collect();
     found.claims = claims.into_iter().collect();
     warnings.into_iter().collect()
 }
@@ -379,7 +565,10 @@ fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::path(&report.path);
         // No warning for notes alone: a copy of a builtin's file, a folder that need not be there.
-        let first = report.problems.iter().find(|problem| problem.severity != Severity::Note);
+        let first = report
+            .problems
+            .iter()
+            .find(|problem| problem.severity != Severity::Note);
         match (report.status, first) {
             (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
                 tracing::warn!(
@@ -390,12 +579,18 @@ fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
                     text::printable(&first.message)
                 );
             }
-            (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
+            (Status::Skipped, Some(first)) => {
+                tracing::warn!(path, "not read: {}", text::printable(&first.message))
+            }
             (Status::Loaded, Some(first)) if report.tool.is_none() => {
                 tracing::warn!(path, "{}", text::printable(&first.message));
             }
             (Status::Skipped, None) => tracing::debug!(path, "not read"),
-            _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
+            _ => tracing::info!(
+                path,
+                tool = report.tool.as_deref().unwrap_or_default(),
+                "manifest loaded"
+            ),
         }
     }
 }
@@ -413,7 +608,11 @@ const IN_PROCESS_FIELDS: [&str; 11] = [
 
 /// Checks a document as a manifest file is checked. A missing display name or version is filled in.
 fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
-    let blank = |field: &str| document[field].as_str().is_none_or(|text| text.trim().is_empty());
+    let blank = |field: &str| {
+        document[field]
+            .as_str()
+            .is_none_or(|text| text.trim().is_empty())
+    };
     let missing = match () {
         () if blank("toolId") => Some("a name (toolId, namespace:tool-name)"),
         () if blank("description") => Some("a description"),
@@ -424,7 +623,9 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
         return Err(invalid(format!("Tool registration needs {missing}.")));
     }
     if !manifest::extension_kind(kind) {
-        return Err(invalid("Tool registration needs a handler type that starts with x-.".to_owned()));
+        return Err(invalid(
+            "Tool registration needs a handler type that starts with x-.".to_owned(),
+        ));
     }
     let foreign = document
         .as_object()
@@ -433,16 +634,24 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
         .find(|field| !IN_PROCESS_FIELDS.contains(&field.as_str()));
     if let Some(field) = foreign {
         let field = field.escape_debug();
-        return Err(invalid(format!("Tool registration takes no '{field}': the tool runs in this process.")));
+        return Err(invalid(format!(
+            "Tool registration takes no '{field}': the tool runs in this process."
+        )));
     }
     document["handler"] = json!({ "type": kind });
-    for (field, usual) in [("displayName", document["toolId"].clone()), ("version", json!("1.0.0"))] {
+    for (field, usual) in [
+        ("displayName", document["toolId"].clone()),
+        ("version", json!("1.0.0")),
+    ] {
         if document[field].is_null() {
             document[field] = usual;
         }
     }
     let (manifest, _) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
-        let told: Vec<_> = problems.iter().map(|p| format!("{} {}", p.pointer, p.message)).collect();
+        let told: Vec<_> = problems
+            .iter()
+            .map(|p| format!("{} {}", p.pointer, p.message))
+            .collect();
         invalid(format!("Tool registration failed: {}", told.join("; ")))
     })?;
     Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS))

@@ -36,7 +36,11 @@ struct Announcement {
 impl Announced {
     pub fn new(announcer: &str, namespace: &str) -> Announced {
         let id = format!("{PREFIX}{announcer}");
-        Announced { id, namespace: namespace.to_owned(), present: Mutex::default() }
+        Announced {
+            id,
+            namespace: namespace.to_owned(),
+            present: Mutex::default(),
+        }
     }
 
     /// Replaces what is announced. False: nothing changed. An error leaves the previous announcement.
@@ -46,7 +50,10 @@ impl Announced {
         for (key, value) in descriptors {
             let mut value = value.clone();
             let (key, named) = match key.strip_prefix(descriptor::SERVICE_KEY) {
-                Some(id) => (format!("{}{}.{id}", descriptor::SERVICE_KEY, self.namespace), "id"),
+                Some(id) => (
+                    format!("{}{}.{id}", descriptor::SERVICE_KEY, self.namespace),
+                    "id",
+                ),
                 None => {
                     tools += 1;
                     (key.clone(), "service")
@@ -58,7 +65,9 @@ impl Announced {
             own.insert(key, value);
         }
         if tools > MAX_TOOLS || own.len() - tools > MAX_SERVICES {
-            return Err(format!("it has more than {MAX_SERVICES} services or {MAX_TOOLS} tools"));
+            return Err(format!(
+                "it has more than {MAX_SERVICES} services or {MAX_TOOLS} tools"
+            ));
         }
         let text = Value::Object(own).to_string();
         if text == present.text || descriptors.is_empty() && present.text.is_empty() {
@@ -66,33 +75,65 @@ impl Announced {
         }
         *present = match descriptors.is_empty() {
             // A withdrawal does not start the pause: a host that restarts may announce again at once.
-            true => Announcement { since: present.since, ..Announcement::default() },
-            false if present.since.is_some_and(|since| since.elapsed() < MIN_CHANGE_INTERVAL) => {
+            true => Announcement {
+                since: present.since,
+                ..Announcement::default()
+            },
+            false
+                if present
+                    .since
+                    .is_some_and(|since| since.elapsed() < MIN_CHANGE_INTERVAL) =>
+            {
                 return Err("it changed a moment ago, and may change once a second".to_owned());
             }
-            false => Announcement { since: Some(Instant::now()), found: self.read(&text)?, text },
+            false => Announcement {
+                since: Some(Instant::now()),
+                found: self.read(&text)?,
+                text,
+            },
         };
         Ok(true)
     }
 
     fn read(&self, text: &str) -> Result<Discovery, String> {
         let (found, _) = descriptor::read(text.as_bytes()).map_err(|problems| {
-            let first = problems.iter().find(|problem| problem.severity == Severity::Error);
-            let first = first.map_or_else(String::new, |first| format!("{}: {}", first.pointer, first.message));
+            let first = problems
+                .iter()
+                .find(|problem| problem.severity == Severity::Error);
+            let first = first.map_or_else(String::new, |first| {
+                format!("{}: {}", first.pointer, first.message)
+            });
             text::printable(&text::head(&first, 300))
         })?;
         let known = |service: &str| found.services.iter().any(|it| it.id == service);
         let tool = |mut manifest: Manifest| {
-            if manifest.remote().is_some_and(|remote| !known(&remote.service)) {
-                return Err(format!("it does not describe the service of {}", manifest.id));
+            if manifest
+                .remote()
+                .is_some_and(|remote| !known(&remote.service))
+            {
+                return Err(format!(
+                    "it does not describe the service of {}",
+                    manifest.id
+                ));
             }
             manifest.model_name = None;
             Ok(Tool::new(Arc::new(manifest), nowhere(), &self.id))
         };
-        let service = |it: &_| Described { descriptor: Arc::new(Clone::clone(it)), file: PathBuf::new() };
+        let service = |it: &_| Described {
+            descriptor: Arc::new(Clone::clone(it)),
+            file: PathBuf::new(),
+        };
         let services = found.services.iter().map(service).collect();
-        let tools = found.tools.into_iter().map(tool).collect::<Result<_, _>>()?;
-        Ok(Discovery { tools, services, ..Discovery::default() })
+        let tools = found
+            .tools
+            .into_iter()
+            .map(tool)
+            .collect::<Result<_, _>>()?;
+        Ok(Discovery {
+            tools,
+            services,
+            ..Discovery::default()
+        })
     }
 
     /// The policy entries that would allow calls of these tools, one for each service.
@@ -102,12 +143,22 @@ impl Announced {
             let (id, request, response) = (json!(it.id), json!(it.requests), json!(it.response));
             format!("{{ service = {id}, request = {request}, response = {response}, why = \"…\" }}")
         };
-        lock(&self.present).found.services.iter().map(grant).collect()
+        lock(&self.present)
+            .found
+            .services
+            .iter()
+            .map(grant)
+            .collect()
     }
 
     /// The ids of its tools.
     pub fn tools(&self) -> Vec<String> {
-        lock(&self.present).found.tools.iter().map(|tool| tool.manifest.id.clone()).collect()
+        lock(&self.present)
+            .found
+            .tools
+            .iter()
+            .map(|tool| tool.manifest.id.clone())
+            .collect()
     }
 }
 
@@ -125,8 +176,14 @@ impl Source for Announced {
 /// nor disable one.
 pub(super) fn drop_taken(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
     let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
-    let own = tools.iter().filter(|tool| !is_announced(tool)).map(|tool| tool.manifest.namespace());
-    let described = services.iter().filter(|it| !it.file.as_os_str().is_empty()).map(|it| it.descriptor.id.as_str());
+    let own = tools
+        .iter()
+        .filter(|tool| !is_announced(tool))
+        .map(|tool| tool.manifest.namespace());
+    let described = services
+        .iter()
+        .filter(|it| !it.file.as_os_str().is_empty())
+        .map(|it| it.descriptor.id.as_str());
     let taken: BTreeSet<String> = own.chain(described).map(str::to_ascii_lowercase).collect();
     let is_taken = |name: &str| taken.contains(&name.to_ascii_lowercase());
     tools.retain(|tool| !is_announced(tool) || !is_taken(tool.manifest.namespace()));

@@ -25,7 +25,10 @@ pub(super) struct Candidate {
 }
 
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
-pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
+pub(super) fn scan<'a>(
+    bases: impl Iterator<Item = &'a PathBuf>,
+    discovery: &mut Discovery,
+) -> Vec<Candidate> {
     scan_at_most(MAX_SCAN_ENTRIES, bases, discovery)
 }
 
@@ -33,7 +36,10 @@ pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut
 pub(super) fn single(file: &Path) -> Option<Candidate> {
     let base = Arc::new(Base::open(file.parent()?).ok()?);
     let path = files::as_listed(&base.path, file.file_name()?.as_ref());
-    Some(Candidate { base, relative: path.file_name()?.into() })
+    Some(Candidate {
+        base,
+        relative: path.file_name()?.into(),
+    })
 }
 
 fn scan_at_most<'a>(
@@ -41,14 +47,24 @@ fn scan_at_most<'a>(
     bases: impl Iterator<Item = &'a PathBuf>,
     discovery: &mut Discovery,
 ) -> Vec<Candidate> {
-    let mut scan = Scan { most, seen: HashSet::new(), candidates: Vec::new(), discovery };
+    let mut scan = Scan {
+        most,
+        seen: HashSet::new(),
+        candidates: Vec::new(),
+        discovery,
+    };
     for base in bases {
         if let Some(base) = scan.open(base) {
             scan.base(&base);
         }
     }
     let mut candidates = scan.candidates;
-    let place = |it: &Candidate| (it.base.path.as_os_str().to_owned(), it.relative.as_os_str().to_owned());
+    let place = |it: &Candidate| {
+        (
+            it.base.path.as_os_str().to_owned(),
+            it.relative.as_os_str().to_owned(),
+        )
+    };
     candidates.sort_by_cached_key(place);
     candidates
 }
@@ -67,7 +83,11 @@ impl Scan<'_> {
             Ok(base) => {
                 // Who can rename in a folder above can replace this one.
                 if let Some(warning) = base.path.ancestors().find_map(changeable) {
-                    self.discovery.reports.push(FileReport::loaded(base.path.clone(), None, vec![warning]));
+                    self.discovery.reports.push(FileReport::loaded(
+                        base.path.clone(),
+                        None,
+                        vec![warning],
+                    ));
                 }
                 Some(Arc::new(base))
             }
@@ -118,7 +138,11 @@ impl Scan<'_> {
         }
         let more = level.len().saturating_sub(1);
         if let Some(folder) = level.first() {
-            let others = if more > 0 { format!(", and {more} more,") } else { String::new() };
+            let others = if more > 0 {
+                format!(", and {more} more,")
+            } else {
+                String::new()
+            };
             let message = format!(
                 "this folder{others} lies more than {} folders down: nothing in it was looked at; name it, or one near \
                  it, with --tools or --scripts",
@@ -130,7 +154,13 @@ impl Scan<'_> {
     }
 
     /// Looks at the entries of one folder; false = too many.
-    fn folder(&mut self, folder: &Path, base: &Arc<Base>, looked_at: &mut usize, below: &mut Vec<PathBuf>) -> bool {
+    fn folder(
+        &mut self,
+        folder: &Path,
+        base: &Arc<Base>,
+        looked_at: &mut usize,
+        below: &mut Vec<PathBuf>,
+    ) -> bool {
         let unread = |scan: &mut Self, error: std::io::Error| {
             if folder == base.path {
                 scan.incomplete(folder, &error.to_string());
@@ -172,15 +202,19 @@ impl Scan<'_> {
             if let Ok(relative) = path.strip_prefix(&base.path)
                 && self.seen.insert(path.clone())
             {
-                self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
+                self.candidates.push(Candidate {
+                    base: Arc::clone(base),
+                    relative: relative.to_path_buf(),
+                });
             }
-        } else if kind.is_file() && is_nearly_manifest_file(&name) && self.seen.insert(path.clone()) {
-            let message = format!("is ignored: the name of a manifest ends with {ENDING}, in lower case");
+        } else if kind.is_file() && is_nearly_manifest_file(&name) && self.seen.insert(path.clone())
+        {
+            let message =
+                format!("is ignored: the name of a manifest ends with {ENDING}, in lower case");
             self.report(&path, Severity::Warning, message);
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.
-            let message =
-                "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
+            let message = "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
             self.report(&path, Severity::Warning, message.to_owned());
         }
         Some(path).filter(|_| kind.is_dir())
@@ -188,30 +222,43 @@ impl Scan<'_> {
 
     fn report(&mut self, path: &Path, severity: Severity, message: String) {
         let problem = Problem::new(severity, Code::Unreadable, "", message);
-        self.discovery.reports.push(FileReport::skipped(path.to_path_buf(), problem));
+        self.discovery
+            .reports
+            .push(FileReport::skipped(path.to_path_buf(), problem));
     }
 
     fn incomplete(&mut self, path: &Path, why: &str) {
-        self.discovery.incomplete.push(format!("{}: {why}", text::path(path)));
+        self.discovery
+            .incomplete
+            .push(format!("{}: {why}", text::path(path)));
     }
 }
 
 /// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared folder may be
 /// intended, and its tools get no more than policy grants them.
 pub(super) fn writable_by_others(site: &ToolPaths) -> Option<Problem> {
-    let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
+    let own = [
+        Some(site.manifest.as_path()),
+        site.script.as_deref(),
+        Some(site.folder.as_path()),
+    ];
     own.into_iter().flatten().find_map(changeable)
 }
 
 fn changeable(place: &Path) -> Option<Problem> {
     const WORLD_WRITABLE: u32 = 0o002;
     const STICKY: u32 = 0o1000;
-    let facts = place.symlink_metadata().ok().filter(|facts| !facts.is_symlink())?;
+    let facts = place
+        .symlink_metadata()
+        .ok()
+        .filter(|facts| !facts.is_symlink())?;
     let (shown, uid) = (text::path(place), facts.uid());
     // In a sticky folder (/tmp) others can add names, not replace those that are there.
     let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
     let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {
-        format!("everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`")
+        format!(
+            "everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`"
+        )
     } else if !files::is_of_system(uid, place) {
         let me = nix::unistd::geteuid();
         format!(
@@ -241,24 +288,53 @@ mod tests {
         let found = |bases: &[PathBuf], most| {
             let mut discovery = Discovery::default();
             let found = scan_at_most(most, bases.iter(), &mut discovery);
-            let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
-            (found.join(" "), discovery.incomplete.len(), discovery.reports.len())
+            let found: Vec<_> = found
+                .iter()
+                .map(|c| c.relative.display().to_string())
+                .collect();
+            (
+                found.join(" "),
+                discovery.incomplete.len(),
+                discovery.reports.len(),
+            )
         };
-        for relative in ["top.tool.json", "x/x.tool.json", "x/out/plant.tool.json", "zz/deep/late.tool.json"] {
+        for relative in [
+            "top.tool.json",
+            "x/x.tool.json",
+            "x/out/plant.tool.json",
+            "zz/deep/late.tool.json",
+        ] {
             file(relative);
         }
         let only = [base.clone()];
         let all = "top.tool.json x/out/plant.tool.json x/x.tool.json zz/deep/late.tool.json";
-        assert_eq!(found(&only, 100), (all.to_owned(), 0, 0), "the control: all is looked at");
+        assert_eq!(
+            found(&only, 100),
+            (all.to_owned(), 0, 0),
+            "the control: all is looked at"
+        );
         for n in 0..100 {
             file(&format!("x/out/a{n}"));
         }
         let known = "top.tool.json x/x.tool.json";
-        assert_eq!(found(&only, 100), (known.to_owned(), 1, 1), "the writer, and nothing that it may have written");
+        assert_eq!(
+            found(&only, 100),
+            (known.to_owned(), 1, 1),
+            "the writer, and nothing that it may have written"
+        );
         let (names, ..) = found(&[base.clone(), base.join("zz")], 100);
-        assert_eq!(names, format!("{known} deep/late.tool.json"), "a smaller folder that is named");
-        let deep = root.path().join("d").canonicalize().unwrap_or(base.join("d"));
-        let at = |depth: usize| (0..depth).fold("d".to_owned(), |path, _| path + "/d") + "/x.tool.json";
+        assert_eq!(
+            names,
+            format!("{known} deep/late.tool.json"),
+            "a smaller folder that is named"
+        );
+        let deep = root
+            .path()
+            .join("d")
+            .canonicalize()
+            .unwrap_or(base.join("d"));
+        let at =
+            |depth: usize| (0..depth).fold("d".to_owned(), |path, _| path + "/d") + "/x.tool.json";
         file(&at(MAX_SCAN_DEPTH - 1));
         assert_eq!(found(std::slice::from_ref(&deep), 1000).2, 0, "the control");
         file(&at(MAX_SCAN_DEPTH));

@@ -9,9 +9,15 @@ use std::path::{Path, PathBuf};
 
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
 /// A path that may not be used is a `SecurityError`; one that leads nowhere a `ParameterValidationError`.
-pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<ToolPaths, Fault> {
+pub fn resolve(
+    bases: &[PathBuf],
+    manifest_folder: Option<&Path>,
+    script_path: &str,
+) -> Result<ToolPaths, Fault> {
     let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
-    Bases::open(bases).find(folder.as_deref(), script_path).map(|(site, _)| site)
+    Bases::open(bases)
+        .find(folder.as_deref(), script_path)
+        .map(|(site, _)| site)
 }
 
 /// How a script was found, for a person; a warning where another file may have been meant.
@@ -33,7 +39,11 @@ impl Bases {
     }
 
     /// `manifest_folder`: without symbolic links.
-    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<(ToolPaths, Note), Fault> {
+    pub(super) fn find(
+        &self,
+        manifest_folder: Option<&Path>,
+        script_path: &str,
+    ) -> Result<(ToolPaths, Note), Fault> {
         let candidates = self.candidates(manifest_folder, &plain(script_path)?);
         let mut tried = Vec::new();
         for (kind, base, relative) in &candidates {
@@ -43,8 +53,12 @@ impl Bases {
             }
             if look(base, relative, script_path, manifest_folder.is_none())? {
                 let folder = path.parent().unwrap_or(&base.path).to_path_buf();
-                let site =
-                    ToolPaths { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path.clone()), folder };
+                let site = ToolPaths {
+                    manifest: PathBuf::new(),
+                    base: base.path.clone(),
+                    script: Some(path.clone()),
+                    folder,
+                };
                 return Ok((site, note(*kind, &path, relative, &candidates)));
             }
             tried.push(path);
@@ -55,19 +69,44 @@ impl Bases {
     /// Every place that the path could mean in a manifest of this folder; `None`: the path may not be used at all.
     pub(super) fn places(&self, folder: &Path, script_path: &str) -> Option<Vec<PathBuf>> {
         let candidates = self.candidates(Some(folder), &plain(script_path).ok()?);
-        Some(candidates.into_iter().map(|(_, base, relative)| base.path.join(relative)).collect())
+        Some(
+            candidates
+                .into_iter()
+                .map(|(_, base, relative)| base.path.join(relative))
+                .collect(),
+        )
     }
 
     /// The places that a path can mean, in the order in which they are looked at.
-    fn candidates(&self, manifest_folder: Option<&Path>, relative: &Path) -> Vec<(SearchKind, &Base, PathBuf)> {
-        let mut found: Vec<_> = self.0.iter().map(|base| (SearchKind::InBase, base, relative.to_path_buf())).collect();
-        let stripped = |base: &Base| relative.strip_prefix(base.path.file_name()?).ok().map(Path::to_path_buf);
-        let doubled = self.0.iter().filter_map(|base| Some((SearchKind::Doubled, base, stripped(base)?)));
+    fn candidates(
+        &self,
+        manifest_folder: Option<&Path>,
+        relative: &Path,
+    ) -> Vec<(SearchKind, &Base, PathBuf)> {
+        let mut found: Vec<_> = self
+            .0
+            .iter()
+            .map(|base| (SearchKind::InBase, base, relative.to_path_buf()))
+            .collect();
+        let stripped = |base: &Base| {
+            relative
+                .strip_prefix(base.path.file_name()?)
+                .ok()
+                .map(Path::to_path_buf)
+        };
+        let doubled = self
+            .0
+            .iter()
+            .filter_map(|base| Some((SearchKind::Doubled, base, stripped(base)?)));
         found.extend(doubled.filter(|(.., rest)| !rest.as_os_str().is_empty()));
         let beside = manifest_folder.and_then(|folder| {
             let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
             let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
-            Some((SearchKind::Beside, base, folder.strip_prefix(&base.path).ok()?.join(relative)))
+            Some((
+                SearchKind::Beside,
+                base,
+                folder.strip_prefix(&base.path).ok()?.join(relative),
+            ))
         });
         found.extend(beside);
         found
@@ -84,11 +123,19 @@ enum SearchKind {
     Beside,
 }
 
-fn note(kind: SearchKind, path: &Path, relative: &Path, candidates: &[(SearchKind, &Base, PathBuf)]) -> Note {
-    let beside = candidates.iter().find(|(kind, ..)| *kind == SearchKind::Beside);
+fn note(
+    kind: SearchKind,
+    path: &Path,
+    relative: &Path,
+    candidates: &[(SearchKind, &Base, PathBuf)],
+) -> Note {
+    let beside = candidates
+        .iter()
+        .find(|(kind, ..)| *kind == SearchKind::Beside);
     match kind {
         SearchKind::InBase => {
-            let (_, base, relative) = beside.filter(|(_, base, relative)| base.path.join(relative) != path)?;
+            let (_, base, relative) =
+                beside.filter(|(_, base, relative)| base.path.join(relative) != path)?;
             open_beneath::file(&base.folder, relative).ok()?;
             let words = format!(
                 "a file of this name also lies beside the manifest, but {} is run: write the path from the base \
@@ -103,7 +150,9 @@ fn note(kind: SearchKind, path: &Path, relative: &Path, candidates: &[(SearchKin
         }
         SearchKind::Beside => {
             let written = text::path(relative);
-            let words = format!("found beside its manifest; written from the base folder the path is '{written}'");
+            let words = format!(
+                "found beside its manifest; written from the base folder the path is '{written}'"
+            );
             Some((Severity::Note, words))
         }
     }
@@ -117,9 +166,11 @@ pub fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
         format!("tried {}", tried.join(", "))
     };
     let shown = shown(script_path);
-    let message = format!("No script '{shown}' was found: the path is relative to a script base folder.");
-    Fault::new(Kind::ParameterValidationError, message)
-        .person(format!("no script '{shown}': {place}; put the script there or correct the path"))
+    let message =
+        format!("No script '{shown}' was found: the path is relative to a script base folder.");
+    Fault::new(Kind::ParameterValidationError, message).person(format!(
+        "no script '{shown}': {place}; put the script there or correct the path"
+    ))
 }
 
 /// Looks at one place. False: nothing is there. A call gets false for a folder, too: an error would reveal tools that
@@ -129,43 +180,92 @@ fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bo
     let error = match open_beneath::file(&base.folder, relative) {
         Ok(_) => {
             let listed = files::as_listed(&base.path, relative);
-            let message = format!("The script path '{shown}' is refused: its folder lists it in another spelling.");
-            let person = || format!("script path '{shown}': write it as listed, {}", text::path(&listed));
+            let message = format!(
+                "The script path '{shown}' is refused: its folder lists it in another spelling."
+            );
+            let person = || {
+                format!(
+                    "script path '{shown}': write it as listed, {}",
+                    text::path(&listed)
+                )
+            };
             let is_listed = listed == base.path.join(relative);
-            return is_listed.then_some(true).ok_or_else(|| Fault::new(Kind::SecurityError, message).person(person()));
+            return is_listed
+                .then_some(true)
+                .ok_or_else(|| Fault::new(Kind::SecurityError, message).person(person()));
         }
         Err(OpenError::Missing) => return Ok(false),
         Err(OpenError::Folder) if by_call => return Ok(false),
         Err(error) => error,
     };
     let (kind, message) = match error {
-        OpenError::System(_) => (Kind::DependencyError, format!("The script '{shown}' cannot be read by the host.")),
+        OpenError::System(_) => (
+            Kind::DependencyError,
+            format!("The script '{shown}' cannot be read by the host."),
+        ),
         _ => {
             let why = "it is not a plain file in a script base folder";
-            (Kind::SecurityError, format!("The script '{shown}' may not be run: {why}."))
+            (
+                Kind::SecurityError,
+                format!("The script '{shown}' may not be run: {why}."),
+            )
         }
     };
-    Err(Fault::new(kind, message).person(format!("{} {}", text::path(&base.path.join(relative)), error.why())))
+    Err(Fault::new(kind, message).person(format!(
+        "{} {}",
+        text::path(&base.path.join(relative)),
+        error.why()
+    )))
 }
 
 /// Plain components only; `.` and doubled slashes are left out.
 fn plain(written: &str) -> Result<PathBuf, Fault> {
-    let drive = written.as_bytes().get(1) == Some(&b':') && written.starts_with(|c: char| c.is_ascii_alphabetic());
+    let drive = written.as_bytes().get(1) == Some(&b':')
+        && written.starts_with(|c: char| c.is_ascii_alphabetic());
     let url = written.to_ascii_lowercase().starts_with("file:") || written.contains("://");
-    let parts = || written.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let parts = || {
+        written
+            .split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+    };
     let refused = [
         (written.len() > 4096, "it is longer than a path may be"),
-        (!text::is_printable(written), "it holds a control or invisible character"),
-        (written.contains('\\'), "it holds a backslash: folders are separated by '/'"),
-        (written.starts_with(['/', '~']) || drive || url, "it must be a path relative to a script base folder"),
-        (parts().any(|part| part == ".."), "it must not lead upwards ('..')"),
-        (written.ends_with('/') || parts().next().is_none(), "it names no script"),
-        (parts().any(|part| part.starts_with('.')), "no part of it may start with a dot: hidden files are not scripts"),
+        (
+            !text::is_printable(written),
+            "it holds a control or invisible character",
+        ),
+        (
+            written.contains('\\'),
+            "it holds a backslash: folders are separated by '/'",
+        ),
+        (
+            written.starts_with(['/', '~']) || drive || url,
+            "it must be a path relative to a script base folder",
+        ),
+        (
+            parts().any(|part| part == ".."),
+            "it must not lead upwards ('..')",
+        ),
+        (
+            written.ends_with('/') || parts().next().is_none(),
+            "it names no script",
+        ),
+        (
+            parts().any(|part| part.starts_with('.')),
+            "no part of it may start with a dot: hidden files are not scripts",
+        ),
     ];
-    let Some((_, why)) = refused.into_iter().find(|(refused, _)| *refused) else { return Ok(parts().collect()) };
+    let Some((_, why)) = refused.into_iter().find(|(refused, _)| *refused) else {
+        return Ok(parts().collect());
+    };
     let shown = shown(written);
-    let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
-    Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
+    let fault = Fault::new(
+        Kind::SecurityError,
+        format!("The script path '{shown}' is refused: {why}."),
+    );
+    Err(fault
+        .person(format!("script path '{shown}': {why}"))
+        .by_caller())
 }
 
 fn shown(written: &str) -> String {

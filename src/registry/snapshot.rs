@@ -28,7 +28,9 @@ pub struct Filter {
 impl Filter {
     pub fn takes(&self, tool: &Tool) -> bool {
         let manifest = &tool.manifest;
-        let is = |wanted: &Option<String>, got: Option<&str>| wanted.is_none() || wanted.as_deref() == got;
+        let is = |wanted: &Option<String>, got: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == got
+        };
         (self.tags.is_empty() || manifest.tags.iter().any(|tag| self.tags.contains(tag)))
             && is(&self.category, manifest.metadata.category.as_deref())
             && is(&self.namespace, Some(manifest.namespace()))
@@ -64,20 +66,33 @@ pub struct Snapshot {
 impl Snapshot {
     /// How many files are not loaded because something is wrong with them.
     pub fn skipped(&self) -> usize {
-        self.skipped_files().filter(|report| report.has_errors()).count()
+        self.skipped_files()
+            .filter(|report| report.has_errors())
+            .count()
     }
 
     /// Why a manifest was not loaded. `None`: it was loaded, or the reason does not have the code `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
-        let report = self.skipped_files().find(|report| report.path == manifest)?;
-        let why = |problem: &&Problem| problem.severity == Severity::Error && problem.code == Code::Security;
-        report.problems.iter().find(why).map(|problem| problem.message.as_str())
+        let report = self
+            .skipped_files()
+            .find(|report| report.path == manifest)?;
+        let why = |problem: &&Problem| {
+            problem.severity == Severity::Error && problem.code == Code::Security
+        };
+        report
+            .problems
+            .iter()
+            .find(why)
+            .map(|problem| problem.message.as_str())
     }
 
     /// Adds these tools and sources to the snapshot.
     pub(super) fn with(mut self, tools: Vec<Tool>, sources: Vec<String>) -> Snapshot {
         for tool in tools {
-            self.tools.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
+            self.tools
+                .entry(tool.manifest.id.clone())
+                .or_default()
+                .push(Arc::new(tool));
         }
         for versions in self.tools.values_mut() {
             versions.sort_by(|a, b| a.manifest.version.cmp(&b.manifest.version));
@@ -86,7 +101,9 @@ impl Snapshot {
         let count = |id: &String| all().filter(|tool| &tool.source == id).count();
         self.sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
         let files = all().map(|tool| (tool.site.manifest.clone(), tool.clone()));
-        self.by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        self.by_manifest = files
+            .filter(|(manifest, _)| !manifest.as_os_str().is_empty())
+            .collect();
         self
     }
 
@@ -100,18 +117,27 @@ impl Snapshot {
     }
 
     /// As `find`, for a caller who may know only some ids: any other tool is reported as unknown.
-    pub fn find_among(&self, reference: &str, known: &dyn Fn(&str) -> bool) -> Result<Arc<Tool>, Fault> {
+    pub fn find_among(
+        &self,
+        reference: &str,
+        known: &dyn Fn(&str) -> bool,
+    ) -> Result<Arc<Tool>, Fault> {
         let (id, range) = match reference.split_once('@') {
             Some((id, range)) => (id, Some(range.trim())),
             None => (reference, None),
         };
-        let Some(versions) = self.tools.get(id).filter(|_| known(id)) else { return Err(self.not_found(id, known)) };
+        let Some(versions) = self.tools.get(id).filter(|_| known(id)) else {
+            return Err(self.not_found(id, known));
+        };
         let found = match (range, range.and_then(|range| Version::parse(range).ok())) {
-            (_, Some(exact)) => {
-                versions.iter().find(|tool| tool.manifest.version.cmp_precedence(&exact).is_eq()).cloned()
-            }
+            (_, Some(exact)) => versions
+                .iter()
+                .find(|tool| tool.manifest.version.cmp_precedence(&exact).is_eq())
+                .cloned(),
             (None, None) => highest(versions, &VersionReq::STAR),
-            (Some(range), None) => manifest::version_range(range).ok().and_then(|range| highest(versions, &range)),
+            (Some(range), None) => manifest::version_range(range)
+                .ok()
+                .and_then(|range| highest(versions, &range)),
         };
         found.ok_or_else(|| mismatch(id, range, versions))
     }
@@ -123,7 +149,12 @@ impl Snapshot {
 
     /// The tools that the filter takes, in order of id and version.
     pub fn list(&self, filter: &Filter) -> Vec<Arc<Tool>> {
-        self.tools.values().flatten().filter(|tool| filter.takes(tool)).cloned().collect()
+        self.tools
+            .values()
+            .flatten()
+            .filter(|tool| filter.takes(tool))
+            .cloned()
+            .collect()
     }
 
     /// The policies with every file of this snapshot protected: calls and audits decide by these.
@@ -134,7 +165,11 @@ impl Snapshot {
     }
 
     /// By these policies, sets which code tools share, and adds where they may write now to where they could before.
-    pub(super) fn apply_policies(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
+    pub(super) fn apply_policies(
+        &mut self,
+        policies: &policy::Policies,
+        machine: &policy::Machine,
+    ) {
         let mut written = owner::writable_paths(self.tools(), &self.protect(policies), machine);
         written.merge(&self.written);
         self.written = written;
@@ -145,17 +180,29 @@ impl Snapshot {
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
         let manifests = self.ownership.bounding_manifests(script, base);
         // Manifests elsewhere do not count if one that lies with the script names it.
-        let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
-        let settled = manifests.iter().any(|owner| lies_with(owner) && self.ownership.names(owner, script));
-        if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
+        let lies_with = |manifest: &Path| {
+            manifest
+                .parent()
+                .is_some_and(|folder| script.starts_with(folder))
+        };
+        let settled = manifests
+            .iter()
+            .any(|owner| lies_with(owner) && self.ownership.names(owner, script));
+        if let Some(folder) = self
+            .unlisted
+            .iter()
+            .find(|folder| !settled || script.starts_with(folder))
+        {
             return Err(folder.clone());
         }
-        let loaded = manifests.into_iter().filter_map(|path| match self.by_manifest.get(path) {
-            Some(tool) => Some(Ok(tool.clone())),
-            // It owns the folder but names another script, so it denies nothing about this one.
-            None if !self.ownership.names(path, script) => None,
-            None => Some(Err(path.to_path_buf())),
-        });
+        let loaded = manifests
+            .into_iter()
+            .filter_map(|path| match self.by_manifest.get(path) {
+                Some(tool) => Some(Ok(tool.clone())),
+                // It owns the folder but names another script, so it denies nothing about this one.
+                None if !self.ownership.names(path, script) => None,
+                None => Some(Err(path.to_path_buf())),
+            });
         loaded.collect()
     }
 
@@ -164,13 +211,15 @@ impl Snapshot {
         let fault = |message: String| Fault::new(Kind::ToolNotFoundError, message);
         // An id claimed twice, the namespace `core`, a file that a tool may write: only `person` says which.
         if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
-            let words = "is disabled: its manifest cannot be loaded beside the others. Ask the operator.";
+            let words =
+                "is disabled: its manifest cannot be loaded beside the others. Ask the operator.";
             return fault(format!("The tool '{shown}' {words}"))
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
         if known(id) && self.skipped_files().any(|report| report.is_of(id)) {
             let words = "is not loaded: its manifest has a fault. Ask the operator.";
-            return fault(format!("The tool '{shown}' {words}")).person(self.unread(id).unwrap_or_default());
+            return fault(format!("The tool '{shown}' {words}"))
+                .person(self.unread(id).unwrap_or_default());
         }
         let end = match self.near(id, known).join(", ") {
             near if near.is_empty() => "The list of tools has all known names.".to_owned(),
@@ -184,18 +233,33 @@ impl Snapshot {
     }
 
     fn skipped_files(&self) -> impl Iterator<Item = &FileReport> {
-        self.reports.iter().filter(|report| report.status == Status::Skipped)
+        self.reports
+            .iter()
+            .filter(|report| report.status == Status::Skipped)
     }
 
     /// If no manifest was found at all: the folders in which one was looked for, in words.
     pub fn nothing_found(&self) -> Option<String> {
-        let mut names = self.reports.iter().filter_map(|report| report.path.file_name());
-        if !self.by_manifest.is_empty() || names.any(|name| tool::is_manifest_file(&name.to_string_lossy())) {
+        let mut names = self
+            .reports
+            .iter()
+            .filter_map(|report| report.path.file_name());
+        if !self.by_manifest.is_empty()
+            || names.any(|name| tool::is_manifest_file(&name.to_string_lossy()))
+        {
             return None;
         }
-        let below = |folder: &Path| self.folders.iter().any(|above| above != folder && folder.starts_with(above));
-        let shown: Vec<String> =
-            self.folders.iter().filter(|folder| !below(folder)).map(|folder| text::path(folder)).collect();
+        let below = |folder: &Path| {
+            self.folders
+                .iter()
+                .any(|above| above != folder && folder.starts_with(above))
+        };
+        let shown: Vec<String> = self
+            .folders
+            .iter()
+            .filter(|folder| !below(folder))
+            .map(|folder| text::path(folder))
+            .collect();
         Some(match shown.is_empty() {
             true => "there is no folder of tools: neither tool-defs nor user_scripts below the root, nor another that \
                      was named"
@@ -207,13 +271,24 @@ impl Snapshot {
     /// The worst fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
-        let worst = |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
-        let mut skipped: Vec<_> = self.skipped_files().filter(|report| worst(report) > Some(Severity::Note)).collect();
+        let worst =
+            |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
+        let mut skipped: Vec<_> = self
+            .skipped_files()
+            .filter(|report| worst(report) > Some(Severity::Note))
+            .collect();
         skipped.sort_by_key(|report| {
-            (!report.is_of(id), Reverse(worst(report)), !report.path.to_string_lossy().contains(name))
+            (
+                !report.is_of(id),
+                Reverse(worst(report)),
+                !report.path.to_string_lossy().contains(name),
+            )
         });
         let first = skipped.first()?;
-        let problem = first.problems.iter().find(|problem| Some(problem.severity) == worst(first))?;
+        let problem = first
+            .problems
+            .iter()
+            .find(|problem| Some(problem.severity) == worst(first))?;
         let rest = match skipped.len() {
             1 => String::new(),
             n => format!("\nand {} more: `toolhost check`", n - 1),
@@ -222,18 +297,39 @@ impl Snapshot {
         if line > 0 {
             place += &format!(":{line}:{column}");
         }
-        Some(format!("not loaded: {place}: {}{rest}", text::printable(&problem.message)))
+        Some(format!(
+            "not loaded: {place}: {}{rest}",
+            text::printable(&problem.message)
+        ))
     }
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.
     fn near(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
         let shown = |id: &&str| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
-        let ids: Vec<&str> = self.tools.keys().map(String::as_str).filter(|id| known(id)).filter(shown).collect();
+        let ids: Vec<&str> = self
+            .tools
+            .keys()
+            .map(String::as_str)
+            .filter(|id| known(id))
+            .filter(shown)
+            .collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
-        let name = id.rsplit_once("__").or(id.rsplit_once(':')).map_or(id, |(_, name)| name);
-        let same = |id: &&str| id.split_once(':').is_some_and(|(_, own)| own.eq_ignore_ascii_case(name));
-        let mut near: Vec<&str> = suggest::nearest(id, ids.iter().copied()).into_iter().collect();
-        let others = ids.into_iter().filter(same).filter(|id| !near.contains(id)).collect::<Vec<_>>();
+        let name = id
+            .rsplit_once("__")
+            .or(id.rsplit_once(':'))
+            .map_or(id, |(_, name)| name);
+        let same = |id: &&str| {
+            id.split_once(':')
+                .is_some_and(|(_, own)| own.eq_ignore_ascii_case(name))
+        };
+        let mut near: Vec<&str> = suggest::nearest(id, ids.iter().copied())
+            .into_iter()
+            .collect();
+        let others = ids
+            .into_iter()
+            .filter(same)
+            .filter(|id| !near.contains(id))
+            .collect::<Vec<_>>();
         near.extend(others);
         near.iter().take(3).map(|id| format!("'{id}'")).collect()
     }
@@ -241,12 +337,19 @@ impl Snapshot {
 
 /// The highest stable version that fits; a prerelease only if the range itself names one.
 fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
-    let names_prerelease = range.comparators.iter().any(|comparator| !comparator.pre.is_empty());
+    let names_prerelease = range
+        .comparators
+        .iter()
+        .any(|comparator| !comparator.pre.is_empty());
     let fits = |tool: &&Arc<Tool>| {
         let version = &tool.manifest.version;
         (version.pre.is_empty() || names_prerelease) && range.matches(version)
     };
-    let stable = versions.iter().rev().filter(fits).find(|tool| tool.manifest.version.pre.is_empty());
+    let stable = versions
+        .iter()
+        .rev()
+        .filter(fits)
+        .find(|tool| tool.manifest.version.pre.is_empty());
     stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
@@ -255,11 +358,24 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
 fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
     let wanted = match range.map(|range| text::printable(&text::head(range, 60))) {
         None => "has no stable version".to_owned(),
-        Some(range) => format!("has no version that fits '{range}' (write 1.2.0, 1.2, ^1 or >=1.2, <2)"),
+        Some(range) => {
+            format!("has no version that fits '{range}' (write 1.2.0, 1.2, ^1 or >=1.2, <2)")
+        }
     };
-    let listed: Vec<_> = versions.iter().rev().take(MAX_NAMED).map(|tool| tool.manifest.version.to_string()).collect();
+    let listed: Vec<_> = versions
+        .iter()
+        .rev()
+        .take(MAX_NAMED)
+        .map(|tool| tool.manifest.version.to_string())
+        .collect();
     let message = format!("The tool '{id}' {wanted}; there is {}.", listed.join(", "));
-    let stable = versions.iter().rev().find(|tool| tool.manifest.version.pre.is_empty()).or(versions.last());
-    let example = stable.map(|tool| format!("{id}@{}", tool.manifest.version)).unwrap_or_default();
+    let stable = versions
+        .iter()
+        .rev()
+        .find(|tool| tool.manifest.version.pre.is_empty())
+        .or(versions.last());
+    let example = stable
+        .map(|tool| format!("{id}@{}", tool.manifest.version))
+        .unwrap_or_default();
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }

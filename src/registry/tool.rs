@@ -53,7 +53,12 @@ impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
     pub fn new(manifest: Arc<Manifest>, site: ToolPaths, source: &str) -> Tool {
         let needs = policy::needs_of(&manifest);
-        Tool { manifest, site, source: source.to_owned(), needs }
+        Tool {
+            manifest,
+            site,
+            source: source.to_owned(),
+            needs,
+        }
     }
 
     /// `id@version`
@@ -93,12 +98,24 @@ pub struct FileReport {
 
 impl FileReport {
     pub fn skipped(path: PathBuf, problem: Problem) -> FileReport {
-        FileReport { path, status: Status::Skipped, tool: None, claims: None, problems: vec![problem] }
+        FileReport {
+            path,
+            status: Status::Skipped,
+            tool: None,
+            claims: None,
+            problems: vec![problem],
+        }
     }
 
     /// `tool`: `id@version`, where the file holds one tool.
     pub fn loaded(path: PathBuf, tool: Option<String>, problems: Vec<Problem>) -> FileReport {
-        FileReport { path, status: Status::Loaded, tool, claims: None, problems }
+        FileReport {
+            path,
+            status: Status::Loaded,
+            tool,
+            claims: None,
+            problems,
+        }
     }
 
     /// Adds a problem; with an error the file counts as skipped.
@@ -116,7 +133,9 @@ impl FileReport {
     }
 
     pub fn has_errors(&self) -> bool {
-        self.problems.iter().any(|problem| problem.severity == Severity::Error)
+        self.problems
+            .iter()
+            .any(|problem| problem.severity == Severity::Error)
     }
 }
 
@@ -162,5 +181,10 @@ pub trait Source: Send + Sync {
 /// The site of a tool without files.
 pub(super) fn nowhere() -> ToolPaths {
     let nowhere = PathBuf::new();
-    ToolPaths { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere }
+    ToolPaths {
+        manifest: nowhere.clone(),
+        base: nowhere.clone(),
+        script: None,
+        folder: nowhere,
+    }
 }

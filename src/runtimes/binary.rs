@@ -12,8 +12,11 @@ use std::path::{Path, PathBuf};
 const MAX_TEXT_BYTES: u64 = 256 * 1024;
 
 /// The names of each interpreter on a search path.
-pub(super) const LANGUAGES: [(Language, &[&str]); 3] =
-    [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
+pub(super) const LANGUAGES: [(Language, &[&str]); 3] = [
+    (Language::Python, &["python3", "python"]),
+    (Language::Nodejs, &["node", "nodejs"]),
+    (Language::Bun, &["bun"]),
+];
 
 /// An interpreter's file: where it was found, and the file that this leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +31,9 @@ pub(super) struct Binary {
 pub(super) fn follow(path: &Path, off_limits: &OffLimits) -> Result<Binary, String> {
     off_limits.check(path)?;
     let path = in_real_folder(path)?;
-    let real = path.canonicalize().map_err(|e| format!("{} leads nowhere ({e})", path.display()))?;
+    let real = path
+        .canonicalize()
+        .map_err(|e| format!("{} leads nowhere ({e})", path.display()))?;
     trust::path(&path)?;
     Ok(Binary { path, real })
 }
@@ -42,9 +47,10 @@ impl Binary {
 /// The same file with its folder's symlinks resolved, and its own name kept.
 fn in_real_folder(path: &Path) -> Result<PathBuf, String> {
     match (path.parent(), path.file_name()) {
-        (Some(folder), Some(name)) => {
-            folder.canonicalize().map(|f| f.join(name)).map_err(|e| format!("{}: {e}", folder.display()))
-        }
+        (Some(folder), Some(name)) => folder
+            .canonicalize()
+            .map(|f| f.join(name))
+            .map_err(|e| format!("{}: {e}", folder.display())),
         _ => Err(format!("{} is not a file", path.display())),
     }
 }
@@ -67,7 +73,11 @@ fn is_elf(path: &Path) -> Result<bool, String> {
         return Err(format!("{} is not a regular file", path.display()));
     }
     let mut head = Vec::new();
-    files::open(path, OFlag::empty()).map_err(failed)?.take(4).read_to_end(&mut head).map_err(failed)?;
+    files::open(path, OFlag::empty())
+        .map_err(failed)?
+        .take(4)
+        .read_to_end(&mut head)
+        .map_err(failed)?;
     Ok(head == b"\x7fELF")
 }
 
@@ -104,7 +114,9 @@ impl Roots {
             return;
         }
         for folder in ["lib", "lib64"].map(|name| prefix.join(name)) {
-            let Ok(entries) = folder.read_dir() else { continue };
+            let Ok(entries) = folder.read_dir() else {
+                continue;
+            };
             let mut libraries: Vec<PathBuf> = entries
                 .take(MAX_LIBRARIES)
                 .filter_map(|entry| entry.ok().map(|e| e.path()))
@@ -144,7 +156,10 @@ impl Roots {
         let all = self.0;
         let is_folder = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| m.is_dir());
         all.iter()
-            .filter(|p| !all.iter().any(|above| above != *p && p.starts_with(above) && is_folder(above)))
+            .filter(|p| {
+                !all.iter()
+                    .any(|above| above != *p && p.starts_with(above) && is_folder(above))
+            })
             .cloned()
             .collect()
     }

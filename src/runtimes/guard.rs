@@ -34,14 +34,27 @@ pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
         Language::Bun => [1, 2],
         Language::Wasm => return None,
     };
-    let version: Vec<u64> = runtime.version.split('.').map_while(|part| part.parse().ok()).collect();
-    let needed = || format!("{} {}.{} or later", runtime.language.name(), oldest[0], oldest[1]);
+    let version: Vec<u64> = runtime
+        .version
+        .split('.')
+        .map_while(|part| part.parse().ok())
+        .collect();
+    let needed = || {
+        format!(
+            "{} {}.{} or later",
+            runtime.language.name(),
+            oldest[0],
+            oldest[1]
+        )
+    };
     (version.as_slice() < oldest.as_slice()).then(needed)
 }
 
 pub fn guard(shape: &Shape) -> Guard {
     let mut guard = Guard::default();
-    let Program::Path(program) = &shape.runtime.program else { return guard };
+    let Program::Path(program) = &shape.runtime.program else {
+        return guard;
+    };
     if shape.written.is_empty() {
         return guard;
     }
@@ -68,13 +81,25 @@ impl Guard {
         let prefix = bin.parent().unwrap_or(bin);
         let own = small_text(&prefix.join("pyvenv.cfg"));
         // Otherwise the packages are those of the interpreter at `home`.
-        self.file("python/prefix", own.as_ref().map_or("".into(), |_| prefix.to_string_lossy()));
-        let outer = format!("home = {}\ninclude-system-site-packages = true\n", bin.display());
+        self.file(
+            "python/prefix",
+            own.as_ref().map_or("".into(), |_| prefix.to_string_lossy()),
+        );
+        let outer = format!(
+            "home = {}\ninclude-system-site-packages = true\n",
+            bin.display()
+        );
         self.file("python/pyvenv.cfg", own.unwrap_or(outer));
         let minor: Vec<&str> = version.split('.').take(2).collect();
         let packages = format!("python/lib/python{}/site-packages", minor.join("."));
-        self.file(&format!("{packages}/toolhost.pth"), "import toolhost_guard\n");
-        self.file(&format!("{packages}/toolhost_guard.py"), include_str!("shims/guard.py"));
+        self.file(
+            &format!("{packages}/toolhost.pth"),
+            "import toolhost_guard\n",
+        );
+        self.file(
+            &format!("{packages}/toolhost_guard.py"),
+            include_str!("shims/guard.py"),
+        );
         self.links.push((BIN.into(), bin.to_owned()));
         self.program = program.file_name().map(|name| Path::new(BIN).join(name));
     }
@@ -82,9 +107,11 @@ impl Guard {
 
 /// Adds to the variables of a call what guards the interpreters that it starts.
 pub fn guard_children(shape: &Shape, lines: &mut Vec<String>) {
-    for (name, own) in
-        [("NODE_OPTIONS=", format!("{NODE} ")), ("BUN_OPTIONS=", format!("{BUN} ")), ("PATH=", format!("{BIN}:"))]
-    {
+    for (name, own) in [
+        ("NODE_OPTIONS=", format!("{NODE} ")),
+        ("BUN_OPTIONS=", format!("{BUN} ")),
+        ("PATH=", format!("{BIN}:")),
+    ] {
         if shape.written.is_empty() {
             continue;
         }

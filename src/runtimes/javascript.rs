@@ -18,7 +18,11 @@ pub(super) fn runtime(
     off_limits: &OffLimits,
     probe: Option<&InterpreterProbe>,
 ) -> Result<policy::Runtime, String> {
-    let prefix = binary.real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let prefix = binary
+        .real
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("/"));
     let mut roots = Roots::default();
     roots.add(&binary.real);
     roots.store(&binary.real);
@@ -31,7 +35,11 @@ pub(super) fn runtime(
         }
         Vec::new()
     };
-    let told = if language == Language::Bun { package_version(prefix) } else { header_version(prefix) };
+    let told = if language == Language::Bun {
+        package_version(prefix)
+    } else {
+        header_version(prefix)
+    };
     let mut runtime = policy::Runtime {
         language,
         program: policy::Program::Path(binary.real.clone()),
@@ -45,7 +53,9 @@ pub(super) fn runtime(
         outside(&runtime, off_limits).ok()?;
         probe.and_then(|probe| probe.version(&binary.real).ok())
     };
-    let version = told.or_else(asked).unwrap_or_else(|| "unknown (its files do not say)".to_owned());
+    let version = told
+        .or_else(asked)
+        .unwrap_or_else(|| "unknown (its files do not say)".to_owned());
     runtime.version = version.trim_start_matches('v').to_owned();
     Ok(runtime)
 }
@@ -54,16 +64,23 @@ pub(super) fn runtime(
 fn header_version(prefix: &Path) -> Option<String> {
     let text = small_text(&prefix.join("include/node/node_version.h"))?;
     let number = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name))?;
         line.trim().parse::<u32>().ok()
     };
-    let parts = (number("NODE_MAJOR_VERSION ")?, number("NODE_MINOR_VERSION ")?, number("NODE_PATCH_VERSION ")?);
+    let parts = (
+        number("NODE_MAJOR_VERSION ")?,
+        number("NODE_MINOR_VERSION ")?,
+        number("NODE_PATCH_VERSION ")?,
+    );
     Some(format!("{}.{}.{}", parts.0, parts.1, parts.2))
 }
 
 /// `package.json` of the npm package `bun`, whose `bin` folder holds the binary itself.
 fn package_version(prefix: &Path) -> Option<String> {
-    let package: serde_json::Value = serde_json::from_str(&small_text(&prefix.join("package.json"))?).ok()?;
+    let package: serde_json::Value =
+        serde_json::from_str(&small_text(&prefix.join("package.json"))?).ok()?;
     let name = package.get("name")?.as_str()?;
     let version = package.get("version")?.as_str()?;
     (name == "bun" || name.starts_with("@oven/bun")).then(|| version.to_owned())
@@ -73,9 +90,18 @@ fn package_version(prefix: &Path) -> Option<String> {
 const NPM: &str = "npm/bin/npm-cli.js";
 
 /// The npm beside this Node, or the first on `search_path` that may be trusted.
-pub fn npm(node: &policy::Runtime, search_path: &OsStr, off_limits: &OffLimits) -> Result<PathBuf, String> {
-    let policy::Program::Path(node) = &node.program else { return Err("there is no Node".to_owned()) };
-    let prefix = node.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+pub fn npm(
+    node: &policy::Runtime,
+    search_path: &OsStr,
+    off_limits: &OffLimits,
+) -> Result<PathBuf, String> {
+    let policy::Program::Path(node) = &node.program else {
+        return Err("there is no Node".to_owned());
+    };
+    let prefix = node
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("/"));
     let beside = prefix.join("lib/node_modules").join(NPM);
     let named = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
     let candidates = std::iter::once(beside).chain(named.map(|folder| folder.join("npm")));

@@ -35,11 +35,16 @@ pub struct Discovered {
 
 /// Finds one interpreter per language: the first on `search_path` that may be trusted.
 pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
-    let mut found = Discovered { relied_on: search_relies_on(search_path), ..Discovered::default() };
+    let mut found = Discovered {
+        relied_on: search_relies_on(search_path),
+        ..Discovered::default()
+    };
     let folders = search_folders(search_path, off_limits, &mut found.notes);
     let probe = InterpreterProbe::new(&folders, off_limits);
     for (language, names) in LANGUAGES {
-        let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        let candidates = folders
+            .iter()
+            .flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
             relies_on(&candidate, &mut found.relied_on);
             match resolve(language, &candidate, "PATH", off_limits, Some(&probe)) {
@@ -47,7 +52,10 @@ pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
                     found.runtimes.insert(language, runtime);
                     break;
                 }
-                Err(why) => note(&mut found.notes, format!("{}: passed over: {why}", candidate.display())),
+                Err(why) => note(
+                    &mut found.notes,
+                    format!("{}: passed over: {why}", candidate.display()),
+                ),
             }
         }
     }
@@ -58,7 +66,10 @@ pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
 fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     let mut relied_on = BTreeMap::new();
     for entry in std::env::split_paths(search_path) {
-        let words = format!("{} is in PATH, and programs of that folder are run on the host", entry.display());
+        let words = format!(
+            "{} is in PATH, and programs of that folder are run on the host",
+            entry.display()
+        );
         add_way(&entry, None, &words, &mut relied_on);
     }
     relied_on
@@ -67,44 +78,80 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
 /// Adds the paths that lead to a program of the search path, or to one that a policy names: its name, the links to its
 /// file, and the installation that tells a launcher what to start.
 pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
-    let words = format!("{} leads there, and tools or this host run it", candidate.display());
-    let installation = candidate.parent().filter(|folder| folder.ends_with("shims")).and_then(Path::parent);
+    let words = format!(
+        "{} leads there, and tools or this host run it",
+        candidate.display()
+    );
+    let installation = candidate
+        .parent()
+        .filter(|folder| folder.ends_with("shims"))
+        .and_then(Path::parent);
     add_way(candidate, installation, &words, relied_on);
 }
 
 /// Adds the links that lead on from a path, the file at their end, the path itself, and one more. A relative path adds
 /// nothing.
-fn add_way(path: &Path, more: Option<&Path>, words: &str, relied_on: &mut BTreeMap<PathBuf, String>) {
+fn add_way(
+    path: &Path,
+    more: Option<&Path>,
+    words: &str,
+    relied_on: &mut BTreeMap<PathBuf, String>,
+) {
     let (links, end) = files::way(path);
-    let steps = links.into_iter().chain([end, path.to_owned()]).chain(more.map(Path::to_path_buf));
+    let steps = links
+        .into_iter()
+        .chain([end, path.to_owned()])
+        .chain(more.map(Path::to_path_buf));
     for step in steps.filter(|_| path.is_absolute()) {
         relied_on.entry(step).or_insert_with(|| words.to_owned());
     }
 }
 
 /// The interpreter a policy names: a virtual environment's `bin/python`, or any other interpreter file.
-pub fn named(language: Language, path: &Path, off_limits: &OffLimits) -> Result<policy::Runtime, String> {
+pub fn named(
+    language: Language,
+    path: &Path,
+    off_limits: &OffLimits,
+) -> Result<policy::Runtime, String> {
     if !path.is_absolute() {
-        return Err(format!("{} is not absolute; write the whole path of the interpreter", path.display()));
+        return Err(format!(
+            "{} is not absolute; write the whole path of the interpreter",
+            path.display()
+        ));
     }
     resolve(language, path, "policy", off_limits, None)
 }
 
 /// The folders of a search path that may hold an interpreter, without symlinks, each once.
-fn search_folders(search_path: &OsStr, off_limits: &OffLimits, notes: &mut Vec<String>) -> Vec<PathBuf> {
+fn search_folders(
+    search_path: &OsStr,
+    off_limits: &OffLimits,
+    notes: &mut Vec<String>,
+) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for entry in std::env::split_paths(search_path) {
         if !entry.is_absolute() {
-            note(notes, format!("PATH entry '{}' passed over: it is not absolute", entry.display()));
+            note(
+                notes,
+                format!(
+                    "PATH entry '{}' passed over: it is not absolute",
+                    entry.display()
+                ),
+            );
             continue;
         }
         // An entry that does not exist is common and harmless: it gets no note.
-        let Ok(real) = entry.canonicalize() else { continue };
+        let Ok(real) = entry.canonicalize() else {
+            continue;
+        };
         if folders.contains(&real) {
             continue;
         }
         if let Err(why) = off_limits.check(&entry) {
-            note(notes, format!("PATH entry {} passed over: {why}", entry.display()));
+            note(
+                notes,
+                format!("PATH entry {} passed over: {why}", entry.display()),
+            );
             continue;
         }
         folders.push(real);
@@ -132,7 +179,11 @@ fn binary(
     let found = follow(&probe.executable(language, &found.path)?, off_limits)?;
     match found.runs(language)? {
         true => Ok(found),
-        false => Err(format!("it leads to {}, which is not a {} interpreter", found.real.display(), language.name())),
+        false => Err(format!(
+            "it leads to {}, which is not a {} interpreter",
+            found.real.display(),
+            language.name()
+        )),
     }
 }
 
@@ -147,10 +198,17 @@ fn resolve(
     let binary = binary(language, candidate, off_limits, probe)?;
     let runtime = match language {
         Language::Python => python::runtime(&binary, found)?,
-        Language::Nodejs | Language::Bun => javascript::runtime(language, &binary, found, off_limits, probe)?,
-        Language::Wasm => return Err("wasm runs in this binary and has no interpreter to name".to_owned()),
+        Language::Nodejs | Language::Bun => {
+            javascript::runtime(language, &binary, found, off_limits, probe)?
+        }
+        Language::Wasm => {
+            return Err("wasm runs in this binary and has no interpreter to name".to_owned());
+        }
     };
-    runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
+    runtime
+        .roots
+        .iter()
+        .try_for_each(|root| trust::readable_by_tools(root))?;
     outside(&runtime, off_limits)?;
     Ok(runtime)
 }

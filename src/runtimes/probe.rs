@@ -49,20 +49,29 @@ impl<'a> InterpreterProbe<'a> {
     /// `folders`: the folders of the search path that were accepted.
     pub(super) fn new(folders: &[PathBuf], off_limits: &'a OffLimits) -> InterpreterProbe<'a> {
         let folder = files::cache_folder(|name| std::env::var_os(name));
-        let cache = folder.map(|folder| folder.join("runtimes.json")).filter(|path| off_limits.check(path).is_ok());
+        let cache = folder
+            .map(|folder| folder.join("runtimes.json"))
+            .filter(|path| off_limits.check(path).is_ok());
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         // Launchers obey files in the home: that of somebody else (which sudo can leave in HOME) is not used.
-        let own = |home: &OsString| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok();
+        let own =
+            |home: &OsString| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok();
         InterpreterProbe {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
-            home: std::env::var_os("HOME").filter(own).unwrap_or_else(|| "/".into()),
+            home: std::env::var_os("HOME")
+                .filter(own)
+                .unwrap_or_else(|| "/".into()),
             off_limits,
             cache,
         }
     }
 
     /// The interpreter that a launcher starts. The caller has checked owner and mode of the launcher.
-    pub(super) fn executable(&self, language: Language, launcher: &Path) -> Result<PathBuf, String> {
+    pub(super) fn executable(
+        &self,
+        language: Language,
+        launcher: &Path,
+    ) -> Result<PathBuf, String> {
         let question: &[&str] = match language {
             Language::Python => &["-c", "import sys; print(sys.executable)"],
             Language::Nodejs => &["-p", "process.execPath"],
@@ -70,8 +79,13 @@ impl<'a> InterpreterProbe<'a> {
             Language::Wasm => return Err("wasm has no interpreter".to_owned()),
         };
         self.off_limits.check_launcher(launcher, &self.home)?;
-        let path = PathBuf::from(self.ask(launcher, question, |answer| Path::new(answer).is_file())?);
-        if path.is_absolute() { Ok(path) } else { Err("it did not print the path of its interpreter".to_owned()) }
+        let path =
+            PathBuf::from(self.ask(launcher, question, |answer| Path::new(answer).is_file())?);
+        if path.is_absolute() {
+            Ok(path)
+        } else {
+            Err("it did not print the path of its interpreter".to_owned())
+        }
     }
 
     /// What `--version` prints.
@@ -80,13 +94,35 @@ impl<'a> InterpreterProbe<'a> {
     }
 
     /// `still_good`: whether a cached answer may be used.
-    fn ask(&self, program: &Path, question: &[&str], still_good: impl Fn(&str) -> bool) -> Result<String, String> {
-        let facts = program.metadata().map_err(|e| format!("{}: {e}", program.display()))?;
-        let stamp = (facts.dev(), facts.ino(), facts.size(), facts.mtime(), facts.mtime_nsec());
+    fn ask(
+        &self,
+        program: &Path,
+        question: &[&str],
+        still_good: impl Fn(&str) -> bool,
+    ) -> Result<String, String> {
+        let facts = program
+            .metadata()
+            .map_err(|e| format!("{}: {e}", program.display()))?;
+        let stamp = (
+            facts.dev(),
+            facts.ino(),
+            facts.size(),
+            facts.mtime(),
+            facts.mtime_nsec(),
+        );
         let key = format!("{} {stamp:?} {}", program.display(), question.join(" "));
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut cached = self.cache.as_deref().and_then(read_cache).unwrap_or_default();
-        cached.retain(|_, answer| now.saturating_sub(answer.asked) < CACHE_SECONDS && answer.asked <= now);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let mut cached = self
+            .cache
+            .as_deref()
+            .and_then(read_cache)
+            .unwrap_or_default();
+        cached.retain(|_, answer| {
+            now.saturating_sub(answer.asked) < CACHE_SECONDS && answer.asked <= now
+        });
         if let Some(answer) = cached.get(&key).filter(|answer| still_good(&answer.text)) {
             return Ok(answer.text.clone());
         }
@@ -95,7 +131,13 @@ impl<'a> InterpreterProbe<'a> {
             while cached.len() >= MAX_ANSWERS {
                 cached.pop_first();
             }
-            cached.insert(key, CachedAnswer { text: text.clone(), asked: now });
+            cached.insert(
+                key,
+                CachedAnswer {
+                    text: text.clone(),
+                    asked: now,
+                },
+            );
             // Losing the cache costs only time.
             let _ = write_cache(cache, &cached);
         }
@@ -126,7 +168,10 @@ impl<'a> InterpreterProbe<'a> {
                 None if began.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(2)),
                 None => {
                     // The child is not reaped yet, so its pid still names its own process group.
-                    let _ = killpg(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
+                    let _ = killpg(
+                        Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)),
+                        Signal::SIGKILL,
+                    );
                     let _ = child.wait();
                     return Err("it did not answer within 5 s".to_owned());
                 }
@@ -137,15 +182,26 @@ impl<'a> InterpreterProbe<'a> {
         }
         output.rewind().map_err(failed)?;
         let mut text = String::new();
-        output.take(MAX_ANSWER_BYTES).read_to_string(&mut text).map_err(failed)?;
-        let line = text.lines().next().map(str::trim).filter(|line| !line.is_empty());
-        line.map(str::to_owned).ok_or_else(|| "it printed nothing".to_owned())
+        output
+            .take(MAX_ANSWER_BYTES)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
+        let line = text
+            .lines()
+            .next()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
+        line.map(str::to_owned)
+            .ok_or_else(|| "it printed nothing".to_owned())
     }
 }
 
 /// The cache, if the file is ours alone.
 fn read_cache(path: &Path) -> Option<BTreeMap<String, CachedAnswer>> {
-    let file = Folder::open(path.parent()?).ok()?.trusted(path.file_name()?.to_str()?, OFlag::O_RDONLY).ok()?;
+    let file = Folder::open(path.parent()?)
+        .ok()?
+        .trusted(path.file_name()?.to_str()?, OFlag::O_RDONLY)
+        .ok()?;
     if files::not_private(&file.metadata().ok()?).is_some() {
         return None;
     }
@@ -153,7 +209,10 @@ fn read_cache(path: &Path) -> Option<BTreeMap<String, CachedAnswer>> {
 }
 
 fn write_cache(path: &Path, answers: &BTreeMap<String, CachedAnswer>) -> io::Result<()> {
-    let (folder, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+    let (folder, name) = path
+        .parent()
+        .zip(path.file_name())
+        .ok_or(io::ErrorKind::InvalidInput)?;
     Folder::make(folder)?.put(&name.to_string_lossy(), &serde_json::to_vec(answers)?)
 }
 
@@ -167,14 +226,29 @@ mod tests {
     fn a_launcher_sees_nothing_of_our_environment_and_its_answer_is_kept_in_a_private_file() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cache = folder.path().join("cache/toolhost/runtimes.json");
-        let (off_limits, search_path, home) = (OffLimits::default(), "/usr/bin:/bin".into(), "/".into());
-        let probe = InterpreterProbe { search_path, home, off_limits: &off_limits, cache: Some(cache.clone()) };
+        let (off_limits, search_path, home) =
+            (OffLimits::default(), "/usr/bin:/bin".into(), "/".into());
+        let probe = InterpreterProbe {
+            search_path,
+            home,
+            off_limits: &off_limits,
+            cache: Some(cache.clone()),
+        };
         let (launcher, count) = (folder.path().join("launcher"), folder.path().join("count"));
         let script = |text: &str| {
-            write(&launcher, format!("#!/bin/sh\necho x >> {}\n{text}\n", count.display())).expect("launcher");
+            write(
+                &launcher,
+                format!("#!/bin/sh\necho x >> {}\n{text}\n", count.display()),
+            )
+            .expect("launcher");
             set_permissions(&launcher, Permissions::from_mode(0o755)).expect("mode");
         };
-        let asked = || (probe.version(&launcher), read_to_string(&count).expect("count").lines().count());
+        let asked = || {
+            (
+                probe.version(&launcher),
+                read_to_string(&count).expect("count").lines().count(),
+            )
+        };
         script("echo \"${CARGO_MANIFEST_DIR-none} $PWD\"");
         assert_eq!(asked(), (Ok("none /".to_owned()), 1));
         assert_eq!(asked().1, 1, "asked once");

@@ -17,7 +17,9 @@ pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, S
         None => binary.real.clone(),
     };
     trust::path(&base)?;
-    let base = base.canonicalize().map_err(|e| format!("{}: {e}", base.display()))?;
+    let base = base
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", base.display()))?;
     let prefix = prefix_of(&base)?;
     let minor = minor_of(&base, &prefix)?;
     if !minor.starts_with("3.") {
@@ -83,30 +85,48 @@ fn environment_of(path: &Path) -> Option<Environment> {
     let folder = path.parent()?.parent()?;
     let text = small_text(&folder.join("pyvenv.cfg"))?;
     let value = |key: &str| {
-        let line = text.lines().filter_map(|line| line.split_once('=')).find(|(name, _)| name.trim() == key)?;
+        let line = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .find(|(name, _)| name.trim() == key)?;
         Some(line.1.trim().to_owned())
     };
     let home = PathBuf::from(value("home")?);
     let version = value("version_info").or_else(|| value("version"));
-    Some(Environment { folder: folder.to_owned(), home, version })
+    Some(Environment {
+        folder: folder.to_owned(),
+        home,
+        version,
+    })
 }
 
 /// The interpreter a virtual environment was made from.
 fn base_of(environment: &Environment) -> Result<PathBuf, String> {
     if !environment.home.is_absolute() {
-        return Err(format!("{}: `home` is not absolute", environment.folder.join("pyvenv.cfg").display()));
+        return Err(format!(
+            "{}: `home` is not absolute",
+            environment.folder.join("pyvenv.cfg").display()
+        ));
     }
     let minor = environment.version.as_deref().and_then(first_two);
-    let names = minor.iter().map(|minor| format!("python{minor}")).chain(["python3".to_owned(), "python".to_owned()]);
+    let names = minor
+        .iter()
+        .map(|minor| format!("python{minor}"))
+        .chain(["python3".to_owned(), "python".to_owned()]);
     let mut names = names.map(|name| environment.home.join(name));
     names.find(|path| path.is_file()).ok_or_else(|| {
-        format!("{}: its base interpreter is gone; make a new environment", environment.folder.display())
+        format!(
+            "{}: its base interpreter is gone; make a new environment",
+            environment.folder.display()
+        )
     })
 }
 
 fn prefix_of(base: &Path) -> Result<PathBuf, String> {
     let prefix = base.parent().and_then(Path::parent);
-    prefix.map(Path::to_owned).ok_or_else(|| format!("{} is in no bin folder", base.display()))
+    prefix
+        .map(Path::to_owned)
+        .ok_or_else(|| format!("{} is in no bin folder", base.display()))
 }
 
 /// `3.11`, from the file's name or from the one standard library beside it.
@@ -124,15 +144,23 @@ fn minor_of(base: &Path, prefix: &Path) -> Result<String, String> {
         .collect();
     match minors.as_slice() {
         [one] => Ok(one.clone()),
-        _ => Err(format!("{} does not tell which Python it is", base.display())),
+        _ => Err(format!(
+            "{} does not tell which Python it is",
+            base.display()
+        )),
     }
 }
 
 /// `3.11.7` from the header if it is installed, else `3.11`.
 fn version_of(prefix: &Path, minor: &str) -> String {
-    let header = small_text(&prefix.join(format!("include/python{minor}/patchlevel.h"))).unwrap_or_default();
-    let line = header.lines().find_map(|line| line.trim().strip_prefix("#define PY_VERSION"));
-    let quoted = line.and_then(|rest| rest.split('"').nth(1)).filter(|version| version.starts_with(minor));
+    let header =
+        small_text(&prefix.join(format!("include/python{minor}/patchlevel.h"))).unwrap_or_default();
+    let line = header
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("#define PY_VERSION"));
+    let quoted = line
+        .and_then(|rest| rest.split('"').nth(1))
+        .filter(|version| version.starts_with(minor));
     quoted.unwrap_or(minor).to_owned()
 }
 

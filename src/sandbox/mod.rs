@@ -28,12 +28,14 @@ pub use host::inspect::Totals;
 pub use protocol::{Problem, ProblemKind, WallState};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use sys::{
-    ACCESS_LIST, copy_access_list, fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed, pidfd_open,
-    reset_sigchld, untaken_bytes,
+    ACCESS_LIST, copy_access_list, fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed,
+    pidfd_open, reset_sigchld, untaken_bytes,
 };
 pub use walls::view::is_system;
 pub use walls::{cgroup, environment, identity, limits};
-use walls::{descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view};
+use walls::{
+    descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view,
+};
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -53,22 +55,50 @@ pub const WALLS: [Wall; 13] = [
         "packets, datagrams and DNS, in and out, except to the relay at granted ports",
         "network namespaces; for named hosts policy routing (Linux 4.17)",
     ),
-    wall("view", "seeing or changing any file that was not granted", "mount namespaces, Linux 5.13"),
-    wall("scratch", "temporary files that outlive a call or fill the disk", "tmpfs"),
-    wall("cgroup", "more memory, CPU or processes than allowed, as a whole", "a writable cgroup; else sampled"),
+    wall(
+        "view",
+        "seeing or changing any file that was not granted",
+        "mount namespaces, Linux 5.13",
+    ),
+    wall(
+        "scratch",
+        "temporary files that outlive a call or fill the disk",
+        "tmpfs",
+    ),
+    wall(
+        "cgroup",
+        "more memory, CPU or processes than allowed, as a whole",
+        "a writable cgroup; else sampled",
+    ),
     wall(
         "namespaces",
         "seeing or signalling other processes, IPC, mounts, host name",
         "user namespaces (or real root)",
     ),
-    wall("identity", "acting as root or as another call", "user namespaces (or real root)"),
+    wall(
+        "identity",
+        "acting as root or as another call",
+        "user namespaces (or real root)",
+    ),
     wall("session", "reading or typing into a terminal", "nothing"),
     wall("descriptors", "using files the host had open", "Linux 5.11"),
     wall("environment", "reading the host's variables", "nothing"),
-    wall("limits", "too many or too large files, core dumps", "nothing"),
+    wall(
+        "limits",
+        "too many or too large files, core dumps",
+        "nothing",
+    ),
     wall("privileges", "capabilities, set-id programs", "nothing"),
-    wall("landlock", "writing, making or running files beyond the grants (a second check)", "Landlock, Linux 5.13"),
-    wall("seccomp", "system calls no tool needs", "seccomp filters, x86_64; for recorded calls Linux 5.19"),
+    wall(
+        "landlock",
+        "writing, making or running files beyond the grants (a second check)",
+        "Landlock, Linux 5.13",
+    ),
+    wall(
+        "seccomp",
+        "system calls no tool needs",
+        "seccomp filters, x86_64; for recorded calls Linux 5.19",
+    ),
 ];
 
 const fn wall(name: &'static str, stops: &'static str, needs: &'static str) -> Wall {
@@ -112,7 +142,14 @@ fn raise(r: &Raising) -> plan::Plan {
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
     let counted = r.counters.is_some();
-    limits::raise(&mut plan, &setup.limits, r.file_bytes, counted, setup.lasting, setup.slots); // after opening files
+    limits::raise(
+        &mut plan,
+        &setup.limits,
+        r.file_bytes,
+        counted,
+        setup.lasting,
+        setup.slots,
+    ); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
     seccomp::raise(&mut plan, r.filter, r.recorder); // last: nothing after it needs a refused call
@@ -131,15 +168,25 @@ fn wall_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<W
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
         "cgroup" => (
             "sampled",
-            format!("no writable cgroup: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS),
+            format!(
+                "no writable cgroup: memory and CPU are summed every {} ms",
+                crate::quantity::SAMPLE_MS
+            ),
         ),
         "network" if ports.is_some() => (
             "stood",
-            format!("only the name server and the relay can be reached, at ports {:?}", ports.unwrap_or_default()),
+            format!(
+                "only the name server and the relay can be reached, at ports {:?}",
+                ports.unwrap_or_default()
+            ),
         ),
         "landlock" => {
             let lacks = landlock::missing_features(landlock_abi);
-            let rest = if lacks.is_empty() { String::new() } else { format!("; not covered: {}", lacks.join(", ")) };
+            let rest = if lacks.is_empty() {
+                String::new()
+            } else {
+                format!("; not covered: {}", lacks.join(", "))
+            };
             ("stood", format!("ABI {landlock_abi}{rest}"))
         }
         _ => ("stood", wall.stops.to_owned()),
@@ -148,7 +195,11 @@ fn wall_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<W
         .iter()
         .map(|wall| {
             let (state, why) = state(wall);
-            WallState { name: wall.name.to_owned(), state: state.to_owned(), why }
+            WallState {
+                name: wall.name.to_owned(),
+                state: state.to_owned(),
+                why,
+            }
         })
         .collect()
 }

@@ -100,7 +100,11 @@ impl Plan {
 
     /// The tool's last step: execute, with these arguments and this environment and no other.
     pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
-        let strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str()).unwrap_or_default()).collect();
+        let strings = |list: &[String]| {
+            list.iter()
+                .map(|s| CString::new(s.as_str()).unwrap_or_default())
+                .collect()
+        };
         self.arguments = strings(arguments);
         self.environment = Hidden(strings(environment));
         self.add_tool("view", Step::Execute(program));
@@ -112,7 +116,11 @@ impl Step {
     pub fn name(&self) -> String {
         match self {
             Step::WriteFile { path, .. } => format!("WriteFile {}", path.to_string_lossy()),
-            step => format!("{step:?}").split([' ', '(']).next().unwrap_or_default().to_owned(),
+            step => format!("{step:?}")
+                .split([' ', '('])
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
         }
     }
 }

@@ -77,12 +77,24 @@ fn tried(what: impl Into<String>, granted: bool, result: Result<(), Errno>) -> P
         Ok(()) => "done".to_owned(),
         Err(errno) => format!("{errno:?}"),
     };
-    ProbeResult { what: what.into(), granted, could: result.is_ok(), answer, closed: None }
+    ProbeResult {
+        what: what.into(),
+        granted,
+        could: result.is_ok(),
+        answer,
+        closed: None,
+    }
 }
 
 fn path(wanted: &PathProbe) -> ProbeResult {
-    let open =
-        |flags| nix::fcntl::open(&wanted.path, flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o600)).map(drop);
+    let open = |flags| {
+        nix::fcntl::open(
+            &wanted.path,
+            flags | OFlag::O_CLOEXEC,
+            Mode::from_bits_truncate(0o600),
+        )
+        .map(drop)
+    };
     let folder = wanted.path.is_dir();
     let (verb, result) = match (wanted.write, folder) {
         // A file without a name shows the right to make files, and leaves nothing behind.
@@ -92,27 +104,60 @@ fn path(wanted: &PathProbe) -> ProbeResult {
         (false, false) => ("read", open(OFlag::O_RDONLY)),
     };
     let what = format!("{verb} {}", wanted.path.display());
-    ProbeResult { closed: wanted.closed.clone(), ..tried(what, wanted.granted, result) }
+    ProbeResult {
+        closed: wanted.closed.clone(),
+        ..tried(what, wanted.granted, result)
+    }
 }
 
 /// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which need granted `hosts`.
 fn fixed(hosts: bool) -> Vec<ProbeResult> {
-    let socket = |family| nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop);
-    let bound = nix::sys::socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
-        .and_then(|made| nix::sys::socket::bind(made.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)));
-    let memory = nix::fcntl::open("/proc/1/mem", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop);
+    let socket = |family| {
+        nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop)
+    };
+    let bound = nix::sys::socket::socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .and_then(|made| nix::sys::socket::bind(made.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)));
+    let memory = nix::fcntl::open(
+        "/proc/1/mem",
+        OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
+    .map(drop);
     let temporary = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let scratch = nix::fcntl::open("/tmp", temporary, Mode::from_bits_truncate(0o600)).map(drop);
-    let bind = nix::mount::mount(Some("/"), "/tmp", None::<&str>, MsFlags::MS_BIND, None::<&str>);
+    let bind = nix::mount::mount(
+        Some("/"),
+        "/tmp",
+        None::<&str>,
+        MsFlags::MS_BIND,
+        None::<&str>,
+    );
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("").trim().to_owned();
-    let capable =
-        ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"].iter().any(|c| !field(c).bytes().all(|b| b == b'0'));
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or("")
+            .trim()
+            .to_owned()
+    };
+    let capable = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"]
+        .iter()
+        .any(|c| !field(c).bytes().all(|b| b == b'0'));
     // Pid 1 is the init of the call.
     let own = std::process::id();
     let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let others = others
-        .filter(|e| e.file_name().to_str().is_some_and(|n| n.parse::<u32>().is_ok_and(|p| ![1, own].contains(&p))))
+        .filter(|e| {
+            e.file_name()
+                .to_str()
+                .is_some_and(|n| n.parse::<u32>().is_ok_and(|p| ![1, own].contains(&p)))
+        })
         .count();
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let yes = |could: bool| if could { Ok(()) } else { Err(Errno::EPERM) };
@@ -122,15 +167,35 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         tried("make an IPv6 socket", hosts, socket(AddressFamily::Inet6)),
         tried("bind a socket to an address", false, bound),
         tried("make a unix socket", false, socket(AddressFamily::Unix)),
-        tried("make a netlink socket", false, socket(AddressFamily::Netlink)),
-        tried("make a user namespace", false, nix::sched::unshare(CloneFlags::CLONE_NEWUSER)),
+        tried(
+            "make a netlink socket",
+            false,
+            socket(AddressFamily::Netlink),
+        ),
+        tried(
+            "make a user namespace",
+            false,
+            nix::sched::unshare(CloneFlags::CLONE_NEWUSER),
+        ),
         tried("mount", false, bind),
-        tried("signal another process", false, nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGCONT)),
+        tried(
+            "signal another process",
+            false,
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGCONT),
+        ),
         tried("see another process", false, yes(others > 0)),
         tried("read the memory of the init", false, memory),
         tried("hold a capability", false, yes(capable)),
-        tried("gain privileges by executing", false, yes(field("NoNewPrivs:") != "1")),
-        tried("make any system call (no filter)", false, yes(field("Seccomp:") != "2")),
+        tried(
+            "gain privileges by executing",
+            false,
+            yes(field("NoNewPrivs:") != "1"),
+        ),
+        tried(
+            "make any system call (no filter)",
+            false,
+            yes(field("Seccomp:") != "2"),
+        ),
         // 0, 1, 2 and the descriptor of the listing itself.
         tried("use a descriptor of the host", false, yes(open > 4)),
     ]

@@ -136,7 +136,9 @@ impl Setup {
 
     /// Whether some folder is written directly, not through a copy that is published.
     pub fn writes_live(&self) -> bool {
-        self.mounts.iter().any(|mount| mount.folder && mount.access == Access::Write)
+        self.mounts
+            .iter()
+            .any(|mount| mount.folder && mount.access == Access::Write)
     }
 }
 
@@ -269,12 +271,25 @@ pub enum ProblemKind {
 }
 
 impl Problem {
-    pub fn new(kind: ProblemKind, wall: &'static str, what: impl ToString, errno: Errno) -> Problem {
-        Problem { kind, wall: wall.into(), what: what.to_string(), errno: errno as i32 }
+    pub fn new(
+        kind: ProblemKind,
+        wall: &'static str,
+        what: impl ToString,
+        errno: Errno,
+    ) -> Problem {
+        Problem {
+            kind,
+            wall: wall.into(),
+            what: what.to_string(),
+            errno: errno as i32,
+        }
     }
 
     /// For `map_err`: what was tried, and the layer it belongs to.
-    pub fn from_wall<E: Into<io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
+    pub fn from_wall<E: Into<io::Error>>(
+        wall: &'static str,
+        what: impl ToString,
+    ) -> impl FnOnce(E) -> Problem {
         move |error| Problem::new(ProblemKind::Wall, wall, what, sys::errno(&error.into()))
     }
 
@@ -282,13 +297,26 @@ impl Problem {
     pub fn of_path(wall: &'static str, what: impl ToString) -> impl FnOnce(Errno) -> Problem {
         move |errno| {
             let moved = matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP);
-            Problem::new(if moved { ProblemKind::Changed } else { ProblemKind::Wall }, wall, what, errno)
+            Problem::new(
+                if moved {
+                    ProblemKind::Changed
+                } else {
+                    ProblemKind::Wall
+                },
+                wall,
+                what,
+                errno,
+            )
         }
     }
 
     /// This problem, marked as one that arose after the tool was started.
     pub(super) fn while_it_ran(self) -> Problem {
-        Problem { kind: ProblemKind::Ran, what: format!("{}: {}", self.wall, self.what), ..self }
+        Problem {
+            kind: ProblemKind::Ran,
+            what: format!("{}: {}", self.wall, self.what),
+            ..self
+        }
     }
 
     pub fn error(&self) -> io::Error {

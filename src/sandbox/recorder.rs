@@ -23,7 +23,9 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
+};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
@@ -68,8 +70,13 @@ fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
 impl Recorder {
     /// Starts the recorder of the next call.
     pub fn start(rules: &Recorded) -> Result<Recorder, Problem> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(failed())?;
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(failed())?;
         let found = File::from(messages::memory_file(b"").map_err(failed())?);
         let Some(pid) = sys::fork().map_err(failed())? else {
             let code = i32::from(record(ours, &found, rules).is_err());
@@ -85,18 +92,28 @@ impl Recorder {
 
     /// CPU time that the recorder has used so far. It counts as the call's.
     pub fn cpu_ms(&self) -> u64 {
-        processes::process(self.pid.unsigned_abs()).ok().flatten().map_or(0, |(_, process)| process.own_ms)
+        processes::process(self.pid.unsigned_abs())
+            .ok()
+            .flatten()
+            .map_or(0, |(_, process)| process.own_ms)
     }
 
     /// Waits for the recorder of a call that has ended, and returns its output.
     pub fn end(mut self) -> Result<RecorderOutput, Problem> {
         if let Ok(process) = sys::pidfd_open(self.pid) {
-            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(TIMEOUT_MS));
+            let _ = poll(
+                &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
+                PollTimeout::from(TIMEOUT_MS),
+            );
         }
         let ExitReport { status, cpu_ms, .. } = self.reap();
         self.found.rewind().map_err(failed())?;
         let found = self.found.try_clone().map_err(failed())?;
-        Ok(RecorderOutput { found: found.into(), cpu_ms, lost: status != 0 })
+        Ok(RecorderOutput {
+            found: found.into(),
+            cpu_ms,
+            lost: status != 0,
+        })
     }
 
     fn reap(&mut self) -> ExitReport {
@@ -130,7 +147,13 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
     let listener = listener(&socket)?;
     drop(socket);
     let proc = files::handle(Path::new("/proc"))?;
-    let mut entries = Entries { found, bytes: 0, keys: BTreeSet::new(), full: false, unread: false };
+    let mut entries = Entries {
+        found,
+        bytes: 0,
+        keys: BTreeSet::new(),
+        full: false,
+        unread: false,
+    };
     let (mut init, mut inside) = (None, false);
     loop {
         let mut wait = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
@@ -139,7 +162,10 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
         }
-        if wait[0].revents().is_some_and(|ready| !ready.contains(PollFlags::POLLIN)) {
+        if wait[0]
+            .revents()
+            .is_some_and(|ready| !ready.contains(PollFlags::POLLIN))
+        {
             return Ok(());
         }
         let notif = match sys::receive_notification(listener.as_fd()) {
@@ -156,13 +182,22 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         };
         match (errno, init) {
             // The first call starts the tool. That call, and the one that starts the init (pid 1), are our own.
-            (_, None) => init = Some(processes::process(notif.thread)?.ok_or(Errno::ESRCH)?.1.parent),
+            (_, None) => {
+                init = Some(
+                    processes::process(notif.thread)?
+                        .ok_or(Errno::ESRCH)?
+                        .1
+                        .parent,
+                )
+            }
             (Some(errno), _) => entries.call(notif.number, errno),
             (None, Some(init)) if notif.thread != init && !entries.full => {
                 inside = inside || enter(&proc, notif.thread)?;
                 let valid = || sys::is_valid(listener.as_fd(), notif.id);
                 match inside {
-                    true => named.iter().for_each(|named| entries.file(&proc, &notif, named, valid)),
+                    true => named
+                        .iter()
+                        .for_each(|named| entries.file(&proc, &notif, named, valid)),
                     false => entries.unread(),
                 }
             }
@@ -193,7 +228,12 @@ fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut byte = [0];
     let mut space = nix::cmsg_space!(RawFd);
     let mut slices = [IoSliceMut::new(&mut byte)];
-    let got = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let got = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
     let mut rights = got.cmsgs()?.filter_map(|control| match control {
         ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
         _ => None,
@@ -215,7 +255,8 @@ impl Entries {
         if self.full || self.keys.contains(&attempt) {
             return;
         }
-        self.full = self.keys.len() >= MAX_EVENTS || !self.write(&Note::Attempt(attempt.clone()), MAX_EVENT_BYTES);
+        self.full = self.keys.len() >= MAX_EVENTS
+            || !self.write(&Note::Attempt(attempt.clone()), MAX_EVENT_BYTES);
         match self.full {
             true => _ = self.write(&Note::Full, u64::MAX),
             false => _ = self.keys.insert(attempt),
@@ -223,7 +264,9 @@ impl Entries {
     }
 
     fn write(&mut self, note: &Note, most: u64) -> bool {
-        let Ok(mut line) = serde_json::to_vec(note) else { return false };
+        let Ok(mut line) = serde_json::to_vec(note) else {
+            return false;
+        };
         line.push(b'\n');
         self.bytes += line.len() as u64;
         self.bytes <= most && self.found.write_all(&line).is_ok()
@@ -237,12 +280,23 @@ impl Entries {
     fn call(&mut self, number: u32, errno: i32) {
         if !NOT_RECORDED_CALLS.contains(&i64::from(number)) {
             let rule = format!("{:?}", Errno::from_raw(errno));
-            self.add(Attempt { operation: Operation::Call, target: recorded::name(number), path: None, rule });
+            self.add(Attempt {
+                operation: Operation::Call,
+                target: recorded::name(number),
+                path: None,
+                rule,
+            });
         }
     }
 
     /// `valid`: whether the call still waits. If not, the path may have been read from another task.
-    fn file(&mut self, proc: &OwnedFd, notif: &SeccompNotification, named: &PathArgument, valid: impl Fn() -> bool) {
+    fn file(
+        &mut self,
+        proc: &OwnedFd,
+        notif: &SeccompNotification,
+        named: &PathArgument,
+        valid: impl Fn() -> bool,
+    ) {
         let (operation, last) = match named.usage {
             FileUse::Read => (Operation::Read, LinkHandling::Follow),
             FileUse::ReadItself => (Operation::Read, LinkHandling::NoFollow),
@@ -252,10 +306,17 @@ impl Entries {
             FileUse::Run => (Operation::Run, LinkHandling::Follow),
             FileUse::Flags(argument) => open_operation(notif.args[argument]),
         };
-        let task = Task { proc, thread: notif.thread };
+        let task = Task {
+            proc,
+            thread: notif.thread,
+        };
         let address = notif.args[named.path];
         // Without a path, or with an empty one, the call is about a descriptor.
-        let read = if address == 0 { Ok(Vec::new()) } else { task.path_at(address) };
+        let read = if address == 0 {
+            Ok(Vec::new())
+        } else {
+            task.path_at(address)
+        };
         let Ok(requested) = &read else {
             if valid() {
                 self.unread();
@@ -265,7 +326,10 @@ impl Entries {
         if requested.is_empty() {
             return;
         }
-        let folder = named.folder.map(|argument| notif.args[argument] as i32).filter(|fd| *fd != libc::AT_FDCWD);
+        let folder = named
+            .folder
+            .map(|argument| notif.args[argument] as i32)
+            .filter(|fd| *fd != libc::AT_FDCWD);
         let refused = task.refusal(folder, requested, operation, last);
         let changed = task.path_at(address) != read;
         if !valid() {
@@ -276,8 +340,15 @@ impl Entries {
         }
         if let Some((path, rule)) = refused {
             let target = String::from_utf8_lossy(requested).into_owned();
-            let path = path.map(|path| path.to_string_lossy().into_owned()).filter(|path| *path != target);
-            self.add(Attempt { operation, target, path, rule });
+            let path = path
+                .map(|path| path.to_string_lossy().into_owned())
+                .filter(|path| *path != target);
+            self.add(Attempt {
+                operation,
+                target,
+                path,
+                rule,
+            });
         }
     }
 }
@@ -291,7 +362,14 @@ fn open_operation(flags: u64) -> (Operation, LinkHandling) {
         () if any(libc::O_NOFOLLOW) => LinkHandling::NoFollow,
         () => LinkHandling::Follow,
     };
-    (if changes { Operation::Write } else { Operation::Read }, last)
+    (
+        if changes {
+            Operation::Write
+        } else {
+            Operation::Read
+        },
+        last,
+    )
 }
 
 /// The rule of a file that is not granted.
@@ -330,18 +408,32 @@ impl Task<'_> {
     /// Opens the target of a link in this thread's /proc folder, with O_PATH.
     pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
         let name = format!("{}/{name}", self.thread);
-        openat(self.proc, name.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+        openat(
+            self.proc,
+            name.as_str(),
+            OFlag::O_PATH | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
     }
 
     /// Reads the path at this address of the thread's memory. The kernel ignores the protection of the page.
     pub fn path_at(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let name = format!("{}/mem", self.thread);
-        let memory = File::from(openat(self.proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?);
+        let memory = File::from(openat(
+            self.proc,
+            name.as_str(),
+            OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?);
         let mut bytes: Vec<u8> = Vec::new();
         while bytes.len() < MAX_PATH_BYTES {
-            let from = address.checked_add(bytes.len() as u64).ok_or(Errno::EFAULT)?;
+            let from = address
+                .checked_add(bytes.len() as u64)
+                .ok_or(Errno::EFAULT)?;
             let mut page = vec![0; PAGE - from as usize % PAGE];
-            let read = memory.read_at(&mut page, from).map_err(|error| sys::errno(&error))?;
+            let read = memory
+                .read_at(&mut page, from)
+                .map_err(|error| sys::errno(&error))?;
             if let Some(end) = page[..read].iter().position(|byte| *byte == 0) {
                 bytes.extend(&page[..end]);
                 return Ok(bytes);
@@ -372,9 +464,9 @@ impl Task<'_> {
             Ok(Some((place, rule))) => {
                 let path = match &place {
                     ResolvedPath::There(file) => self.name_of(file),
-                    ResolvedPath::Missing(folder, rest) => {
-                        self.name_of(folder).map(|at| at.join(OsStr::from_bytes(rest)))
-                    }
+                    ResolvedPath::Missing(folder, rest) => self
+                        .name_of(folder)
+                        .map(|at| at.join(OsStr::from_bytes(rest))),
                 };
                 Some((path.ok(), rule.to_owned()))
             }
@@ -382,7 +474,12 @@ impl Task<'_> {
         }
     }
 
-    fn resolve(&self, folder: Option<i32>, path: &[u8], last: LinkHandling) -> Result<ResolvedPath, Errno> {
+    fn resolve(
+        &self,
+        folder: Option<i32>,
+        path: &[u8],
+        last: LinkHandling,
+    ) -> Result<ResolvedPath, Errno> {
         let start = match folder {
             _ if path.starts_with(b"/") => open(AT_FDCWD, b"/", false)?,
             Some(number) => self.open(&format!("fd/{number}"))?,
@@ -393,15 +490,29 @@ impl Task<'_> {
             Err(errno) => errno,
         };
         // If a path resolves, every prefix of it does.
-        let ends: Vec<usize> = (1..path.len()).filter(|end| path[*end] == b'/' && path[end - 1] != b'/').collect();
+        let ends: Vec<usize> = (1..path.len())
+            .filter(|end| path[*end] == b'/' && path[end - 1] != b'/')
+            .collect();
         let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
         let end = there.checked_sub(1).map_or(0, |last| ends[last]);
-        let at = if end > 0 { open(&start, &path[..end], true)? } else { start };
-        let rest: Vec<u8> = path[end..].iter().copied().skip_while(|byte| *byte == b'/').collect();
+        let at = if end > 0 {
+            open(&start, &path[..end], true)?
+        } else {
+            start
+        };
+        let rest: Vec<u8> = path[end..]
+            .iter()
+            .copied()
+            .skip_while(|byte| *byte == b'/')
+            .collect();
         let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
         // If the name exists, it is a dangling link, or one that differs for each reader (/proc/self).
         let is_missing = errno == Errno::ENOENT && open(&at, name, false).is_err();
-        if is_missing { Ok(ResolvedPath::Missing(at, rest)) } else { Err(errno) }
+        if is_missing {
+            Ok(ResolvedPath::Missing(at, rest))
+        } else {
+            Err(errno)
+        }
     }
 
     /// The path of an open file from the root of the call.
@@ -411,14 +522,23 @@ impl Task<'_> {
 }
 
 /// The rule that refuses an operation at this place.
-fn rule(place: &ResolvedPath, operation: Operation, last: LinkHandling) -> Result<Option<&'static str>, Errno> {
+fn rule(
+    place: &ResolvedPath,
+    operation: Operation,
+    last: LinkHandling,
+) -> Result<Option<&'static str>, Errno> {
     let (file, there) = match place {
         ResolvedPath::There(file) => (file, true),
         ResolvedPath::Missing(folder, _) => (folder, false),
     };
     // The view's own tree holds folders that lead to grants, and nothing of the host.
     let own = || Ok(fstat(file)?.st_dev == fstat(&open(AT_FDCWD, b"/", false)?)?.st_dev);
-    let special = || there && [SFlag::S_IFCHR, SFlag::S_IFIFO, SFlag::S_IFSOCK].iter().any(|kind| is(file, *kind));
+    let special = || {
+        there
+            && [SFlag::S_IFCHR, SFlag::S_IFIFO, SFlag::S_IFSOCK]
+                .iter()
+                .any(|kind| is(file, *kind))
+    };
     let mount = fstatvfs(file)?.flags();
     Ok(match operation {
         _ if !there && own()? => Some(NOT_SHOWN),
@@ -436,7 +556,13 @@ fn is(file: &OwnedFd, kind: SFlag) -> bool {
 
 /// Opens the target of a path with O_PATH. Follows no magic link.
 fn open(start: impl std::os::fd::AsFd, path: &[u8], follow: bool) -> Result<OwnedFd, Errno> {
-    let flags = if follow { OFlag::O_PATH } else { OFlag::O_PATH | OFlag::O_NOFOLLOW };
-    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let flags = if follow {
+        OFlag::O_PATH
+    } else {
+        OFlag::O_PATH | OFlag::O_NOFOLLOW
+    };
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
     openat2(start, path, how)
 }

@@ -1,5 +1,8 @@
 //! Spawn: performs a plan between clone(2) and execve(2).
-#![allow(unsafe_code, reason = "a child that shares our memory; each block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "a child that shares our memory; each block says why it is sound"
+)]
 
 use super::Problem;
 use super::plan::{Plan, Program, Step};
@@ -41,11 +44,14 @@ fn stack() -> (Vec<u8>, *mut libc::c_void) {
 /// memory. Only that process keeps the gate's reading end until it executes or exits, and we wait for that.
 pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+        list.iter()
+            .map(|s| s.as_ptr())
+            .chain(std::iter::once(std::ptr::null()))
+            .collect()
     };
     let ((_own, own_top), (_tool, tool_top)) = (stack(), stack());
-    let (reading, writing) =
-        nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
+    let (reading, writing) = nix::unistd::pipe2(OFlag::O_CLOEXEC)
+        .map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
     let child = Child {
         plan,
         argv: pointers(&plan.arguments),
@@ -55,16 +61,29 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
         failed: std::cell::Cell::new(None),
     };
     let mut pidfd: RawFd = -1;
-    let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let flags =
+        plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child, because
     // CLONE_VFORK suspends us until its execve or _exit, and by its child, for which we wait below; our other threads
     // wait for their next walk.
-    let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
+    let pid = unsafe {
+        libc::clone(
+            run_child,
+            own_top,
+            flags,
+            (&raw const child).cast_mut().cast(),
+            &raw mut pidfd,
+        )
+    };
     let pid = check(pid.into()).map_err(Problem::from_wall("namespaces", "clone(2)"))? as i32;
     let pidfd = adopt(pidfd);
     drop(reading);
     // A pipe that nobody reads is ready, with POLLERR (poll(2)).
-    while poll(&mut [PollFd::new(writing.as_fd(), PollFlags::empty())], PollTimeout::NONE) != Ok(1) {}
+    while poll(
+        &mut [PollFd::new(writing.as_fd(), PollFlags::empty())],
+        PollTimeout::NONE,
+    ) != Ok(1)
+    {}
     if let Some(((wall, step), errno)) = child.failed.get() {
         let _ = wait4(pid, true);
         return Err(Problem::from_wall(wall, step.name())(errno));
@@ -91,7 +110,9 @@ extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
 fn perform_all<'a>(child: &Child<'a>, steps: &'a [(&'static str, Step)]) -> ! {
     for named in steps {
         if perform(child, &named.1) < 0 {
-            child.failed.set(child.failed.get().or(Some((named, Errno::last()))));
+            child
+                .failed
+                .set(child.failed.get().or(Some((named, Errno::last()))));
             break;
         }
     }
@@ -104,7 +125,9 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
     // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this child.
     unsafe {
         match step {
-            Step::Write { fd, data } => libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long,
+            Step::Write { fd, data } => {
+                libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long
+            }
             Step::WriteFile { path, data } => {
                 let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
                 if fd < 0 {
@@ -144,17 +167,22 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
             Step::Setsid => libc::setsid().into(),
             Step::Nicer(by) => {
                 // The system call returns 20 minus the nice value (getpriority(2)), so that no result is negative.
-                let now = 20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int;
+                let now =
+                    20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int;
                 libc::setpriority(libc::PRIO_PROCESS, 0, now.max(0) + *by).into()
             }
             Step::Limit { resource, value } => {
-                let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
+                let limit = libc::rlimit {
+                    rlim_cur: *value,
+                    rlim_max: *value,
+                };
                 libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)
             }
             Step::NoNewPrivileges => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
             Step::DropBounding(last) => {
                 for capability in 0..=*last {
-                    if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0 {
+                    if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0
+                    {
                         return -1;
                     }
                 }
@@ -167,7 +195,11 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 let none = [0u32; 6];
                 libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr())
             }
-            Step::LandlockPath { ruleset, path, access } => {
+            Step::LandlockPath {
+                ruleset,
+                path,
+                access,
+            } => {
                 #[repr(C, packed)]
                 struct PathBeneath {
                     access: u64,
@@ -177,15 +209,29 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 if fd < 0 {
                     return -1;
                 }
-                let rule = PathBeneath { access: *access, parent: fd };
+                let rule = PathBeneath {
+                    access: *access,
+                    parent: fd,
+                };
                 libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
             }
-            Step::LandlockRestrict(ruleset) => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
+            Step::LandlockRestrict(ruleset) => {
+                libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0)
+            }
             Step::Seccomp { program, recorder } => {
-                let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-                let listened = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+                let fprog = libc::sock_fprog {
+                    len: program.len() as u16,
+                    filter: program.as_ptr().cast_mut(),
+                };
+                let listened = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
+                    | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
                 let flags = if recorder.is_some() { listened } else { 0 };
-                let made = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const fprog);
+                let made = libc::syscall(
+                    libc::SYS_seccomp,
+                    libc::SECCOMP_SET_MODE_FILTER,
+                    flags,
+                    &raw const fprog,
+                );
                 match recorder {
                     Some(recorder) if made >= 0 => hand_over(*recorder, made as RawFd),
                     _ => made,
@@ -202,7 +248,14 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 }
                 let nothing = [std::ptr::null::<libc::c_char>()];
                 let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
-                libc::syscall(libc::SYS_execveat, *fd, path, nothing.as_ptr(), nothing.as_ptr(), flags)
+                libc::syscall(
+                    libc::SYS_execveat,
+                    *fd,
+                    path,
+                    nothing.as_ptr(),
+                    nothing.as_ptr(),
+                    flags,
+                )
             }
             Step::Execute(Program::Path(path)) => {
                 libc::execve(path.as_ptr(), child.argv.as_ptr(), child.envp.as_ptr()).into()
@@ -234,7 +287,10 @@ fn hand_over(socket: RawFd, descriptor: RawFd) -> libc::c_long {
         rights.header.cmsg_level = libc::SOL_SOCKET;
         rights.header.cmsg_type = libc::SCM_RIGHTS;
         rights.descriptor = descriptor;
-        let mut bytes = libc::iovec { iov_base: (&raw const BYTE).cast_mut().cast(), iov_len: 1 };
+        let mut bytes = libc::iovec {
+            iov_base: (&raw const BYTE).cast_mut().cast(),
+            iov_len: 1,
+        };
         message.msg_iov = &raw mut bytes;
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut rights).cast();

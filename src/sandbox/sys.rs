@@ -1,5 +1,8 @@
 //! Sys: one small function for each system call that no crate wraps as needed, and the code of the init.
-#![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "raw system calls; each block says why it is sound"
+)]
 
 use crate::base::messages::adopt;
 use nix::errno::Errno;
@@ -14,7 +17,11 @@ pub const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 
 pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
-    if result < 0 { Err(Errno::last()) } else { Ok(result) }
+    if result < 0 {
+        Err(Errno::last())
+    } else {
+        Ok(result)
+    }
 }
 
 /// The number of an error; EIO where it has none.
@@ -33,27 +40,48 @@ pub fn fork() -> Result<Option<i32>, Errno> {
 
 /// close_range(2), or marking the range close-on-exec.
 pub fn close_range(first: u32, on_exec_only: bool) -> Result<(), Errno> {
-    let flags: libc::c_uint = if on_exec_only { libc::CLOSE_RANGE_CLOEXEC as _ } else { 0 };
+    let flags: libc::c_uint = if on_exec_only {
+        libc::CLOSE_RANGE_CLOEXEC as _
+    } else {
+        0
+    };
     // SAFETY: numbers only. Callers hold no owned descriptor in the range they close.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) })
+        .map(drop)
 }
 
 /// Gives a file a list (`name`) of another as its access control list (acl(5)), or takes its own away where that one
 /// has none. `from` may be opened by `O_PATH`. Returns whether there is one.
 pub fn copy_access_list(from: BorrowedFd, name: &CStr, to: BorrowedFd) -> Result<bool, Errno> {
-    let from = CString::new(format!("/proc/self/fd/{}", from.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
-    let (mut list, to, own) = (vec![0u8; MAX_ATTRIBUTE_BYTES], to.as_raw_fd(), ACCESS_LIST.as_ptr());
+    let from =
+        CString::new(format!("/proc/self/fd/{}", from.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
+    let (mut list, to, own) = (
+        vec![0u8; MAX_ATTRIBUTE_BYTES],
+        to.as_raw_fd(),
+        ACCESS_LIST.as_ptr(),
+    );
     // SAFETY: each text ends with a zero byte, and the buffer has the length that is given.
-    let length = unsafe { libc::getxattr(from.as_ptr(), name.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+    let length = unsafe {
+        libc::getxattr(
+            from.as_ptr(),
+            name.as_ptr(),
+            list.as_mut_ptr().cast(),
+            list.len(),
+        )
+    };
     let (has_list, done) = match Errno::result(length) {
         // SAFETY: as above; the kernel wrote that many bytes.
-        Ok(length) => (true, unsafe { libc::fsetxattr(to, own, list.as_ptr().cast(), length.unsigned_abs(), 0) }),
+        Ok(length) => (true, unsafe {
+            libc::fsetxattr(to, own, list.as_ptr().cast(), length.unsigned_abs(), 0)
+        }),
         // SAFETY: as above.
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => (false, unsafe { libc::fremovexattr(to, own) }),
         Err(errno) => return Err(errno),
     };
     match Errno::result(done) {
-        Err(errno) if has_list || !matches!(errno, Errno::ENODATA | Errno::EOPNOTSUPP) => Err(errno),
+        Err(errno) if has_list || !matches!(errno, Errno::ENODATA | Errno::EOPNOTSUPP) => {
+            Err(errno)
+        }
         _ => Ok(has_list),
     }
 }
@@ -84,7 +112,14 @@ pub struct KernelObject {
 pub fn kcmp(kind: Compared, one: &KernelObject, other: &KernelObject) -> std::cmp::Ordering {
     // SAFETY: numbers only.
     match unsafe {
-        libc::syscall(libc::SYS_kcmp, one.pid, other.pid, kind as libc::c_int, one.descriptor, other.descriptor)
+        libc::syscall(
+            libc::SYS_kcmp,
+            one.pid,
+            other.pid,
+            kind as libc::c_int,
+            one.descriptor,
+            other.descriptor,
+        )
     } {
         0 => std::cmp::Ordering::Equal,
         2 => std::cmp::Ordering::Greater,
@@ -122,17 +157,24 @@ pub fn wait4(pid: i32, block: bool) -> Result<Option<ExitReport>, Errno> {
     }
     let ms = |t: libc::timeval| (t.tv_sec as u64) * 1000 + (t.tv_usec as u64) / 1000;
     let cpu_ms = ms(usage.ru_utime) + ms(usage.ru_stime);
-    Ok(Some(ExitReport { status, cpu_ms, peak_bytes: usage.ru_maxrss as u64 * 1024 }))
+    Ok(Some(ExitReport {
+        status,
+        cpu_ms,
+        peak_bytes: usage.ru_maxrss as u64 * 1024,
+    }))
 }
 
 /// A detached mount of `path` (below `dir` when relative, `dir` itself when empty): open_tree(2).
 pub fn open_tree(dir: BorrowedFd, path: &CStr, recursive: bool) -> Result<OwnedFd, Errno> {
-    let mut flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    let mut flags =
+        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
     if recursive {
         flags |= libc::AT_RECURSIVE as libc::c_uint;
     }
     // SAFETY: a live descriptor and a NUL-terminated string; the result is a fresh descriptor.
-    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, dir.as_raw_fd(), path.as_ptr(), flags) })?;
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_open_tree, dir.as_raw_fd(), path.as_ptr(), flags)
+    })?;
     Ok(adopt(fd as RawFd))
 }
 
@@ -189,12 +231,20 @@ pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Err
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
     let text = |s: &str| CString::new(s).map_err(|_| Errno::EINVAL);
     // SAFETY: constant strings and numbers; fresh descriptors.
-    let fs = adopt(check(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1) })? as RawFd);
+    let fs =
+        adopt(check(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1) })? as RawFd);
     for (key, value) in options {
         let (key, value) = (text(key)?, text(value)?);
         // SAFETY: a live descriptor and NUL-terminated strings that outlive the call.
         check(unsafe {
-            libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr(), 0)
+            libc::syscall(
+                libc::SYS_fsconfig,
+                fs.as_raw_fd(),
+                FSCONFIG_SET_STRING,
+                key.as_ptr(),
+                value.as_ptr(),
+                0,
+            )
         })?;
     }
     // SAFETY: as above; null key and value are what this command takes.
@@ -209,7 +259,14 @@ pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Err
         )
     })?;
     // SAFETY: numbers only.
-    let mount = check(unsafe { libc::syscall(libc::SYS_fsmount, fs.as_raw_fd(), 1, attributes as libc::c_uint) })?;
+    let mount = check(unsafe {
+        libc::syscall(
+            libc::SYS_fsmount,
+            fs.as_raw_fd(),
+            1,
+            attributes as libc::c_uint,
+        )
+    })?;
     Ok(adopt(mount as RawFd))
 }
 
@@ -228,10 +285,26 @@ pub fn reset_signals() {
     for signal in 1..=64 {
         // SAFETY: `usual` has the layout of the kernel's struct sigaction (handler, flags, restorer, mask), and zeroes
         // are SIG_DFL. SIGKILL and SIGSTOP answer EINVAL, which changes nothing.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, usual.as_ptr(), std::ptr::null::<u64>(), 8) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                usual.as_ptr(),
+                std::ptr::null::<u64>(),
+                8,
+            )
+        };
     }
     // SAFETY: a set of signals is eight bytes, whose size is passed.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u64>(), 8) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            std::ptr::null::<u64>(),
+            8,
+        )
+    };
 }
 
 /// First step of a program that starts launchers. Its caller may have left SIGCHLD ignored, and then the kernel forgets
@@ -268,7 +341,14 @@ pub fn output_was_closed() -> bool {
 /// The Landlock ABI of this kernel; less than 1: none, or it is off. landlock_create_ruleset(2) with the version flag.
 pub fn landlock_abi() -> i32 {
     // SAFETY: a null attribute with size 0 and flag 1 asks for the version.
-    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };
+    let abi = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0,
+            1,
+        )
+    };
     i32::try_from(abi).unwrap_or(0)
 }
 
@@ -287,25 +367,61 @@ pub fn receive_notification(listener: BorrowedFd) -> Result<SeccompNotification,
     // SAFETY: plain numbers, for which all zeroes is a value, as the call asks for; its size is part of the request.
     let notif = unsafe {
         let mut notif: libc::seccomp_notif = std::mem::zeroed();
-        check(libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notif).into())?;
+        check(
+            libc::ioctl(
+                listener.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_RECV,
+                &raw mut notif,
+            )
+            .into(),
+        )?;
         notif
     };
-    Ok(SeccompNotification { id: notif.id, thread: notif.pid, number: notif.data.nr as u32, args: notif.data.args })
+    Ok(SeccompNotification {
+        id: notif.id,
+        thread: notif.pid,
+        number: notif.data.nr as u32,
+        args: notif.data.args,
+    })
 }
 
 /// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and the other walls.
 pub fn respond(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), Errno> {
-    let flags = if errno.is_none() { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
-    let response = libc::seccomp_notif_resp { id, val: 0, error: -errno.unwrap_or(0), flags };
+    let flags = if errno.is_none() {
+        libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32
+    } else {
+        0
+    };
+    let response = libc::seccomp_notif_resp {
+        id,
+        val: 0,
+        error: -errno.unwrap_or(0),
+        flags,
+    };
     // SAFETY: a live descriptor and a local of the size that is part of the request.
-    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) }.into())
-        .map(drop)
+    check(
+        unsafe {
+            libc::ioctl(
+                listener.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SEND,
+                &raw const response,
+            )
+        }
+        .into(),
+    )
+    .map(drop)
 }
 
 /// Whether a notification still waits for its answer. If so, its thread id still belongs to the thread that called.
 pub fn is_valid(listener: BorrowedFd, id: u64) -> bool {
     // SAFETY: a live descriptor and a local of the size that is part of the request.
-    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
+    unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+            &raw const id,
+        ) == 0
+    }
 }
 
 /// Needed to read the memory of a process and enter its root.
@@ -347,12 +463,19 @@ pub fn fstat(file: BorrowedFd) -> Result<FileStatus, Errno> {
 }
 
 fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<FileStatus, Errno> {
-    let wanted =
-        libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_NLINK;
+    let wanted = libc::STATX_TYPE
+        | libc::STATX_MODE
+        | libc::STATX_UID
+        | libc::STATX_INO
+        | libc::STATX_SIZE
+        | libc::STATX_NLINK;
     // SAFETY: statx is plain numbers, for which all zeroes is a value; the path ends in NUL; the result is a local.
     let (result, facts) = unsafe {
         let mut facts: libc::statx = std::mem::zeroed();
-        (libc::statx(folder, path.as_ptr(), flags, wanted, &mut facts), facts)
+        (
+            libc::statx(folder, path.as_ptr(), flags, wanted, &mut facts),
+            facts,
+        )
     };
     check(result.into())?;
     Ok(FileStatus {
@@ -373,7 +496,10 @@ pub fn init_code() -> &'static [u8] {
     }
     // SAFETY: both are labels of one block of constants, the second behind the first.
     unsafe {
-        let (start, end) = ((&raw const toolhost_init_code).cast::<u8>(), (&raw const toolhost_init_end).cast::<u8>());
+        let (start, end) = (
+            (&raw const toolhost_init_code).cast::<u8>(),
+            (&raw const toolhost_init_end).cast::<u8>(),
+        );
         std::slice::from_raw_parts(start, end.offset_from_unsigned(start))
     }
 }

@@ -2,7 +2,10 @@
 //! that: the product cannot leave a layer out.
 
 use super::plan::{Plan, Program, Step};
-use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, spawn, sys};
+use super::{
+    cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session,
+    spawn, sys,
+};
 use crate::policy::Limits;
 use crate::quantity::{Limit, MIB};
 use nix::fcntl::OFlag;
@@ -16,7 +19,13 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).expect("a pipe");
     let mut plan = Plan::default();
     raise(&mut plan);
-    plan.add("test", Step::Duplicate { from: write.as_raw_fd(), to: 1 });
+    plan.add(
+        "test",
+        Step::Duplicate {
+            from: write.as_raw_fd(),
+            to: 1,
+        },
+    );
     let text = |s: &str| CString::new(s).expect("no NUL");
     let arguments = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
     let environment: Vec<String> = environment.iter().map(|s| (*s).to_owned()).collect();
@@ -27,9 +36,15 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|problem| panic!("{problem:?}"));
     drop(write);
     let mut said = String::new();
-    std::fs::File::from(read).read_to_string(&mut said).expect("its output");
+    std::fs::File::from(read)
+        .read_to_string(&mut said)
+        .expect("its output");
     let waited = sys::wait4(pid, true).expect("wait4").expect("dead");
-    let code = if waited.status & 0x7f == 0 { waited.status >> 8 } else { 128 + (waited.status & 0x7f) };
+    let code = if waited.status & 0x7f == 0 {
+        waited.status >> 8
+    } else {
+        128 + (waited.status & 0x7f)
+    };
     (code, said.trim().to_owned())
 }
 
@@ -60,7 +75,9 @@ fn landlock() {
     assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
     std::fs::remove_file(&file).expect("the control made it");
     let mut rules = landlock::RuleBuilder::new(sys::landlock_abi()).expect("a ruleset");
-    rules = rules.allow(&open("/"), true, landlock::Right::ReadRun).expect("a rule");
+    rules = rules
+        .allow(&open("/"), true, landlock::Right::ReadRun)
+        .expect("a rule");
     let ruleset = rules.done().expect("a ruleset");
     let alone = |plan: &mut Plan| {
         privileges::no_new(plan);
@@ -83,10 +100,22 @@ fn privileges() {
             privileges::drop_all(plan, privileges::last_capability());
         }
     };
-    let left = if nix::unistd::geteuid().is_root() { script.to_owned() } else { "echo 0".to_owned() };
+    let left = if nix::unistd::geteuid().is_root() {
+        script.to_owned()
+    } else {
+        "echo 0".to_owned()
+    };
     // If the bounding set were not empty, execve(2) as root would give them back (capabilities(7)).
     assert_eq!(attack(&left, &[PATH], alone).1, "0");
-    assert_eq!(attack("grep NoNewPrivs /proc/self/status", &[PATH], privileges::no_new).1, "NoNewPrivs:\t1");
+    assert_eq!(
+        attack(
+            "grep NoNewPrivs /proc/self/status",
+            &[PATH],
+            privileges::no_new
+        )
+        .1,
+        "NoNewPrivs:\t1"
+    );
 }
 
 #[test]
@@ -95,7 +124,18 @@ fn limits() {
     assert_ne!(attack(script, &[PATH], |_| {}).1, "77", "control");
     let mut wanted = Limits::house();
     wanted.set(Limit::OpenFiles, 77);
-    assert_eq!(attack(script, &[PATH], |plan| limits::raise(plan, &wanted, u64::MAX, true, false, 1)).1, "77");
+    assert_eq!(
+        attack(script, &[PATH], |plan| limits::raise(
+            plan,
+            &wanted,
+            u64::MAX,
+            true,
+            false,
+            1
+        ))
+        .1,
+        "77"
+    );
 }
 
 #[test]
@@ -113,8 +153,7 @@ fn descriptors() {
 
 #[test]
 fn session() {
-    let script =
-        "/usr/bin/python3 -S -E -c 'import os; print(os.getsid(0) == os.getpid() or os.getsid(0) == os.getppid())'";
+    let script = "/usr/bin/python3 -S -E -c 'import os; print(os.getsid(0) == os.getpid() or os.getsid(0) == os.getppid())'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "False", "control");
     assert_eq!(attack(script, &[PATH], session::raise).1, "True");
 }
@@ -122,8 +161,16 @@ fn session() {
 #[test]
 fn environment() {
     let script = "echo ${SECRET-unset}";
-    assert_eq!(attack(script, &[PATH, "SECRET=x"], |_| {}).1, "x", "control");
-    assert_eq!(attack(script, &[PATH], |_| {}).1, "unset", "the plan's environment is all there is");
+    assert_eq!(
+        attack(script, &[PATH, "SECRET=x"], |_| {}).1,
+        "x",
+        "control"
+    );
+    assert_eq!(
+        attack(script, &[PATH], |_| {}).1,
+        "unset",
+        "the plan's environment is all there is"
+    );
 }
 
 #[test]
@@ -131,19 +178,30 @@ fn namespaces() {
     let host = std::process::id();
     let script = format!("kill -0 {host}");
     assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
-    assert_ne!(attack(&script, &[PATH], namespaces::raise).0, 0, "no such process in there");
+    assert_ne!(
+        attack(&script, &[PATH], namespaces::raise).0,
+        0,
+        "no such process in there"
+    );
 }
 
 #[test]
 fn identity() {
     let script = "id -u";
     let own = nix::unistd::geteuid().as_raw();
-    assert_eq!(attack(script, &[PATH], |_| {}).1, own.to_string(), "control");
+    assert_eq!(
+        attack(script, &[PATH], |_| {}).1,
+        own.to_string(),
+        "control"
+    );
     let alone = |plan: &mut Plan| {
         plan.namespaces = nix::libc::CLONE_NEWUSER;
         identity::raise(plan, own);
     };
-    assert_eq!(attack(script, &[PATH], alone).1, identity::GUEST.to_string());
+    assert_eq!(
+        attack(script, &[PATH], alone).1,
+        identity::GUEST.to_string()
+    );
 }
 
 #[test]
@@ -155,7 +213,11 @@ fn cgroup() {
     let script = "/usr/bin/python3 -S -E -c 'a = bytearray(200 << 20); print(len(a))'";
     assert_eq!(attack(script, &[PATH], |_| {}).0, 0, "control");
     let group = groups.make("", 64 * MIB, 16).expect("a group");
-    let files = group.descriptors().iter().map(|f| f.try_clone_to_owned().expect("dup")).collect();
+    let files = group
+        .descriptors()
+        .iter()
+        .map(|f| f.try_clone_to_owned().expect("dup"))
+        .collect();
     let mut counters = cgroup::Counters::from(groups.version(), files).expect("counters");
     counters.begin().expect("its counters");
     let (code, said) = attack(script, &[PATH], |plan| counters.raise(plan));
@@ -168,7 +230,9 @@ fn cgroup() {
 #[test]
 fn network() {
     if !identity::real_root() {
-        println!("SKIPPED network: a thread needs root to leave the network; the escape suite shows it for users");
+        println!(
+            "SKIPPED network: a thread needs root to leave the network; the escape suite shows it for users"
+        );
         return;
     }
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
@@ -183,7 +247,10 @@ except OSError as e: print(e.errno)'"
         super::network::raise().expect("a network namespace");
         attack(&script, &[PATH], |_| {}).1
     });
-    assert_eq!(alone.join().expect("no panic"), nix::libc::ENETUNREACH.to_string());
+    assert_eq!(
+        alone.join().expect("no panic"),
+        nix::libc::ENETUNREACH.to_string()
+    );
 }
 
 /// The wall of a call with granted hosts, without Landlock and seccomp behind it.
@@ -197,15 +264,26 @@ fn network_of_granted_hosts() {
     let alone = std::thread::spawn(|| {
         const KEPT: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
         let unreachable = |result: std::io::Result<()>| {
-            assert_eq!(result.expect_err("no route").raw_os_error(), Some(nix::libc::ENETUNREACH));
+            assert_eq!(
+                result.expect_err("no route").raw_os_error(),
+                Some(nix::libc::ENETUNREACH)
+            );
         };
         super::network::raise().expect("a network namespace");
         let sockets = super::network::open(&[80, 40_000]).expect("the wall");
         assert_eq!(sockets.len(), 4);
         let many: Vec<u16> = (100..129).collect();
-        assert!([&[53][..], &[0], &many].iter().all(|ports| super::network::open(ports).is_err()));
-        let reached = TcpStream::connect("192.0.2.1:80").expect("control: a granted port, at any address");
-        assert_eq!(reached.peer_addr().expect("its address").to_string(), "192.0.2.1:80");
+        assert!(
+            [&[53][..], &[0], &many]
+                .iter()
+                .all(|ports| super::network::open(ports).is_err())
+        );
+        let reached =
+            TcpStream::connect("192.0.2.1:80").expect("control: a granted port, at any address");
+        assert_eq!(
+            reached.peer_addr().expect("its address").to_string(),
+            "192.0.2.1:80"
+        );
         TcpStream::connect("198.18.0.1:53").expect("control: the stub");
         // Other listeners (a tool cannot have any) cannot be reached.
         for own in ["127.0.0.1:81", "[::1]:81", "198.18.0.1:54"] {
@@ -214,16 +292,28 @@ fn network_of_granted_hosts() {
         }
         unreachable(TcpStream::connect("192.0.2.1:53").map(drop));
         for own in ["127.0.0.1:0", "[::1]:0", "198.18.0.1:0"] {
-            let (one, other) = (UdpSocket::bind(own).expect("a socket"), UdpSocket::bind(own).expect("a socket"));
-            unreachable(other.send_to(b"x", one.local_addr().expect("its address")).map(drop));
+            let (one, other) = (
+                UdpSocket::bind(own).expect("a socket"),
+                UdpSocket::bind(own).expect("a socket"),
+            );
+            unreachable(
+                other
+                    .send_to(b"x", one.local_addr().expect("its address"))
+                    .map(drop),
+            );
         }
         // Without a listener a socket can connect to itself (RFC 9293, 3.5), unless its port is reserved.
         drop(sockets);
         let own = || {
-            std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000").expect("one port");
-            TcpStream::connect("127.0.0.1:40000").map(|met| met.local_addr().expect("its address").port())
+            std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000")
+                .expect("one port");
+            TcpStream::connect("127.0.0.1:40000")
+                .map(|met| met.local_addr().expect("its address").port())
         };
-        assert_eq!(own().expect_err("no port").raw_os_error(), Some(nix::libc::EADDRNOTAVAIL));
+        assert_eq!(
+            own().expect_err("no port").raw_os_error(),
+            Some(nix::libc::EADDRNOTAVAIL)
+        );
         std::fs::write(KEPT, "\n").expect("control: no port is reserved");
         assert_eq!(own().expect("it reaches itself"), 40_000);
     });

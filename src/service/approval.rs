@@ -45,9 +45,11 @@ impl Service {
     /// Counts a question until the value is dropped, unless the host stops.
     pub fn begin_question(&self) -> Result<Arc<()>, Fault> {
         if self.questions.stop.is_cancelled() {
-            return Err(
-                Fault::new(Kind::RateLimitError, "The server is being stopped, so nobody is asked.").retryable()
-            );
+            return Err(Fault::new(
+                Kind::RateLimitError,
+                "The server is being stopped, so nobody is asked.",
+            )
+            .retryable());
         }
         Ok(self.questions.open.clone())
     }
@@ -70,9 +72,18 @@ impl Service {
     }
 
     /// Answers a question as an operator. `None`: the call no longer waits for an answer.
-    pub fn approve(&self, operator: &Caller, call: &str, approve: bool) -> Option<Result<(), Fault>> {
+    pub fn approve(
+        &self,
+        operator: &Caller,
+        call: &str,
+        approve: bool,
+    ) -> Option<Result<(), Fault>> {
         let by = operator.user.clone();
-        let answer = if approve { Answer::Approved { by } } else { Answer::Denied { by } };
+        let answer = if approve {
+            Answer::Approved { by }
+        } else {
+            Answer::Denied { by }
+        };
         let answered = self.calls.change(call, |call| {
             let own = [&call.state.caller, &call.state.principal].contains(&&operator.user);
             if own && call.question.as_ref()?.not_own {
@@ -87,12 +98,26 @@ impl Service {
 
     async fn ask_operators(&self, question: &Question, not_own: bool) -> Result<Answer, Fault> {
         let principal = question.through.as_ref().unwrap_or(&question.caller);
-        let kept = self.limiter.questions.try_enter(principal, 1).ok_or_else(|| {
-            Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.").retryable()
-        })?;
+        let kept = self
+            .limiter
+            .questions
+            .try_enter(principal, 1)
+            .ok_or_else(|| {
+                Fault::new(
+                    Kind::RateLimitError,
+                    "Too many calls wait for a person's answer.",
+                )
+                .retryable()
+            })?;
         let (answer, answered) = oneshot::channel();
-        let open = OpenQuestion { question: question.clone(), not_own, answer, _kept: kept };
-        self.calls.change(&question.call, |call| call.question = Some(open));
+        let open = OpenQuestion {
+            question: question.clone(),
+            not_own,
+            answer,
+            _kept: kept,
+        };
+        self.calls
+            .change(&question.call, |call| call.question = Some(open));
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 
@@ -105,11 +130,16 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
         if record.hides_unmarked() {
-            let message = "A person must agree to this call, and would not see all of its arguments.";
-            let details = "Send only members that the parameters of the tool declare, and fewer values.";
+            let message =
+                "A person must agree to this call, and would not see all of its arguments.";
+            let details =
+                "Send only members that the parameters of the tool declare, and fewer values.";
             return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
         }
-        let (question, timeout) = (self.question(target, record), self.components.settings.approval_timeout);
+        let (question, timeout) = (
+            self.question(target, record),
+            self.components.settings.approval_timeout,
+        );
         record.step_aside();
         let _open = self.begin_question()?;
         self.calls.change(&record.id, |call| call.is_asking = true);
@@ -122,11 +152,15 @@ impl Service {
             match approver {
                 Approver::Operators { not_own } => self.ask_operators(&question, not_own).await,
                 Approver::Transport(transport) => Ok(transport.ask(&question).await),
-                Approver::Client { transport, .. } if by_client => Ok(transport.ask(&question).await),
+                Approver::Client { transport, .. } if by_client => {
+                    Ok(transport.ask(&question).await)
+                }
                 Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
             }
         };
-        stream.push(Event::Preparing("a person is asked before this tool runs".to_owned()));
+        stream.push(Event::Preparing(
+            "a person is asked before this tool runs".to_owned(),
+        ));
         let answer = {
             let asked = tokio::time::timeout(timeout, asked);
             tokio::pin!(asked);
@@ -138,28 +172,50 @@ impl Service {
                 }
             }
         };
-        self.calls.change(&record.id, |call| (call.question, call.is_asking) = (None, false));
-        let not_agreed =
-            |rest: &str| Fault::new(Kind::AuthorizationError, format!("A person was asked about this call{rest}"));
-        let late = || not_agreed(&format!(", and did not answer within {} s.", timeout.as_secs())).retryable();
+        self.calls.change(&record.id, |call| {
+            (call.question, call.is_asking) = (None, false)
+        });
+        let not_agreed = |rest: &str| {
+            Fault::new(
+                Kind::AuthorizationError,
+                format!("A person was asked about this call{rest}"),
+            )
+        };
+        let late = || {
+            not_agreed(&format!(
+                ", and did not answer within {} s.",
+                timeout.as_secs()
+            ))
+            .retryable()
+        };
         let (rule, fault) = match answer.unwrap_or_else(|_| Err(late()))? {
             Answer::Approved { by } => {
                 record.approved(&by);
                 return self.reacquire_slot(target, record).await;
             }
-            Answer::Denied { by } => {
-                (format!("denied by {by}"), not_agreed(" and did not agree.").person(format!("{by} did not agree")))
-            }
+            Answer::Denied { by } => (
+                format!("denied by {by}"),
+                not_agreed(" and did not agree.").person(format!("{by} did not agree")),
+            ),
             Answer::Dismissed { by } => {
                 let fault = not_agreed(" and closed the question without an answer.");
-                (format!("dismissed by {by}"), fault.person(format!("{by} closed it")))
+                (
+                    format!("dismissed by {by}"),
+                    fault.person(format!("{by} closed it")),
+                )
             }
             Answer::InputRequired => {
                 let message = "A person must agree before this tool runs: make the call again with the answer.";
-                ("asked".to_owned(), Fault::new(Kind::CancelledError, message).retryable())
+                (
+                    "asked".to_owned(),
+                    Fault::new(Kind::CancelledError, message).retryable(),
+                )
             }
             Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),
-            Answer::Nobody => ("nobody to ask".to_owned(), nobody(&target.decided.decision.confirm)),
+            Answer::Nobody => (
+                "nobody to ask".to_owned(),
+                nobody(&target.decided.decision.confirm),
+            ),
         };
         record.denied_by = Some(format!("confirm: {rule}"));
         Err(fault)
@@ -183,22 +239,29 @@ impl Service {
             touches: policy::audit::touches(decision),
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
-            until: now.checked_add(self.components.settings.approval_timeout).unwrap_or(now).to_string(),
+            until: now
+                .checked_add(self.components.settings.approval_timeout)
+                .unwrap_or(now)
+                .to_string(),
         }
     }
 }
 
 pub fn changed() -> Fault {
-    let message = "The tool or its policy changed while a person was asked, so nothing was run; try again.";
+    let message =
+        "The tool or its policy changed while a person was asked, so nothing was run; try again.";
     Fault::new(Kind::ServiceError, message).retryable()
 }
 
 fn nobody(why: &[Confirm]) -> Fault {
-    let message =
-        "This tool runs only once a person has agreed, and no person can be asked where this call comes from.";
-    let rules: Vec<String> = why.iter().map(|rule| format!("policy {}: {}", rule.policy, rule.why)).collect();
+    let message = "This tool runs only once a person has agreed, and no person can be asked where this call comes from.";
+    let rules: Vec<String> = why
+        .iter()
+        .map(|rule| format!("policy {}: {}", rule.policy, rule.why))
+        .collect();
     let fix = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost \
                approvals`); an MCP client that can show forms may ask its person where these policies say \
                `confirm_by_client`";
-    Fault::new(Kind::AuthorizationError, message).person(printable(&format!("{} ({fix})", rules.join("; "))))
+    Fault::new(Kind::AuthorizationError, message)
+        .person(printable(&format!("{} ({fix})", rules.join("; "))))
 }

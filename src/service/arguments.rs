@@ -44,7 +44,8 @@ impl Arguments {
     pub fn canonical_text(&self) -> Cow<'_, str> {
         match self {
             Arguments::Text(text) if text.len() <= LARGE_TEXT_BYTES => {
-                json::compact(text.as_bytes()).map_or(text.into(), |same| same.as_str().to_owned().into())
+                json::compact(text.as_bytes())
+                    .map_or(text.into(), |same| same.as_str().to_owned().into())
             }
             Arguments::Text(text) => text.into(),
             Arguments::Value(value) => value.to_string().into(),
@@ -61,15 +62,22 @@ impl Arguments {
     pub fn decode(&self) -> Result<(Value, ArgumentSyntax), Fault> {
         match self {
             Arguments::Value(value) => Ok((value.clone(), ArgumentSyntax::Json)),
-            Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), ArgumentSyntax::Json)),
+            Arguments::Text(text) if text.trim().is_empty() => {
+                Ok((Value::Object(Map::new()), ArgumentSyntax::Json))
+            }
             Arguments::Text(text) => Ok((document("Input", text)?, ArgumentSyntax::Json)),
             Arguments::Strings(pairs) => {
-                let texts = pairs.iter().map(|(name, text)| (name.clone(), Value::String(text.clone())));
+                let texts = pairs
+                    .iter()
+                    .map(|(name, text)| (name.clone(), Value::String(text.clone())));
                 Ok((Value::Object(texts.collect()), ArgumentSyntax::Pairs))
             }
-            Arguments::Inputs { texts, duplicates } => {
-                Ok((texts.clone(), ArgumentSyntax::Inputs { duplicates: duplicates.clone() }))
-            }
+            Arguments::Inputs { texts, duplicates } => Ok((
+                texts.clone(),
+                ArgumentSyntax::Inputs {
+                    duplicates: duplicates.clone(),
+                },
+            )),
         }
     }
 }
@@ -78,11 +86,19 @@ fn document(what: &str, text: &str) -> Result<Value, Fault> {
     match json::compact(text.as_bytes()) {
         Ok(compact) => compact.tree(MAX_TREE_BYTES).map_err(|json::TooMuch| {
             let most = MAX_TREE_BYTES >> 20;
-            let words = format!("{what} must hold fewer values: in memory they would take more than {most} MiB.");
+            let words = format!(
+                "{what} must hold fewer values: in memory they would take more than {most} MiB."
+            );
             Fault::new(Kind::ParameterValidationError, words)
         }),
-        Err(problem) => Err(Fault::new(Kind::ParameterValidationError, format!("{what} is not one JSON document."))
-            .details(format!("Line {}, column {}: {}", problem.line, problem.column, problem.message))),
+        Err(problem) => Err(Fault::new(
+            Kind::ParameterValidationError,
+            format!("{what} is not one JSON document."),
+        )
+        .details(format!(
+            "Line {}, column {}: {}",
+            problem.line, problem.column, problem.message
+        ))),
     }
 }
 
@@ -93,37 +109,64 @@ pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
     }
     match document("config", text)? {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Fault::new(Kind::ParameterValidationError, "config must be a JSON object.")),
+        _ => Err(Fault::new(
+            Kind::ParameterValidationError,
+            "config must be a JSON object.",
+        )),
     }
 }
 
 /// The time limit that a config sets. Its other members are ignored here, except a misspelt name of the time limit,
 /// which is refused.
 pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
-    let meant =
-        |name: &&String| ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str());
-    if let Some(name) = config.keys().filter(|name| *name != "timeoutMs").find(meant) {
-        let words = format!("The config's '{}' is not known. Did you mean 'timeoutMs'?", text::printable(name));
+    let meant = |name: &&String| {
+        ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str())
+    };
+    if let Some(name) = config
+        .keys()
+        .filter(|name| *name != "timeoutMs")
+        .find(meant)
+    {
+        let words = format!(
+            "The config's '{}' is not known. Did you mean 'timeoutMs'?",
+            text::printable(name)
+        );
         return Err(Fault::new(Kind::ParameterValidationError, words));
     }
     match config.get("timeoutMs") {
         None | Some(Value::Null) => Ok(None),
         Some(value) => json::whole(value).map(Some).ok_or_else(|| {
-            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
+            Fault::new(
+                Kind::ParameterValidationError,
+                "The config's 'timeoutMs' must be a whole number.",
+            )
         }),
     }
 }
 
 /// Hands the call's own time limit to a method that declares `timeoutMs`, unless the arguments have a smaller one.
-pub(super) fn with_timeout(manifest: &manifest::Manifest, mut given: Value, asked_ms: Option<u64>) -> Value {
-    let (Some(asked), Handler::ServiceMethod { .. }) = (asked_ms, &manifest.handler) else { return given };
-    let declared = manifest.parameters.as_ref().is_some_and(|schema| schema.raw["properties"]["timeoutMs"].is_object());
+pub(super) fn with_timeout(
+    manifest: &manifest::Manifest,
+    mut given: Value,
+    asked_ms: Option<u64>,
+) -> Value {
+    let (Some(asked), Handler::ServiceMethod { .. }) = (asked_ms, &manifest.handler) else {
+        return given;
+    };
+    let declared = manifest
+        .parameters
+        .as_ref()
+        .is_some_and(|schema| schema.raw["properties"]["timeoutMs"].is_object());
     if declared && let Value::Object(fields) = &mut given {
         let own = fields.get("timeoutMs").and_then(|own| {
-            let written = own.as_str().and_then(|text| serde_json::from_str(text).ok());
+            let written = own
+                .as_str()
+                .and_then(|text| serde_json::from_str(text).ok());
             json::whole(written.as_ref().unwrap_or(own))
         });
-        if own.is_none_or(|own| asked < own) && fields.get("timeoutMs").is_none_or(|_| own.is_some()) {
+        if own.is_none_or(|own| asked < own)
+            && fields.get("timeoutMs").is_none_or(|_| own.is_some())
+        {
             fields.insert("timeoutMs".into(), Value::from(asked));
         }
     }

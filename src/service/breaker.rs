@@ -73,9 +73,20 @@ impl Breakers {
     /// Refuses a call whose breaker is open. `runs`: the call is about to run. When the wait is over one call probes;
     /// others are refused until it has ended.
     pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
-        let (all, own) = ((None, call.runs.clone()), (Some(call.caller.clone()), call.runs.clone()));
-        let wanted = if call.is_own { vec![own] } else { vec![all, own] };
-        let mut attempt = Attempt { breakers: self.clone(), call, keys: Vec::new() };
+        let (all, own) = (
+            (None, call.runs.clone()),
+            (Some(call.caller.clone()), call.runs.clone()),
+        );
+        let wanted = if call.is_own {
+            vec![own]
+        } else {
+            vec![all, own]
+        };
+        let mut attempt = Attempt {
+            breakers: self.clone(),
+            call,
+            keys: Vec::new(),
+        };
         for key in wanted {
             let (mut rows, now) = (lock(&self.0), now());
             let mut probe = false;
@@ -84,11 +95,17 @@ impl Breakers {
             {
                 if until > now {
                     let (tool, failures) = (&attempt.call.tool, row.failures);
-                    let words = format!("Circuit breaker open for {tool}: its last {failures} calls failed.");
+                    let words = format!(
+                        "Circuit breaker open for {tool}: its last {failures} calls failed."
+                    );
                     return Err(held_back(Kind::CircuitOpenError, &words, until - now));
                 }
                 probe = runs;
-                row.until = Some(if runs { now + attempt.call.rule.wait } else { until });
+                row.until = Some(if runs {
+                    now + attempt.call.rule.wait
+                } else {
+                    until
+                });
             }
             attempt.keys.push((key, probe));
         }
@@ -98,12 +115,27 @@ impl Breakers {
     /// The breakers with failures: those of one caller, or all.
     pub fn states(&self, caller: Option<&str>) -> Vec<BreakerState> {
         let (now, rows) = (now(), lock(&self.0));
-        let shown = rows.iter().filter(|((of, _), _)| caller.is_none_or(|caller| of.as_deref() == Some(caller)));
+        let shown = rows
+            .iter()
+            .filter(|((of, _), _)| caller.is_none_or(|caller| of.as_deref() == Some(caller)));
         let state = |((caller, _), row): (&Key, &Row)| {
             let left = row.until.map(|until| until.saturating_sub(now));
-            let state = left.map_or("closed", |left| if left.is_zero() { "half-open" } else { "open" });
-            let (caller, tool, retry_after_ms) = (caller.clone(), row.tool.clone(), left.map(crate::base::millis));
-            BreakerState { caller, tool, state, failures: row.failures, retry_after_ms }
+            let state = left.map_or(
+                "closed",
+                |left| if left.is_zero() { "half-open" } else { "open" },
+            );
+            let (caller, tool, retry_after_ms) = (
+                caller.clone(),
+                row.tool.clone(),
+                left.map(crate::base::millis),
+            );
+            BreakerState {
+                caller,
+                tool,
+                state,
+                failures: row.failures,
+                retry_after_ms,
+            }
         };
         let mut states: Vec<BreakerState> = shown.map(state).collect();
         states.sort_by(|a, b| (&a.tool, &a.caller).cmp(&(&b.tool, &b.caller)));
@@ -130,17 +162,27 @@ impl Attempt {
             Kind::TimeoutError | Kind::ResourceLimitError => Some(own),
             _ => crashed.then_some(own),
         };
-        let Some((key, probe)) = counted.map(|at| self.keys.remove(at)) else { return };
+        let Some((key, probe)) = counted.map(|at| self.keys.remove(at)) else {
+            return;
+        };
         if rows.get(&key).is_none() {
-            let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
+            let row = Row {
+                failures: 0,
+                tool: self.call.tool.clone(),
+                until: None,
+            };
             // Any row may be removed to make room for another, so there is always room.
             let claim = semaphore::claim(ROWS, [(self.call.principal.clone(), ROWS / 2)]);
             rows.put(key.clone(), (claim, 1), now, row);
         }
         rows.keep(&key, now);
-        if let Some(row) = rows.get_mut(&key).filter(|row| row.until.is_none() || probe) {
+        if let Some(row) = rows
+            .get_mut(&key)
+            .filter(|row| row.until.is_none() || probe)
+        {
             row.failures = row.failures.saturating_add(1);
-            row.until = (row.failures >= self.call.rule.failures).then(|| now + self.call.rule.wait);
+            row.until =
+                (row.failures >= self.call.rule.failures).then(|| now + self.call.rule.wait);
         }
     }
 }
@@ -149,7 +191,10 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         // After a probe that decided nothing, the next call probes.
         for (key, _) in self.keys.iter().filter(|(_, probe)| *probe) {
-            lock(&self.breakers.0).get_mut(key).into_iter().for_each(|row| row.until = Some(now()));
+            lock(&self.breakers.0)
+                .get_mut(key)
+                .into_iter()
+                .for_each(|row| row.until = Some(now()));
         }
     }
 }
@@ -159,14 +204,29 @@ mod tests {
     use super::*;
 
     fn enter(under: &Arc<Breakers>, caller: &str, is_own: bool) -> Result<Attempt, Fault> {
-        let rule = Breaker { failures: 5, wait: Duration::from_secs(60) };
-        let (caller, principal) = (caller.to_owned(), caller.split(' ').next().unwrap_or_default().to_owned());
-        let call = BreakerCall { caller, principal, tool: "t".to_owned(), runs: "a.py".to_owned(), is_own, rule };
+        let rule = Breaker {
+            failures: 5,
+            wait: Duration::from_secs(60),
+        };
+        let (caller, principal) = (
+            caller.to_owned(),
+            caller.split(' ').next().unwrap_or_default().to_owned(),
+        );
+        let call = BreakerCall {
+            caller,
+            principal,
+            tool: "t".to_owned(),
+            runs: "a.py".to_owned(),
+            is_own,
+            rule,
+        };
         under.enter(call, true)
     }
 
     fn call(under: &Arc<Breakers>, caller: &str, kind: Option<Kind>) -> bool {
-        let Ok(attempt) = enter(under, caller, false) else { return false };
+        let Ok(attempt) = enter(under, caller, false) else {
+            return false;
+        };
         attempt.ended(kind.map(|kind| Fault::new(kind, "f")).as_ref(), false);
         true
     }
@@ -176,22 +236,40 @@ mod tests {
     async fn failures_count_for_whoever_they_are_of_and_one_probe_decides() {
         let under = Arc::<Breakers>::default();
         assert!((0..5).all(|n| call(&under, &format!("c{n}"), Some(Kind::ServiceError))));
-        assert!(!call(&under, "d", None) && enter(&under, "d", true).is_ok(), "for all, but never for source text");
-        (0..5)
-            .for_each(|_| enter(&under, "a", true).unwrap().ended(Some(&Fault::new(Kind::InternalError, "f")), false));
-        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "whose source text it is");
+        assert!(
+            !call(&under, "d", None) && enter(&under, "d", true).is_ok(),
+            "for all, but never for source text"
+        );
+        (0..5).for_each(|_| {
+            enter(&under, "a", true)
+                .unwrap()
+                .ended(Some(&Fault::new(Kind::InternalError, "f")), false)
+        });
+        assert!(
+            enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(),
+            "whose source text it is"
+        );
         for ends in [Some(Kind::ServiceError), None] {
             tokio::time::advance(Duration::from_secs(60)).await;
             let probe = enter(&under, "d", false).expect("one tries");
             let fault = enter(&under, "d", false).expect_err("and no other meanwhile");
-            assert_eq!((fault.kind, fault.retry_after_ms), (Kind::CircuitOpenError, Some(60_000)));
+            assert_eq!(
+                (fault.kind, fault.retry_after_ms),
+                (Kind::CircuitOpenError, Some(60_000))
+            );
             drop(probe);
             let probe = enter(&under, "d", false).expect("one that was cancelled decided nothing");
             probe.ended(ends.map(|kind| Fault::new(kind, "f")).as_ref(), false);
             assert_eq!(call(&under, "d", None), ends.is_none());
         }
         call(&under, "b", Some(Kind::TimeoutError));
-        (0..ROWS).for_each(|n| assert!(call(&under, &format!("gateway {n}"), Some(Kind::TimeoutError))));
+        (0..ROWS).for_each(|n| {
+            assert!(call(
+                &under,
+                &format!("gateway {n}"),
+                Some(Kind::TimeoutError)
+            ))
+        });
         assert_eq!(
             (under.states(Some("b")).len(), under.states(None).len()),
             (1, ROWS / 2 + 2),

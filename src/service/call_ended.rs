@@ -54,7 +54,11 @@ impl CallEnded {
     pub fn verbose(&self, known: &Verbose) -> Verbose {
         let block = |text: &str| printable_block(&cut_to(text, VERBOSE_TEXT));
         // What runs in this process has no standard output.
-        let answer = self.report.output_data.as_ref().filter(|_| known.stdout.is_empty());
+        let answer = self
+            .report
+            .output_data
+            .as_ref()
+            .filter(|_| known.stdout.is_empty());
         let mut timing: Vec<(&'static str, f64)> = Vec::new();
         for (stage, _, took) in &self.stages {
             let ms = (took.as_secs_f64() * 1e5).round() / 100.0;
@@ -157,7 +161,8 @@ impl Stage {
 pub(super) fn violations(fault: Option<(Kind, &str)>, denials: &[Denial]) -> Vec<Value> {
     let part = |text: &str| cut_to(text, PART);
     let broken = fault.filter(|(kind, _)| {
-        matches!(kind.origin(), Origin::Policy) || matches!(kind, Kind::TimeoutError | Kind::ResourceLimitError)
+        matches!(kind.origin(), Origin::Policy)
+            || matches!(kind, Kind::TimeoutError | Kind::ResourceLimitError)
     });
     let own = broken.map(|(kind, message)| json!({"kind": kind, "what": part(message)}));
     let denied = denials.iter().map(|denial| {
@@ -166,7 +171,11 @@ pub(super) fn violations(fault: Option<(Kind, &str)>, denials: &[Denial]) -> Vec
                "narrower": narrower})
     });
     let mut violations: Vec<Value> = own.into_iter().chain(denied).collect();
-    if let Some(more) = violations.len().checked_sub(VIOLATIONS).filter(|more| *more > 0) {
+    if let Some(more) = violations
+        .len()
+        .checked_sub(VIOLATIONS)
+        .filter(|more| *more > 0)
+    {
         violations.truncate(VIOLATIONS - 1);
         violations.push(json!({"kind": MORE, "count": more + 1}));
     }
@@ -181,10 +190,13 @@ pub(super) fn manifest(site: &ToolPaths) -> Option<String> {
 /// What a call did with its network: the first events, each cut, and all counts.
 pub(super) fn events(traffic: &Traffic) -> Value {
     let events = traffic.events.iter().map(|event| {
-        let refused = event.refused.as_ref().map(|refusal| match refusal.detail() {
-            Some(detail) => cut_to(&format!("{refusal}: {detail}"), EVENT),
-            None => cut_to(&refusal.to_string(), EVENT),
-        });
+        let refused = event
+            .refused
+            .as_ref()
+            .map(|refusal| match refusal.detail() {
+                Some(detail) => cut_to(&format!("{refusal}: {detail}"), EVENT),
+                None => cut_to(&refusal.to_string(), EVENT),
+            });
         json!({"what": event.what, "target": cut_to(&event.target, EVENT), "refused": refused})
     });
     json!({"events": events.collect::<Vec<_>>(), "totals": traffic.totals, "counted": traffic.counted})
@@ -214,8 +226,12 @@ pub(super) fn few(notes: Vec<String>) -> Vec<String> {
         return notes;
     }
     let more = notes.len().saturating_sub(NOTES);
-    let kept = notes.iter().take(NOTES - usize::from(more > 0)).map(|note| cut_to(note, PART));
-    kept.chain((more > 0).then(|| format!("and {} more", more + 1))).collect()
+    let kept = notes
+        .iter()
+        .take(NOTES - usize::from(more > 0))
+        .map(|note| cut_to(note, PART));
+    kept.chain((more > 0).then(|| format!("and {} more", more + 1)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -229,11 +245,24 @@ mod tests {
     fn the_longest_record_fits() {
         // The worst case: each byte is written as six; texts of events are printable, at worst two bytes as six.
         let (worst, long) = ("\u{1}".repeat(100_000), "é".repeat(1000));
-        let (part, digest, text) = (cut_to(&worst, PART), Some("0".repeat(64)), Some(cut_to(&worst, CUT)));
+        let (part, digest, text) = (
+            cut_to(&worst, PART),
+            Some("0".repeat(64)),
+            Some(cut_to(&worst, CUT)),
+        );
         let (operation, target, rule) = (worst.clone(), worst.clone(), worst.clone());
-        let denial = Denial { operation, target, rule, ..Denial::default() };
+        let denial = Denial {
+            operation,
+            target,
+            rule,
+            ..Denial::default()
+        };
         let refused = Some(protocol::RefusalReason::Content { why: long.clone() });
-        let event = protocol::TrafficEvent { what: protocol::TrafficKind::Connection, target: long, refused };
+        let event = protocol::TrafficEvent {
+            what: protocol::TrafficKind::Connection,
+            target: long,
+            refused,
+        };
         let line = AuditRecord {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: "0".repeat(36),
@@ -253,16 +282,30 @@ mod tests {
             },
             rule: part.clone(),
             service: Some(part),
-            limits: Some(policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
+            limits: Some(policy::Limits(
+                Limit::ALL
+                    .into_iter()
+                    .map(|limit| (limit, u64::MAX))
+                    .collect(),
+            )),
             message: text,
             arguments: cut_to(&worst, CUT),
             notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
-            network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
+            network: Some(events(&Traffic {
+                events: vec![event; 2 * protocol::EVENTS + 1],
+                ..Traffic::default()
+            })),
             ..AuditRecord::default()
         };
-        assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
+        assert!(
+            line.notes.len() == NOTES
+                && line.notes.last().is_some_and(|last| last == "and 981 more")
+        );
         let length = audit::ascii(&line).expect("JSON").len() as u64;
-        assert!((audit::MAX_RECORD_BYTES / 2..audit::MAX_RECORD_BYTES).contains(&length), "{length} bytes");
+        assert!(
+            (audit::MAX_RECORD_BYTES / 2..audit::MAX_RECORD_BYTES).contains(&length),
+            "{length} bytes"
+        );
     }
 }

@@ -5,7 +5,9 @@ use super::decision_cache::DecisionCache;
 use super::{BreakerState, Caller, Service};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
-use crate::policy::{Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerRule, Callers, SecretSource, ToolLimit};
+use crate::policy::{
+    Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerRule, Callers, SecretSource, ToolLimit,
+};
 use crate::registry::{Filter, Tool};
 use serde_json::Value;
 use std::sync::Arc;
@@ -24,11 +26,22 @@ impl Rights {
         let counts_as = |callers: &Arc<Callers>| {
             let user = callers.acts_as(&caller.user, label);
             // A principal that acts as another caller has that caller's tools, not its operator role.
-            let operator = user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
-            Caller { user: user.to_owned(), operator }
+            let operator =
+                user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
+            Caller {
+                user: user.to_owned(),
+                operator,
+            }
         };
-        let (principal, caller) = (caller.user.clone(), callers.map_or_else(|| caller.clone(), counts_as));
-        Rights { callers: callers.cloned(), caller, principal }
+        let (principal, caller) = (
+            caller.user.clone(),
+            callers.map_or_else(|| caller.clone(), counts_as),
+        );
+        Rights {
+            callers: callers.cloned(),
+            caller,
+            principal,
+        }
     }
 
     fn rule(&self) -> Option<&CallerRule> {
@@ -41,7 +54,9 @@ impl Rights {
     }
 
     pub fn may_call(&self, id: &str) -> bool {
-        self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
+        self.callers
+            .as_ref()
+            .is_none_or(|callers| callers.may_call(&self.caller.user, id))
     }
 
     /// Whether some tools may be hidden from it.
@@ -53,29 +68,51 @@ impl Rights {
     pub fn withheld(&self, id: &str) -> String {
         let (user, id) = (printable(&self.caller.user), printable(&head(id, 100)));
         let place = self.callers.as_ref().map(|callers| match self.rule() {
-            Some(rule) => format!("its entry, {}, does not name it in `tools`", callers.place(rule.at)),
-            None => format!("no entry of {} names it", crate::base::text::path(&callers.file)),
+            Some(rule) => format!(
+                "its entry, {}, does not name it in `tools`",
+                callers.place(rule.at)
+            ),
+            None => format!(
+                "no entry of {} names it",
+                crate::base::text::path(&callers.file)
+            ),
         });
-        format!("the caller {user} may not call {id}: {}", place.unwrap_or_default())
+        format!(
+            "the caller {user} may not call {id}: {}",
+            place.unwrap_or_default()
+        )
     }
 
     /// Refuses arguments with a value that the caller may not use.
     pub fn accepts(&self, id: &str, arguments: &Value) -> Result<(), Fault> {
         let refused = self.rule().and_then(|rule| rule.refuses(id, arguments));
-        let (Some(refused), Some(callers)) = (refused, &self.callers) else { return Ok(()) };
+        let (Some(refused), Some(callers)) = (refused, &self.callers) else {
+            return Ok(());
+        };
         let name = printable(&refused.name);
         let message = format!("You may not call this tool with this value of '{name}'.");
-        let words =
-            format!("{}: for {}, `{name}` {}", callers.place(refused.at), self.caller.user, refused.takes.text());
+        let words = format!(
+            "{}: for {}, `{name}` {}",
+            callers.place(refused.at),
+            self.caller.user,
+            refused.takes.text()
+        );
         let details = "Other values may be allowed; the operator knows which.";
-        Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
+        Err(Fault::new(Kind::AuthorizationError, message)
+            .details(details)
+            .person(printable(&words)))
     }
 
     /// The principal, and the caller that it acts as, each with its entry.
     pub fn entries(&self) -> impl Iterator<Item = (&String, Option<&CallerRule>)> {
         let other = Some(&self.caller.user).filter(|caller| **caller != self.principal);
         let names = [&self.principal].into_iter().chain(other);
-        names.map(|name| (name, self.callers.as_ref().and_then(|callers| callers.rule(name))))
+        names.map(|name| {
+            (
+                name,
+                self.callers.as_ref().and_then(|callers| callers.rule(name)),
+            )
+        })
     }
 
     /// The limit of a tool.
@@ -85,23 +122,40 @@ impl Rights {
 
     /// The entry that allows this callback URL for the caller, and the source of the signing key.
     pub fn callback(&self, url: &CallbackUrl) -> Result<(&CallbackRule, &SecretSource), Fault> {
-        let found = self.rule().and_then(|rule| Some((rule.callback(url)?, rule.callback_secret.as_ref()?)));
+        let found = self
+            .rule()
+            .and_then(|rule| Some((rule.callback(url)?, rule.callback_secret.as_ref()?)));
         found.ok_or_else(|| {
             // A query may hold a secret.
-            let url = CallbackUrl { query: None, ..url.clone() };
+            let url = CallbackUrl {
+                query: None,
+                ..url.clone()
+            };
             let user = printable(&self.caller.user);
-            let person = format!("{}: no entry of `callbacks` for {user} is for {url}", self.name());
-            Fault::new(Kind::AuthorizationError, "Policy does not allow this callback URL.").person(person)
+            let person = format!(
+                "{}: no entry of `callbacks` for {user} is for {url}",
+                self.name()
+            );
+            Fault::new(
+                Kind::AuthorizationError,
+                "Policy does not allow this callback URL.",
+            )
+            .person(person)
         })
     }
 
     pub fn breaker(&self) -> Breaker {
-        self.callers.as_ref().map_or_else(Breaker::default, |callers| callers.breaker)
+        self.callers
+            .as_ref()
+            .map_or_else(Breaker::default, |callers| callers.breaker)
     }
 
     /// The name of the rule that refused, for the record.
     pub fn name(&self) -> String {
-        format!("{CALLERS_FILE}: {}", self.rule().map_or("no entry", |rule| &rule.name))
+        format!(
+            "{CALLERS_FILE}: {}",
+            self.rule().map_or("no entry", |rule| &rule.name)
+        )
     }
 }
 
@@ -112,13 +166,24 @@ impl DecisionCache {
 
     /// Finds the requested tool. One that the caller may not call does not exist for it.
     pub fn find(&self, reference: &str, rights: &Rights) -> Result<Arc<Tool>, Fault> {
-        self.snapshot.find_among(reference, &|id| rights.may_call(id)).map_err(|fault| {
-            let id = reference.split('@').next().unwrap_or(reference);
-            // The same work for a tool that does not exist, so that the time reveals nothing.
-            let (withheld, own) =
-                (rights.withheld(id), fault.person.clone().map_or_else(String::new, |own| own + "; "));
-            if rights.may_call(id) { fault } else { fault.person(format!("{own}{withheld}, if there is such a tool")) }
-        })
+        self.snapshot
+            .find_among(reference, &|id| rights.may_call(id))
+            .map_err(|fault| {
+                let id = reference.split('@').next().unwrap_or(reference);
+                // The same work for a tool that does not exist, so that the time reveals nothing.
+                let (withheld, own) = (
+                    rights.withheld(id),
+                    fault
+                        .person
+                        .clone()
+                        .map_or_else(String::new, |own| own + "; "),
+                );
+                if rights.may_call(id) {
+                    fault
+                } else {
+                    fault.person(format!("{own}{withheld}, if there is such a tool"))
+                }
+            })
     }
 }
 
@@ -143,7 +208,8 @@ impl Service {
 
     /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.
     pub fn breakers(&self, caller: &Caller) -> Vec<BreakerState> {
-        self.breakers.states((!caller.operator).then_some(&caller.user))
+        self.breakers
+            .states((!caller.operator).then_some(&caller.user))
     }
 
     /// The tools that a caller (`who`) may call, in order of id and version.

@@ -81,24 +81,41 @@ impl Calls {
             outcome: None,
             ran: false,
         };
-        let entry = CallEntry { state, cancel: cancelled.clone(), is_asking: false, question: None };
+        let entry = CallEntry {
+            state,
+            cancel: cancelled.clone(),
+            is_asking: false,
+            question: None,
+        };
         // Admission (`quota`) bounds how many are open.
         lock(&self.0).put(id.to_owned(), (Claim::new(), 0), IN_USE, entry);
-        OpenCall { calls: self.clone(), id: id.to_owned(), cancelled }
+        OpenCall {
+            calls: self.clone(),
+            id: id.to_owned(),
+            cancelled,
+        }
     }
 
     /// Changes an open call, or reads it.
     pub fn change<T>(&self, id: &str, change: impl FnOnce(&mut CallEntry) -> T) -> Option<T> {
-        lock(&self.0).get_mut(&id.to_owned()).filter(|call| call.state.phase != Phase::Ended).map(change)
+        lock(&self.0)
+            .get_mut(&id.to_owned())
+            .filter(|call| call.state.phase != Phase::Ended)
+            .map(change)
     }
 
     /// Whether all open calls wait for persons.
     pub fn are_only_asking(&self) -> bool {
-        lock(&self.0).iter().all(|(_, call)| call.state.phase == Phase::Ended || call.is_asking)
+        lock(&self.0)
+            .iter()
+            .all(|(_, call)| call.state.phase == Phase::Ended || call.is_asking)
     }
 
     pub fn questions(&self) -> Vec<Question> {
-        lock(&self.0).iter().filter_map(|(_, call)| Some(call.question.as_ref()?.question.clone())).collect()
+        lock(&self.0)
+            .iter()
+            .filter_map(|(_, call)| Some(call.question.as_ref()?.question.clone()))
+            .collect()
     }
 }
 
@@ -107,9 +124,12 @@ impl OpenCall {
     pub fn end(&self, fault: Option<Kind>) {
         let mut calls = lock(&self.calls.0);
         let open = |call: &&mut CallEntry| call.state.phase != Phase::Ended;
-        let Some(call) = calls.get_mut(&self.id).filter(open) else { return };
+        let Some(call) = calls.get_mut(&self.id).filter(open) else {
+            return;
+        };
         (call.state.phase, call.question) = (Phase::Ended, None);
-        call.state.outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
+        call.state.outcome =
+            Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
         let claim = semaphore::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
         calls.keep(&self.id, Duration::ZERO);
         calls.charge(&self.id, (claim, 1));
@@ -127,8 +147,10 @@ impl Service {
     /// lately, then those that are open.
     pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
         let calls = lock(&self.calls.0);
-        let seen =
-            calls.iter().map(|(_, call)| &call.state).filter(|state| caller.sees(&state.caller, &state.principal));
+        let seen = calls
+            .iter()
+            .map(|(_, call)| &call.state)
+            .filter(|state| caller.sees(&state.caller, &state.principal));
         let mut seen: Vec<_> = seen.cloned().collect();
         seen.sort_by_key(|state| state.phase != Phase::Ended);
         seen
@@ -136,12 +158,17 @@ impl Service {
 
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
         let state = lock(&self.calls.0).get(&id.to_owned())?.state.clone();
-        caller.sees(&state.caller, &state.principal).then_some(state)
+        caller
+            .sees(&state.caller, &state.principal)
+            .then_some(state)
     }
 
     /// The fault of a call that was dropped because its host stops.
     pub fn stopped(&self, id: &str) -> Fault {
-        self.midway(id, Fault::new(Kind::CancelledError, "The server was stopped.").retryable())
+        self.midway(
+            id,
+            Fault::new(Kind::CancelledError, "The server was stopped.").retryable(),
+        )
     }
 
     /// The fault of a call that its caller interrupted.
@@ -150,13 +177,22 @@ impl Service {
     }
 
     fn midway(&self, id: &str, fault: Fault) -> Fault {
-        let ran = self.call_state(&Caller::operator(""), id).is_some_and(|state| state.ran);
-        if ran { output::cancelled_midway(fault) } else { fault }
+        let ran = self
+            .call_state(&Caller::operator(""), id)
+            .is_some_and(|state| state.ran);
+        if ran {
+            output::cancelled_midway(fault)
+        } else {
+            fault
+        }
     }
 
     /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let sees = |state: &CallState| caller.sees(&state.caller, &state.principal);
-        self.calls.change(id, |call| sees(&call.state).then(|| call.cancel.cancel())).flatten().is_some()
+        self.calls
+            .change(id, |call| sees(&call.state).then(|| call.cancel.cancel()))
+            .flatten()
+            .is_some()
     }
 }

@@ -51,7 +51,13 @@ impl DecisionCache {
     pub fn new(snapshot: Arc<registry::Snapshot>, rules: Arc<Rules>) -> DecisionCache {
         let mounts = Mounts::current();
         let policies = Arc::new(snapshot.protect(&rules.policies));
-        DecisionCache { snapshot, rules, policies, mounts, decided: Mutex::default() }
+        DecisionCache {
+            snapshot,
+            rules,
+            policies,
+            mounts,
+            decided: Mutex::default(),
+        }
     }
 
     /// Whether no policy could give a tool this, if that were all that it requests.
@@ -64,7 +70,8 @@ impl DecisionCache {
 
     /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.
     pub fn decided(&self, tool: &Arc<Tool>) -> Arc<CachedDecision> {
-        self.lookup(tool).unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
+        self.lookup(tool)
+            .unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
     }
 
     /// Like `decided`, for a call: what is not known yet is decided on another thread, within the call's time. Its files
@@ -80,31 +87,56 @@ impl DecisionCache {
         let (this, tool, stamps) = (Arc::clone(self), Arc::clone(tool), script_stamps(tool));
         let (is_long, id) = (stamps.is_long(), tool.manifest.id.clone());
         let decide = move || this.decide_and_insert(&tool, stamps);
-        if is_long { until.run(true, decide).await } else { until.run_apart(&DECIDING, &id, decide).await }
+        if is_long {
+            until.run(true, decide).await
+        } else {
+            until.run_apart(&DECIDING, &id, decide).await
+        }
     }
 
     fn lookup(&self, tool: &Arc<Tool>) -> Option<Arc<CachedDecision>> {
-        let known = lock(&self.decided).get(&(Arc::as_ptr(tool) as usize)).cloned();
-        known.filter(|(stamps, _)| stamps.is_unchanged()).map(|(_, decided)| decided)
+        let known = lock(&self.decided)
+            .get(&(Arc::as_ptr(tool) as usize))
+            .cloned();
+        known
+            .filter(|(stamps, _)| stamps.is_unchanged())
+            .map(|(_, decided)| decided)
     }
 
     fn decide_and_insert(&self, tool: &Arc<Tool>, stamps: FileStamps) -> Arc<CachedDecision> {
         let decided = self.decide(tool);
         // The address of a tool outside the snapshot may be reused.
-        if self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool)) {
+        if self
+            .snapshot
+            .versions(&tool.manifest.id)
+            .iter()
+            .any(|known| Arc::ptr_eq(known, tool))
+        {
             lock(&self.decided).insert(Arc::as_ptr(tool) as usize, (stamps, decided.clone()));
         }
         decided
     }
 
     fn decide(&self, tool: &Tool) -> Arc<CachedDecision> {
-        let decision = requirements::decide(tool, &self.snapshot, &self.policies, &self.rules.machine);
-        let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
-        Arc::new(CachedDecision { decision, shape_digest })
+        let decision =
+            requirements::decide(tool, &self.snapshot, &self.policies, &self.rules.machine);
+        let shape_digest = decision
+            .shape
+            .as_ref()
+            .map(|shape| shape.digest())
+            .unwrap_or_default();
+        Arc::new(CachedDecision {
+            decision,
+            shape_digest,
+        })
     }
 }
 
 /// Stamps of the files beside a script, taken before the files are read.
 fn script_stamps(tool: &Tool) -> FileStamps {
-    tool.site.script.as_deref().map(FileStamps::read).unwrap_or_default()
+    tool.site
+        .script
+        .as_deref()
+        .map(FileStamps::read)
+        .unwrap_or_default()
 }

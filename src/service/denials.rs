@@ -41,23 +41,47 @@ pub(super) struct DenialContext<'a> {
 }
 
 /// What was refused, each once. Texts are as the tool gave them: secrets are not hidden yet, nothing is cut.
-pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialContext) -> Vec<Denial> {
+pub(super) fn observed(
+    traffic: &Traffic,
+    attempts: &[Attempt],
+    about: &DenialContext,
+) -> Vec<Denial> {
     let mut found: Vec<Denial> = Vec::new();
     for event in &traffic.events {
-        let Some(refusal) = event.refused.as_ref().filter(|refusal| refusal.is_a_rule()) else { continue };
+        let Some(refusal) = event.refused.as_ref().filter(|refusal| refusal.is_a_rule()) else {
+            continue;
+        };
         let narrower = narrower(event, refusal, about.decision);
         let rule = printable(&refusal.to_string());
-        let ask = (*refusal == RefusalReason::NotGranted).then(|| suggest_host_grant(&event.target, about)).flatten();
+        let ask = (*refusal == RefusalReason::NotGranted)
+            .then(|| suggest_host_grant(&event.target, about))
+            .flatten();
         let (operation, target) = (operation(event.what).to_owned(), event.target.clone());
-        let denial = Denial { operation, target, rule, narrower, ask, ..Denial::default() };
+        let denial = Denial {
+            operation,
+            target,
+            rule,
+            narrower,
+            ask,
+            ..Denial::default()
+        };
         if !found.contains(&denial) {
             found.push(denial);
         }
     }
-    let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| denial_of(attempt, about)).collect();
+    let mut attempted: Vec<Denial> = attempts
+        .iter()
+        .map(|attempt| denial_of(attempt, about))
+        .collect();
     let mut hosts = Vec::new();
-    if attempts.iter().any(|attempt| attempt.operation == Operation::Call && attempt.target == SOCKET) {
-        hosts.extend(hosts_in(&(about.script.clone() + &about.arguments)).map(|host| no_network(host, about)));
+    if attempts
+        .iter()
+        .any(|attempt| attempt.operation == Operation::Call && attempt.target == SOCKET)
+    {
+        hosts.extend(
+            hosts_in(&(about.script.clone() + &about.arguments))
+                .map(|host| no_network(host, about)),
+        );
     }
     // What the script itself names comes first, then what its libraries look for, then system calls.
     attempted.sort_by_key(|denial| (denial.operation == verb(Operation::Call), !denial.named));
@@ -68,8 +92,13 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
 /// The hosts of the URLs in a text, each once: the first few.
 fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
-    let after = text.split("://").skip(1).map(move |rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
-    let mut hosts: Vec<&str> = after.filter(|host| host::parse_pattern(host).is_ok()).collect();
+    let after = text
+        .split("://")
+        .skip(1)
+        .map(move |rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
+    let mut hosts: Vec<&str> = after
+        .filter(|host| host::parse_pattern(host).is_ok())
+        .collect();
     let mut seen = std::collections::BTreeSet::new();
     hosts.retain(|host| seen.insert(*host));
     hosts.into_iter().take(MAX_LISTED_EVENTS)
@@ -77,8 +106,9 @@ fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
 
 /// The denial for a host that the script names, if the script was refused a socket.
 fn no_network(host: &str, about: &DenialContext) -> Denial {
-    let narrower =
-        verdict_on(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
+    let narrower = verdict_on(host, about.decision).map_or(Narrower::Manifest, |v| {
+        v.narrower.unwrap_or(Narrower::Policy)
+    });
     Denial {
         operation: operation(TrafficKind::Connection).to_owned(),
         target: host.to_owned(),
@@ -115,8 +145,12 @@ fn narrower(event: &TrafficEvent, refusal: &RefusalReason, decision: &policy::De
 /// The verdict on this target, if the manifest requests it.
 fn verdict_on<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
     let target = host::parse_pattern(target).ok()?;
-    let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::RequestKind::Host);
-    hosts.find(|verdict| host::parse_pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
+    let mut hosts = decision
+        .verdicts
+        .iter()
+        .filter(|verdict| verdict.what == policy::RequestKind::Host);
+    hosts
+        .find(|verdict| host::parse_pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
 }
 
 /// A name that is looked up has no port yet.
@@ -135,7 +169,11 @@ pub(super) fn limit_of(ending: &Ending) -> Option<(Limit, u64)> {
 }
 
 /// Says who set a limit, and its maximum. `requested_ms`: the call's own time limit.
-pub(super) fn set_by(limit: Limit, decision: &policy::Decision, requested_ms: Option<u64>) -> Option<String> {
+pub(super) fn set_by(
+    limit: Limit,
+    decision: &policy::Decision,
+    requested_ms: Option<u64>,
+) -> Option<String> {
     let verdict = decision.limit(limit)?;
     let name = limit.name();
     let policy = match verdict.set_by() {
@@ -144,24 +182,51 @@ pub(super) fn set_by(limit: Limit, decision: &policy::Decision, requested_ms: Op
         }
         from => format!("the policy {from}"),
     };
-    let field = if limit == Limit::TimeoutMs { "execution.timeoutMs".to_owned() } else { format!("limits.{name}") };
-    let by_call = limit == Limit::TimeoutMs && requested_ms.is_some_and(|asked| asked <= verdict.ceiling);
+    let field = if limit == Limit::TimeoutMs {
+        "execution.timeoutMs".to_owned()
+    } else {
+        format!("limits.{name}")
+    };
+    let by_call =
+        limit == Limit::TimeoutMs && requested_ms.is_some_and(|asked| asked <= verdict.ceiling);
     let setter = match verdict.asked {
         _ if by_call => "this call".to_owned(),
         Some(asked) if verdict.clamped => format!("{policy} (the manifest requests {asked})"),
         Some(_) => format!("the manifest ({field})"),
         None => format!("{policy}; a manifest requests more in {field}"),
     };
-    Some(format!("{name} was set by {setter}; maximum {}, set by {policy}", verdict.ceiling))
+    Some(format!(
+        "{name} was set by {setter}; maximum {}, set by {policy}",
+        verdict.ceiling
+    ))
 }
 
 /// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.
-pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, ask: Option<String>) -> Option<Denial> {
+pub(super) fn limit(
+    (limit, allowed): (Limit, u64),
+    decided: &policy::Decision,
+    ask: Option<String>,
+) -> Option<Denial> {
     let verdict = decided.limit(limit)?;
     // Only a policy raises the ceiling; below it the manifest can request more.
-    let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
-    let (operation, target, rule) = (LIMIT.to_owned(), limit.name().to_owned(), format!("at most {allowed}"));
-    Some(Denial { operation, target, rule, narrower: narrower.name().to_owned(), ask, ..Denial::default() })
+    let narrower = if verdict.effective < verdict.ceiling {
+        Narrower::Manifest
+    } else {
+        Narrower::Policy
+    };
+    let (operation, target, rule) = (
+        LIMIT.to_owned(),
+        limit.name().to_owned(),
+        format!("at most {allowed}"),
+    );
+    Some(Denial {
+        operation,
+        target,
+        rule,
+        narrower: narrower.name().to_owned(),
+        ask,
+        ..Denial::default()
+    })
 }
 
 /// The denial of an attempt to use a file or a system call.
@@ -172,12 +237,23 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         Operation::Call => {
             let (target, rule) = (attempt.target.clone(), format!("seccomp: {}", attempt.rule));
             let narrower = Narrower::House.name().to_owned();
-            return Denial { operation: "call".to_owned(), target, rule, narrower, ..Denial::default() };
+            return Denial {
+                operation: "call".to_owned(),
+                target,
+                rule,
+                narrower,
+                ..Denial::default()
+            };
         }
     };
     let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
-    let decided = about.decision.verdict_for(what, path).filter(|verdict| !verdict.allowed);
-    let narrower = decided.and_then(|verdict| verdict.narrower).unwrap_or(Narrower::Manifest);
+    let decided = about
+        .decision
+        .verdict_for(what, path)
+        .filter(|verdict| !verdict.allowed);
+    let narrower = decided
+        .and_then(|verdict| verdict.narrower)
+        .unwrap_or(Narrower::Manifest);
     let own = [Some(&about.site.manifest), about.site.script.as_ref()];
     let own = attempt.operation == Operation::Write && own.contains(&Some(&path.to_owned()));
     let never = own || NEVER.iter().any(|rule| attempt.rule.starts_with(rule));
@@ -185,13 +261,23 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         operation: verb(attempt.operation).to_owned(),
         target: attempt.target.clone(),
         rule: attempt.rule.clone(),
-        narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
-        ask: (!never).then(|| suggest_file_grant(path, what, decided, about)).flatten(),
+        narrower: if never { Narrower::House } else { narrower }
+            .name()
+            .to_owned(),
+        ask: (!never)
+            .then(|| suggest_file_grant(path, what, decided, about))
+            .flatten(),
         named: path
             .file_name()
             .map(|name| name.to_string_lossy())
-            .is_some_and(|name| [&about.script, &about.arguments].iter().any(|text| text.contains(&*name))),
-        absent: about.own.is_some() && what == policy::RequestKind::Read && path.symlink_metadata().is_err(),
+            .is_some_and(|name| {
+                [&about.script, &about.arguments]
+                    .iter()
+                    .any(|text| text.contains(&*name))
+            }),
+        absent: about.own.is_some()
+            && what == policy::RequestKind::Read
+            && path.symlink_metadata().is_err(),
     }
 }
 
@@ -223,7 +309,9 @@ fn verb(operation: Operation) -> &'static str {
 pub(super) fn words(traffic: &Traffic) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
     for event in &traffic.events {
-        let Some(refusal) = &event.refused else { continue };
+        let Some(refusal) = &event.refused else {
+            continue;
+        };
         let line = format!("{} {}: {refusal}", operation(event.what), event.target);
         if !lines.contains(&line) {
             lines.push(line);
@@ -233,7 +321,11 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
     let more = lines.len().saturating_sub(MAX_LISTED_EVENTS);
     lines.truncate(MAX_LISTED_EVENTS);
     let more = (more > 0).then(|| format!("and {more} more"));
-    let lines: Vec<String> = lines.into_iter().map(|line| printable(&line)).chain(more).collect();
+    let lines: Vec<String> = lines
+        .into_iter()
+        .map(|line| printable(&line))
+        .chain(more)
+        .collect();
     (!lines.is_empty()).then(|| format!("On the network: {}.", lines.join("; ")))
 }
 
@@ -242,18 +334,39 @@ pub(super) type Hints = (Option<String>, Option<String>);
 
 /// Hints for the tool's own failure. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long
 /// texts cut.
-pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[Denial], tool: &str) -> Hints {
+pub(super) fn hints(
+    fault: &Fault,
+    printed: u64,
+    traffic: &Traffic,
+    denials: &[Denial],
+    tool: &str,
+) -> Hints {
     match fault.kind {
         Kind::TimeoutError if printed > 0 => {
             let left = "if that was its answer, a thread or timer that it left running kept it from ending";
-            return (Some(format!("It had printed {printed} bytes by then: {left}.")), None);
+            return (
+                Some(format!("It had printed {printed} bytes by then: {left}.")),
+                None,
+            );
         }
         Kind::ScriptError | Kind::TimeoutError => {}
         _ => return (None, None),
     }
-    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
-    let operations = [Operation::Read, Operation::Write, Operation::Run, Operation::Call].map(verb);
-    let files = denials.iter().filter(|denial| operations.contains(&denial.operation.as_str()));
+    let words = format!(
+        "{}\n{}",
+        fault.message,
+        fault.details.as_deref().unwrap_or_default()
+    );
+    let operations = [
+        Operation::Read,
+        Operation::Write,
+        Operation::Run,
+        Operation::Call,
+    ]
+    .map(verb);
+    let files = denials
+        .iter()
+        .filter(|denial| operations.contains(&denial.operation.as_str()));
     let (spoken_of, others): (Vec<&Denial>, Vec<&Denial>) =
         files.partition(|denial| words.contains(denial.target.as_str()));
     let said = match (&spoken_of[..], &others[..]) {
@@ -262,27 +375,60 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
         (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
     };
     let join = |all: String, more: String| all + "\n" + &more;
-    let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words, tool)).flatten();
-    let anyone = [self::words(traffic), said, package].into_iter().flatten().reduce(join);
-    let requests = request_lines(if spoken_of.is_empty() { &others } else { &spoken_of });
-    let person = [network_hints(traffic, denials), requests].into_iter().flatten().reduce(join);
-    let look = || format!("`toolhost audit {tool}` shows its grants, `toolhost call {tool} --explain` its denials");
-    (anyone, person.or_else(|| (fault.kind == Kind::ScriptError).then(look)))
+    let package = (fault.kind == Kind::ScriptError)
+        .then(|| missing_package(&words, tool))
+        .flatten();
+    let anyone = [self::words(traffic), said, package]
+        .into_iter()
+        .flatten()
+        .reduce(join);
+    let requests = request_lines(if spoken_of.is_empty() {
+        &others
+    } else {
+        &spoken_of
+    });
+    let person = [network_hints(traffic, denials), requests]
+        .into_iter()
+        .flatten()
+        .reduce(join);
+    let look = || {
+        format!(
+            "`toolhost audit {tool}` shows its grants, `toolhost call {tool} --explain` its denials"
+        )
+    };
+    (
+        anyone,
+        person.or_else(|| (fault.kind == Kind::ScriptError).then(look)),
+    )
 }
 
 /// The hint for the first package that an interpreter did not find. A name with a dot or slash first is a file.
 fn missing_package(words: &str, tool: &str) -> Option<String> {
-    let before = ["No module named '", "Cannot find package '", "Cannot find module '", "Cannot find module \""];
-    let rest = before.iter().find_map(|before| Some(words.split_once(before)?.1))?;
-    let name =
-        rest.split(['\'', '"']).next().filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
+    let before = [
+        "No module named '",
+        "Cannot find package '",
+        "Cannot find module '",
+        "Cannot find module \"",
+    ];
+    let rest = before
+        .iter()
+        .find_map(|before| Some(words.split_once(before)?.1))?;
+    let name = rest
+        .split(['\'', '"'])
+        .next()
+        .filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
     let how = match tool == policy::RUN_CODE {
-        true => "the code of a call can use what comes with its interpreter, and the packages that its policy names",
+        true => {
+            "the code of a call can use what comes with its interpreter, and the packages that its policy names"
+        }
         false => {
             "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)"
         }
     };
-    Some(format!("The package '{}' is not installed: {how}.", printable(name)))
+    Some(format!(
+        "The package '{}' is not installed: {how}.",
+        printable(name)
+    ))
 }
 
 /// The last few denials as text. Files that the script names have priority, then others, then system calls:
@@ -292,8 +438,11 @@ fn few(denials: &[&Denial]) -> String {
     last.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
     let more = last.len().saturating_sub(MAX_LISTED_EVENTS);
     let last = last.split_off(more).into_iter();
-    let last = last.map(|denial| format!("{} {} ({})", denial.operation, denial.target, denial.rule));
-    last.chain((more > 0).then(|| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
+    let last =
+        last.map(|denial| format!("{} {} ({})", denial.operation, denial.target, denial.rule));
+    last.chain((more > 0).then(|| format!("and {more} more")))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// For the person: details of network failures, and the lines that would request what was not granted.
@@ -305,10 +454,21 @@ pub(super) fn network_hints(traffic: &Traffic, denials: &[Denial]) -> Option<Str
     let mut lines: Vec<String> = details.collect();
     lines.dedup();
     lines.truncate(MAX_LISTED_EVENTS);
-    let of_network =
-        [TrafficKind::Lookup, TrafficKind::Connection, TrafficKind::Request, TrafficKind::Listener].map(operation);
-    let of_network = denials.iter().filter(|denial| of_network.contains(&denial.operation.as_str()));
-    lines.extend(of_network.filter_map(|denial| denial.ask.clone()).take(MAX_LISTED_EVENTS));
+    let of_network = [
+        TrafficKind::Lookup,
+        TrafficKind::Connection,
+        TrafficKind::Request,
+        TrafficKind::Listener,
+    ]
+    .map(operation);
+    let of_network = denials
+        .iter()
+        .filter(|denial| of_network.contains(&denial.operation.as_str()));
+    lines.extend(
+        of_network
+            .filter_map(|denial| denial.ask.clone())
+            .take(MAX_LISTED_EVENTS),
+    );
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
@@ -316,7 +476,11 @@ pub(super) fn network_hints(traffic: &Traffic, denials: &[Denial]) -> Option<Str
 fn request_lines(denials: &[&Denial]) -> Option<String> {
     let mut last: Vec<&Denial> = denials.iter().rev().copied().collect();
     last.sort_by_key(|denial| !denial.named);
-    let lines: Vec<String> = last.into_iter().filter_map(|denial| denial.ask.clone()).take(MAX_LISTED_EVENTS).collect();
+    let lines: Vec<String> = last
+        .into_iter()
+        .filter_map(|denial| denial.ask.clone())
+        .take(MAX_LISTED_EVENTS)
+        .collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
@@ -340,7 +504,11 @@ impl DenialContext<'_> {
     fn place(&self, pointer: &str) -> String {
         let (line, column) = registry::position(&self.site.manifest, pointer);
         let manifest = path(&self.site.manifest);
-        if line > 0 { format!("{manifest}:{line}:{column}") } else { manifest }
+        if line > 0 {
+            format!("{manifest}:{line}:{column}")
+        } else {
+            manifest
+        }
     }
 }
 
@@ -351,21 +519,35 @@ fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     let pattern = host::parse_pattern(target).ok()?;
     let shown = printable(&pattern.to_string());
     let range = match &pattern.host {
-        host::Host::Address(address) => address::special(*address).map(|_| ipnet::IpNet::from(*address)),
+        host::Host::Address(address) => {
+            address::special(*address).map(|_| ipnet::IpNet::from(*address))
+        }
         host::Host::Name(name) if name == "localhost" => "127.0.0.0/8".parse().ok(),
         _ => None,
     };
     let risks = policy::host_risks(&pattern, range.as_slice());
-    let risks: String = risks.iter().map(|risk| format!("high risk: {risk}; ")).collect();
-    let ranges = range.map(|range| format!("ranges = [\"{range}\"], ")).unwrap_or_default();
-    let allow = format!("[network] hosts = [{{ host = \"{shown}\", {ranges}why = \"…\" }}] in {}", about.policy_file());
+    let risks: String = risks
+        .iter()
+        .map(|risk| format!("high risk: {risk}; "))
+        .collect();
+    let ranges = range
+        .map(|range| format!("ranges = [\"{range}\"], "))
+        .unwrap_or_default();
+    let allow = format!(
+        "[network] hosts = [{{ host = \"{shown}\", {ranges}why = \"…\" }}] in {}",
+        about.policy_file()
+    );
     if let Some(verdict) = verdict_on(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
             _ => format!("{risks}{shown} is requested but not allowed: {allow}"),
         });
     }
-    let name = HostPattern { port: None, ..pattern }.to_string();
+    let name = HostPattern {
+        port: None,
+        ..pattern
+    }
+    .to_string();
     if about.only_caller_names(&name) {
         return None;
     }
@@ -384,27 +566,53 @@ fn suggest_file_grant(
     about: &DenialContext,
 ) -> Option<String> {
     let text = file.to_str()?;
-    let plain = text == printable(text) && !text.contains(['"', '\\', '*', '?', '[', ']', '{', '}', '\u{FFFD}']);
-    if about.site.manifest.as_os_str().is_empty() || !plain || KERNEL.iter().any(|tree| file.starts_with(tree)) {
+    let plain = text == printable(text)
+        && !text.contains(['"', '\\', '*', '?', '[', ']', '{', '}', '\u{FFFD}']);
+    if about.site.manifest.as_os_str().is_empty()
+        || !plain
+        || KERNEL.iter().any(|tree| file.starts_with(tree))
+    {
         return None;
     }
-    let own = file.strip_prefix(&about.site.folder).ok().filter(|rest| !rest.as_os_str().is_empty());
-    let ours = about.own.as_ref().is_some_and(|files| files.iter().any(|own| file.starts_with(own)));
+    let own = file
+        .strip_prefix(&about.site.folder)
+        .ok()
+        .filter(|rest| !rest.as_os_str().is_empty());
+    let ours = about
+        .own
+        .as_ref()
+        .is_some_and(|files| files.iter().any(|own| file.starts_with(own)));
     // A file elsewhere is proposed only to a person who asks, and only if everybody may read it.
     if ours || own.is_none() && (about.own.is_none() || !is_open_to_all(file)) {
         return None;
     }
     let manifest = path(own.unwrap_or(file));
     let rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
-    let (field, key) = if what == policy::RequestKind::Write { ("allowWrite", "write") } else { ("allowRead", "read") };
-    let allow = format!("[files] {key} = [{{ path = \"{rule}\", why = \"…\" }}] in {}", about.policy_file());
+    let (field, key) = if what == policy::RequestKind::Write {
+        ("allowWrite", "write")
+    } else {
+        ("allowRead", "read")
+    };
+    let allow = format!(
+        "[files] {key} = [{{ path = \"{rule}\", why = \"…\" }}] in {}",
+        about.policy_file()
+    );
     if let Some(verdict) = decided.filter(|verdict| verdict.narrower != Some(Narrower::Policy)) {
-        return Some(format!("{manifest} is requested: {}", verdict.reason.as_deref().unwrap_or_default()));
+        return Some(format!(
+            "{manifest} is requested: {}",
+            verdict.reason.as_deref().unwrap_or_default()
+        ));
     }
     let pattern = manifest::parse_pattern(&manifest).ok()?;
     let request = match what {
-        policy::RequestKind::Write => RequestedAccess { write: vec![pattern], ..RequestedAccess::default() },
-        _ => RequestedAccess { read: Some(vec![pattern]), ..RequestedAccess::default() },
+        policy::RequestKind::Write => RequestedAccess {
+            write: vec![pattern],
+            ..RequestedAccess::default()
+        },
+        _ => RequestedAccess {
+            read: Some(vec![pattern]),
+            ..RequestedAccess::default()
+        },
     };
     if about.decisions.never_grants(about.tool, request) {
         return None;
@@ -412,9 +620,18 @@ fn suggest_file_grant(
     if decided.is_some() {
         return Some(format!("{manifest} is requested but not allowed: {allow}"));
     }
-    let folder = file.parent().filter(|_| own.is_none()).and_then(Path::to_str);
+    let folder = file
+        .parent()
+        .filter(|_| own.is_none())
+        .and_then(Path::to_str);
     let by_caller = |name: &str| about.only_caller_names(name) && !about.script.contains(text);
-    if file.file_name().and_then(|name| name.to_str()).into_iter().chain(folder).any(by_caller) {
+    if file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .into_iter()
+        .chain(folder)
+        .any(by_caller)
+    {
         return None;
     }
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));

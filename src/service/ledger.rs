@@ -46,7 +46,11 @@ struct KnownPlaces {
 type LedgerKey = (PathBuf, Option<String>, String);
 
 fn line(place: &WritablePath) -> LedgerKey {
-    (place.tree.clone(), place.names.clone(), id(&place.tool).to_owned())
+    (
+        place.tree.clone(),
+        place.names.clone(),
+        id(&place.tool).to_owned(),
+    )
 }
 
 fn id(tool: &str) -> &str {
@@ -60,13 +64,19 @@ pub fn read(log: &Path) -> Result<WritablePaths, Fault> {
 
 impl Ledger {
     pub fn open_beside(log: &Path) -> Ledger {
-        Ledger { path: segments::folder(log).join(LEDGER), known: Mutex::default() }
+        Ledger {
+            path: segments::folder(log).join(LEDGER),
+            known: Mutex::default(),
+        }
     }
 
     /// Refuses a script that lies where a tool may write, or could in an earlier call.
     pub fn refuse_planted(&self, script: &Path, granted: &WritablePaths) -> Result<(), Fault> {
         let earlier = self.read(|known| known.places.by(script))?;
-        granted.by(script).or(earlier).map_or(Ok(()), |who| Err(planted(&who)))
+        granted
+            .by(script)
+            .or(earlier)
+            .map_or(Ok(()), |who| Err(planted(&who)))
     }
 
     /// Whether the ledger can be read, which each call must do.
@@ -77,9 +87,15 @@ impl Ledger {
     fn read<T>(&self, take: impl FnOnce(&KnownPlaces) -> T) -> Result<T, Fault> {
         let mut known = lock(&self.known);
         known.refresh(&self.path).map_err(|e| {
-            Fault::new(Kind::InternalError, "The call was refused: where tools wrote before is not known.")
-                .person(format!("where tools wrote before is not known: {}: {e}", self.path.display()))
-                .retryable()
+            Fault::new(
+                Kind::InternalError,
+                "The call was refused: where tools wrote before is not known.",
+            )
+            .person(format!(
+                "where tools wrote before is not known: {}: {e}",
+                self.path.display()
+            ))
+            .retryable()
         })?;
         Ok(take(&known))
     }
@@ -97,7 +113,10 @@ impl Ledger {
             return Ok(());
         }
         let file = open(&self.path, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
-        let lines: Vec<String> = places.iter().map(ascii).collect::<serde_json::Result<_>>()?;
+        let lines: Vec<String> = places
+            .iter()
+            .map(ascii)
+            .collect::<serde_json::Result<_>>()?;
         // Each begins with a newline: a writer that was cut off may have left half a line.
         let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
         if known.bytes.get(id(&shape.tool)).unwrap_or(&0) + text.len() > MAX_TOOL_BYTES {
@@ -120,9 +139,15 @@ pub fn look_back(
     written: &WritablePaths,
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<WritablePath>) {
-        let writer = shape.script.as_deref().and_then(|script| all.writer_of_place(script));
+        let writer = shape
+            .script
+            .as_deref()
+            .and_then(|script| all.writer_of_place(script));
         let folders = shape.grants.iter().map(|grant| grant.opening.folder());
-        (writer, folders.flat_map(|folder| all.around(folder)).collect())
+        (
+            writer,
+            folders.flat_map(|folder| all.around(folder)).collect(),
+        )
     };
     let (mut writer, mut places) = near(written);
     if let Some(ledger) = ledger {
@@ -138,7 +163,10 @@ pub fn look_back(
         && let Some(needed) = runtimes::lacks_guard(&shape.runtime)
     {
         let message = "this tool reads what tools write, and its interpreter cannot be kept from loading that as code";
-        let person = format!("{}: use {needed}, or let the tools write elsewhere", place.text());
+        let person = format!(
+            "{}: use {needed}, or let the tools write elsewhere",
+            place.text()
+        );
         return Err(Fault::new(Kind::SecurityError, message).person(person));
     }
     if written != shape.written {
@@ -155,10 +183,15 @@ pub fn check_unwritten<'a>(
 ) -> Result<(), Fault> {
     for file in files {
         let earlier = || ledger.read(|known| known.places.writer_on_path(file));
-        let writer = written.writer_on_path(file).map_or_else(earlier, |known| Ok(Some(known)))?;
+        let writer = written
+            .writer_on_path(file)
+            .map_or_else(earlier, |known| Ok(Some(known)))?;
         if let Some((path, who)) = writer {
             let message = "a secret of this tool comes from a file that a tool could write, so nothing was run";
-            let person = format!("{}: {who}; move the source to a folder that no tool writes", text::path(&path));
+            let person = format!(
+                "{}: {who}; move the source to a folder that no tool writes",
+                text::path(&path)
+            );
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
     }
@@ -189,13 +222,19 @@ impl KnownPlaces {
             )));
         }
         if file(&facts) != self.file || facts.len() < self.until {
-            *self = KnownPlaces { file: file(&facts), ..KnownPlaces::default() };
+            *self = KnownPlaces {
+                file: file(&facts),
+                ..KnownPlaces::default()
+            };
         }
         opened.seek(SeekFrom::Start(self.until))?;
         let mut text = Vec::new();
         opened.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
         // Another host may still be writing the last line.
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let whole = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |last| last + 1);
         for written in text[..whole].split(|byte| *byte == b'\n') {
             if let Ok(place) = serde_json::from_slice::<WritablePath>(written) {
                 *self.bytes.entry(id(&place.tool).to_owned()).or_default() += written.len();
@@ -210,8 +249,12 @@ impl KnownPlaces {
 
 /// The refusal of a script that lies where a tool may or could write.
 fn planted(who: &str) -> Fault {
-    let message = "The script may not be run: it lies where a tool may write, and a tool cannot make tools.";
-    let mend = format!("it lies where {}: if you know who made it, move it elsewhere", printable(who));
+    let message =
+        "The script may not be run: it lies where a tool may write, and a tool cannot make tools.";
+    let mend = format!(
+        "it lies where {}: if you know who made it, move it elsewhere",
+        printable(who)
+    );
     Fault::new(Kind::SecurityError, message).person(mend)
 }
 
@@ -229,21 +272,41 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join(LEDGER);
         let ledger = Ledger::open_beside(&folder.path().join("audit.jsonl"));
-        let known = || ledger.read(|known| known.places.places().map(|place| place.tree.clone()).collect::<Vec<_>>());
-        let refused = |words: &str| known().is_err_and(|why| why.person.is_some_and(|why| why.contains(words)));
+        let known = || {
+            ledger.read(|known| {
+                known
+                    .places
+                    .places()
+                    .map(|place| place.tree.clone())
+                    .collect::<Vec<_>>()
+            })
+        };
+        let refused = |words: &str| {
+            known().is_err_and(|why| why.person.is_some_and(|why| why.contains(words)))
+        };
         assert_eq!(known(), Ok(Vec::new()), "nothing was written yet");
         let line = |tree: &str| format!("\n{{\"tree\":\"{tree}\",\"tool\":\"a:x@1.0.0\"}}\n");
         std::fs::write(&path, format!("{}{{\"tree\":\"/t/o", line("/t/out"))).expect("written");
-        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+        let mode = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode")
+        };
         mode(0o600);
-        assert_eq!(known(), Ok(vec!["/t/out".into()]), "the control; half a line does not count");
+        assert_eq!(
+            known(),
+            Ok(vec!["/t/out".into()]),
+            "the control; half a line does not count"
+        );
         mode(0o666);
         assert!(refused("others may write it"));
         mode(0o600);
         // Another host adds to it, and its person takes lines away.
         let mut more = File::options().append(true).open(&path).expect("open");
-        more.write_all(format!("ther\",\"tool\":\"a:y@1.0.0\"}}\n{}", line("/z")).as_bytes()).expect("written");
-        assert_eq!(known(), Ok(["/t/other", "/t/out", "/z"].map(PathBuf::from).into()));
+        more.write_all(format!("ther\",\"tool\":\"a:y@1.0.0\"}}\n{}", line("/z")).as_bytes())
+            .expect("written");
+        assert_eq!(
+            known(),
+            Ok(["/t/other", "/t/out", "/z"].map(PathBuf::from).into())
+        );
         std::fs::write(&path, line("/z")).expect("written");
         assert_eq!(known(), Ok(vec!["/z".into()]));
         more.set_len(MAX_FILE_BYTES + 1).expect("longer");
@@ -262,9 +325,16 @@ mod tests {
                 why: String::new(),
             };
             let grants = trees.map(grant).collect();
-            policy::Shape { grants, ..policy::Shape::bare(tool, policy::Runtime::ourselves("x")) }
+            policy::Shape {
+                grants,
+                ..policy::Shape::bare(tool, policy::Runtime::ourselves("x"))
+            }
         };
-        let known = || ledger.read(|known| known.places.places().count()).expect("known");
+        let known = || {
+            ledger
+                .read(|known| known.places.places().count())
+                .expect("known")
+        };
         let add = |version: usize, count: usize| {
             let mut trees = (0..count).map(|n| format!("/t/{version}/{}{n}", "d".repeat(4000)));
             ledger.add(&shape(&format!("a:many@{version}.0.0"), &mut trees))
@@ -272,11 +342,25 @@ mod tests {
         add(0, 64).expect("the control: each is kept");
         assert_eq!(known(), 64);
         add(1, 65).expect("one folder for all");
-        assert!(known() == 65 && ledger.read(|known| known.places.by("/t/1/x".as_ref())).expect("known").is_some());
-        let refused = (2..100).find_map(|version| add(version, 64).err()).expect("a bound").to_string();
+        assert!(
+            known() == 65
+                && ledger
+                    .read(|known| known.places.by("/t/1/x".as_ref()))
+                    .expect("known")
+                    .is_some()
+        );
+        let refused = (2..100)
+            .find_map(|version| add(version, 64).err())
+            .expect("a bound")
+            .to_string();
         assert!(refused.contains("versions of a:many"), "{refused}");
         let length = folder.path().join(LEDGER).metadata().expect("there").len();
         assert!(length <= MAX_TOOL_BYTES as u64, "{length}");
-        ledger.add(&shape("a:other@1.0.0", &mut ["/t/other".to_owned()].into_iter())).expect("others go on");
+        ledger
+            .add(&shape(
+                "a:other@1.0.0",
+                &mut ["/t/other".to_owned()].into_iter(),
+            ))
+            .expect("others go on");
     }
 }

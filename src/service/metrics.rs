@@ -40,15 +40,22 @@ pub(super) struct Meter {
 impl Meter {
     pub fn count(self, ended: &CallEnded) {
         let CallEnded { report, took, .. } = ended;
-        let outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
+        let outcome = report
+            .error
+            .as_ref()
+            .map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
         let mut tools = lock(&self.metrics.0);
         let tool = tools.entry(self.tool).or_default();
         *tool.outcomes.entry(outcome).or_default() += 1;
         (tool.calls, tool.took) = (tool.calls + 1, tool.took + *took);
         let within = BOUNDS.iter().zip(&mut tool.within);
-        within.filter(|(bound, _)| *took <= Duration::from_millis(**bound)).for_each(|(_, count)| *count += 1);
+        within
+            .filter(|(bound, _)| *took <= Duration::from_millis(**bound))
+            .for_each(|(_, count)| *count += 1);
         tool.cpu += Duration::from_millis(report.usage.cpu_ms.unwrap_or_default());
-        tool.peak = tool.peak.max(report.usage.peak_memory_bytes.unwrap_or_default());
+        tool.peak = tool
+            .peak
+            .max(report.usage.peak_memory_bytes.unwrap_or_default());
         for denial in &report.denials.observed {
             *tool.denials.entry(denial.operation.clone()).or_default() += 1;
         }
@@ -60,7 +67,10 @@ impl Service {
     pub(super) fn meter(&self, asked: &str) -> Meter {
         let id = asked.split('@').next().unwrap_or_default();
         let known = !self.registry().snapshot().versions(id).is_empty();
-        Meter { metrics: self.metrics.clone(), tool: if known { id } else { NONE }.to_owned() }
+        Meter {
+            metrics: self.metrics.clone(),
+            tool: if known { id } else { NONE }.to_owned(),
+        }
     }
 
     /// All metrics, as Prometheus reads them.
@@ -74,14 +84,37 @@ impl Service {
     fn of_now(&self, text: &mut Exposition) {
         let open = self.calls(&Caller::operator(""));
         let of = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
-        text.gauge("toolhost_calls_running", "Calls whose tool runs.", of(Phase::Running));
-        text.gauge("toolhost_calls_waiting", "Calls that wait for a slot, or are being prepared.", of(Phase::Waiting));
-        text.gauge("toolhost_calls_queued", "Calls that wait for a slot.", self.limiter.running.waiting());
-        text.gauge("toolhost_approvals_waiting", "Calls that wait for a person.", self.approvals().len());
+        text.gauge(
+            "toolhost_calls_running",
+            "Calls whose tool runs.",
+            of(Phase::Running),
+        );
+        text.gauge(
+            "toolhost_calls_waiting",
+            "Calls that wait for a slot, or are being prepared.",
+            of(Phase::Waiting),
+        );
+        text.gauge(
+            "toolhost_calls_queued",
+            "Calls that wait for a slot.",
+            self.limiter.running.waiting(),
+        );
+        text.gauge(
+            "toolhost_approvals_waiting",
+            "Calls that wait for a person.",
+            self.approvals().len(),
+        );
         let states = self.breakers.states(None);
-        text.head("toolhost_breakers", "Circuit breakers with failures, of one caller or of all, by state.", "gauge");
+        text.head(
+            "toolhost_breakers",
+            "Circuit breakers with failures, of one caller or of all, by state.",
+            "gauge",
+        );
         for state in ["closed", "open", "half-open"] {
-            let many = states.iter().filter(|breaker| breaker.state == state).count();
+            let many = states
+                .iter()
+                .filter(|breaker| breaker.state == state)
+                .count();
             text.sample("toolhost_breakers", &[("state", state)], many as f64);
         }
         let executors = &self.components.executors;
@@ -91,10 +124,22 @@ impl Service {
             }
         }
         let (under_way, built, failed) = self.packages.builds();
-        text.gauge("toolhost_package_builds_running", "Builds of packages under way, or waiting.", under_way);
-        text.head("toolhost_package_builds_total", "Builds of packages that ended.", "counter");
+        text.gauge(
+            "toolhost_package_builds_running",
+            "Builds of packages under way, or waiting.",
+            under_way,
+        );
+        text.head(
+            "toolhost_package_builds_total",
+            "Builds of packages that ended.",
+            "counter",
+        );
         for (outcome, many) in [("success", built), ("failure", failed)] {
-            text.sample("toolhost_package_builds_total", &[("outcome", outcome)], many as f64);
+            text.sample(
+                "toolhost_package_builds_total",
+                &[("outcome", outcome)],
+                many as f64,
+            );
         }
         let lost = "Spans of calls that did not reach the collector.";
         text.counter("toolhost_trace_spans_lost_total", lost, self.traces.lost());
@@ -110,32 +155,56 @@ impl Service {
         let name = "toolhost_calls_total";
         text.head(name, "Calls that ended, by tool and outcome.", "counter");
         for (id, tool) in tools.iter() {
-            tool.outcomes
-                .iter()
-                .for_each(|(it, count)| text.sample(name, &[("tool", id), ("outcome", it)], *count as f64));
+            tool.outcomes.iter().for_each(|(it, count)| {
+                text.sample(name, &[("tool", id), ("outcome", it)], *count as f64)
+            });
         }
         let name = "toolhost_denials_total";
-        text.head(name, "Denials of calls by their sandbox, by tool and operation.", "counter");
+        text.head(
+            name,
+            "Denials of calls by their sandbox, by tool and operation.",
+            "counter",
+        );
         for (id, tool) in tools.iter() {
-            tool.denials
-                .iter()
-                .for_each(|(it, count)| text.sample(name, &[("tool", id), ("operation", it)], *count as f64));
+            tool.denials.iter().for_each(|(it, count)| {
+                text.sample(name, &[("tool", id), ("operation", it)], *count as f64)
+            });
         }
         let name = "toolhost_call_cpu_seconds_total";
         text.head(name, "CPU time of the processes of calls.", "counter");
-        tools.iter().for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.cpu.as_secs_f64()));
+        tools
+            .iter()
+            .for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.cpu.as_secs_f64()));
         let name = "toolhost_call_memory_peak_bytes";
-        text.head(name, "The most memory that one call had since this host started.", "gauge");
-        tools.iter().for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.peak as f64));
+        text.head(
+            name,
+            "The most memory that one call had since this host started.",
+            "gauge",
+        );
+        tools
+            .iter()
+            .for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.peak as f64));
         let name = "toolhost_call_duration_seconds";
         text.head(name, "Time from a call's arrival to its end.", "histogram");
         for (id, tool) in tools.iter() {
-            let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64().to_string());
-            let buckets = bounds.zip(tool.within).chain([("+Inf".to_owned(), tool.calls)]);
+            let bounds = BOUNDS
+                .iter()
+                .map(|bound| Duration::from_millis(*bound).as_secs_f64().to_string());
+            let buckets = bounds
+                .zip(tool.within)
+                .chain([("+Inf".to_owned(), tool.calls)]);
             buckets.for_each(|(le, count)| {
-                text.sample(&format!("{name}_bucket"), &[("tool", id), ("le", &le)], count as f64);
+                text.sample(
+                    &format!("{name}_bucket"),
+                    &[("tool", id), ("le", &le)],
+                    count as f64,
+                );
             });
-            text.sample(&format!("{name}_sum"), &[("tool", id)], tool.took.as_secs_f64());
+            text.sample(
+                &format!("{name}_sum"),
+                &[("tool", id)],
+                tool.took.as_secs_f64(),
+            );
             text.sample(&format!("{name}_count"), &[("tool", id)], tool.calls as f64);
         }
     }
@@ -154,10 +223,21 @@ impl Exposition {
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.0.push_str(name);
         for (at, (label, text)) in labels.iter().enumerate() {
-            let text = text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
-            let _ = write!(self.0, "{}{label}=\"{text}\"", if at == 0 { "{" } else { "," });
+            let text = text
+                .replace('\\', r"\\")
+                .replace('"', "\\\"")
+                .replace('\n', r"\n");
+            let _ = write!(
+                self.0,
+                "{}{label}=\"{text}\"",
+                if at == 0 { "{" } else { "," }
+            );
         }
-        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        let _ = writeln!(
+            self.0,
+            "{} {value}",
+            if labels.is_empty() { "" } else { "}" }
+        );
     }
 
     pub fn gauge(&mut self, name: &str, what: &str, value: usize) {

@@ -41,7 +41,8 @@ pub use denials::LIMIT;
 pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{Digests, Report, Verbose};
 pub use request::{
-    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, Sink, label, new_id, user_name,
+    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, Sink, label,
+    new_id, user_name,
 };
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
@@ -96,7 +97,11 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { max_running: MAX_RUNNING, max_queued: MAX_QUEUED, approval_timeout: approval::APPROVAL_TIMEOUT }
+        Settings {
+            max_running: MAX_RUNNING,
+            max_queued: MAX_QUEUED,
+            approval_timeout: approval::APPROVAL_TIMEOUT,
+        }
     }
 }
 
@@ -126,20 +131,32 @@ pub struct Service {
 impl Service {
     pub fn new(components: Components) -> Arc<Service> {
         let Rules { policies, machine } = &components.rules;
-        components.registry.set_policies(policies.clone(), machine.clone());
+        components
+            .registry
+            .set_policies(policies.clone(), machine.clone());
         let process = components.executors.process.clone();
         Arc::new_cyclic(|me| Service {
             me: me.clone(),
-            packages: packages::Packages::new(components.packages.clone(), process, components.audit.clone()),
+            packages: packages::Packages::new(
+                components.packages.clone(),
+                process,
+                components.audit.clone(),
+            ),
             breakers: Arc::default(),
             calls: Arc::default(),
             questions: approval::OpenQuestions::default(),
-            limiter: Arc::new(quota::Limiter::new(components.settings.max_running, components.settings.max_queued)),
+            limiter: Arc::new(quota::Limiter::new(
+                components.settings.max_running,
+                components.settings.max_queued,
+            )),
             metrics: Arc::default(),
             traces: Arc::default(),
             extensions: RwLock::new(components.executors.extensions.clone()),
             stale: Mutex::default(),
-            rules: Mutex::new(CurrentRules { rules: Arc::new(components.rules.clone()), unread: None }),
+            rules: Mutex::new(CurrentRules {
+                rules: Arc::new(components.rules.clone()),
+                unread: None,
+            }),
             decisions: Mutex::default(),
             reread: OnceLock::new(),
             changed: tokio::sync::watch::Sender::new(()),
@@ -169,7 +186,8 @@ impl Service {
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
         record.listed = Some(listed);
-        let running = AssertUnwindSafe(self.pipeline(request, &mut stream, &mut record)).catch_unwind();
+        let running =
+            AssertUnwindSafe(self.pipeline(request, &mut stream, &mut record)).catch_unwind();
         let ended = tokio::select! {
             biased;
             ended = running => ended,
@@ -179,9 +197,16 @@ impl Service {
             Ok(result) => result,
             Err(panic) => {
                 let words = panic.downcast_ref::<&str>().copied();
-                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
-                Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
-                    .person(format!("a panic: {words}; please report it with the call id")))
+                let words = words
+                    .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+                    .unwrap_or("no text");
+                Err(Fault::new(
+                    Kind::InternalError,
+                    "The host failed while it handled this call.",
+                )
+                .person(format!(
+                    "a panic: {words}; please report it with the call id"
+                )))
             }
         };
         let principal = record.principal().to_owned();
@@ -194,10 +219,17 @@ impl Service {
 
     /// Prepares ahead of calls what a tool needs only once (for a WASI module, compiled code).
     pub async fn prepare(&self, reference: &str) {
-        let Ok(decisions) = self.decisions() else { return };
-        let Ok(tool) = decisions.snapshot.find(reference) else { return };
+        let Ok(decisions) = self.decisions() else {
+            return;
+        };
+        let Ok(tool) = decisions.snapshot.find(reference) else {
+            return;
+        };
         let decided = decisions.decided(&tool);
-        if let (Ok(shape), Ok(executor)) = (&decided.decision.shape, self.executor(&tool.manifest.handler)) {
+        if let (Ok(shape), Ok(executor)) = (
+            &decided.decision.shape,
+            self.executor(&tool.manifest.handler),
+        ) {
             executor.prepare(shape).await;
         }
     }
@@ -220,20 +252,29 @@ impl Service {
 
     /// A permit to write a record. If there is none, the refusal is counted in the principal's next record.
     fn open_record(&self, principal: &str) -> Result<audit::RecordPermit, Fault> {
-        self.components.audit.open().inspect_err(|_| self.count_refusals(principal, 1))
+        self.components
+            .audit
+            .open()
+            .inspect_err(|_| self.count_refusals(principal, 1))
     }
 
     /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
     pub fn write_counts(&self) {
         // This also writes the ends of calls that could not be written before.
         let _ = self.components.audit.open();
-        self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.record_counted(principal, *count));
+        self.limiter
+            .take_unrecorded()
+            .iter()
+            .for_each(|(principal, count)| self.record_counted(principal, *count));
     }
 
     /// Whether this call gets a record: some frequent refusals are only counted.
     fn sample_refusal(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
-        let has_begun = record.entry.as_ref().is_none_or(audit::RecordPermit::has_begun);
+        let has_begun = record
+            .entry
+            .as_ref()
+            .is_none_or(audit::RecordPermit::has_begun);
         if record.ran || has_begun || !many {
             return true;
         }
@@ -251,17 +292,28 @@ impl Service {
         if !self.limiter.unrecorded(principal, count) {
             return;
         }
-        let (service, Ok(runtime)) = (self.me.clone(), tokio::runtime::Handle::try_current()) else { return };
+        let (service, Ok(runtime)) = (self.me.clone(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
         runtime.spawn(async move {
             tokio::time::sleep(quota::MINUTE).await;
-            service.upgrade().iter().for_each(|service| service.write_counts());
+            service
+                .upgrade()
+                .iter()
+                .for_each(|service| service.write_counts());
         });
     }
 
     /// Records the last of `count` refusals, with the number of those before it.
     fn record_counted(&self, principal: &str, count: u64) {
-        let Ok(entry) = self.components.audit.open() else { return self.count_refusals(principal, count) };
-        let fault = Fault::new(Kind::RateLimitError, "Refused, like others before it that have no record.");
+        let Ok(entry) = self.components.audit.open() else {
+            return self.count_refusals(principal, count);
+        };
+        let fault = Fault::new(
+            Kind::RateLimitError,
+            "Refused, like others before it that have no record.",
+        );
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(entry);
@@ -271,8 +323,10 @@ impl Service {
 
     /// Logs an alert about a caller that policy keeps refusing.
     fn alert(&self, ended: &CallEnded, principal: &str) {
-        let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
-        if ended.report.error.as_ref().is_some_and(refused) && self.limiter.should_alert(principal) {
+        let refused =
+            |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
+        if ended.report.error.as_ref().is_some_and(refused) && self.limiter.should_alert(principal)
+        {
             let caller = printable(&head(&ended.caller, 200));
             let (call, trace) = (&ended.report.id, &ended.line.trace);
             tracing::error!(target: "toolhost::alert", caller, call, trace, "policy keeps refusing this caller");

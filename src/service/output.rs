@@ -40,24 +40,53 @@ pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Tool
         Ending::Answered(answer) => return Ok(answer),
         Ending::Exited { code } => {
             let silent = "It wrote nothing to stderr: let it print there why it fails.";
-            with_logs(script(format!("Script exited with code {code}.")), logs, printed, silent)
+            with_logs(
+                script(format!("Script exited with code {code}.")),
+                logs,
+                printed,
+                silent,
+            )
         }
         Ending::Signalled { signal } => {
-            let name = Signal::try_from(signal).map_or_else(|_| String::new(), |known| format!("{} ", known.as_str()));
-            with_logs(script(format!("Script was killed by signal {name}({signal}).")), logs, printed, cause(signal))
+            let name = Signal::try_from(signal)
+                .map_or_else(|_| String::new(), |known| format!("{} ", known.as_str()));
+            with_logs(
+                script(format!("Script was killed by signal {name}({signal}).")),
+                logs,
+                printed,
+                cause(signal),
+            )
         }
         Ending::TimedOut { limit_ms } => {
             let fault = Fault::new(Kind::TimeoutError, "Script execution timed out.");
-            with_logs(fault.details(format!("The limit timeoutMs was {limit_ms} ms.")), logs, printed, "")
+            with_logs(
+                fault.details(format!("The limit timeoutMs was {limit_ms} ms.")),
+                logs,
+                printed,
+                "",
+            )
         }
         Ending::OverLimit { limit, allowed } => over_limit(limit, allowed),
         Ending::BadOutput { reason, head } => {
             // For an empty answer the reason says everything.
-            let details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
-            with_logs(Fault { details, ..script(reason) }, logs, &[], "")
+            let details =
+                (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
+            with_logs(
+                Fault {
+                    details,
+                    ..script(reason)
+                },
+                logs,
+                &[],
+                "",
+            )
         }
-        Ending::Raised { message } if message == STDERR_FAILURE => script(format!("{message}: {}", tail(logs))),
-        Ending::Raised { message } | Ending::Trapped { message } => with_logs(script(message), logs, &[], ""),
+        Ending::Raised { message } if message == STDERR_FAILURE => {
+            script(format!("{message}: {}", tail(logs)))
+        }
+        Ending::Raised { message } | Ending::Trapped { message } => {
+            with_logs(script(message), logs, &[], "")
+        }
         Ending::Cancelled => cancelled(),
         Ending::Envelope { told, output } => return open(&told, output),
     })
@@ -70,8 +99,16 @@ pub fn cancelled() -> Fault {
 
 /// Changes the fault of a cancelled call of which something ran.
 pub fn cancelled_midway(fault: Fault) -> Fault {
-    let message = format!("{} It ran already; how far it came is not known.", fault.message);
-    Fault { message, retryable: false, retry_after_ms: None, ..fault }
+    let message = format!(
+        "{} It ran already; how far it came is not known.",
+        fault.message
+    );
+    Fault {
+        message,
+        retryable: false,
+        retry_after_ms: None,
+        ..fault
+    }
 }
 
 /// The error of a limit that was reached, naming it and its value.
@@ -98,7 +135,10 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
         Limit::InputBytes => (Kind::ParameterValidationError, "The input is over"),
         _ => (Kind::ResourceLimitError, "Script exceeded"),
     };
-    Fault::new(kind, format!("{what} the limit {} ({amount}).", limit.name()))
+    Fault::new(
+        kind,
+        format!("{what} the limit {} ({amount}).", limit.name()),
+    )
 }
 
 /// The outcome of an envelope: its output, or its error under its own type.
@@ -110,16 +150,28 @@ fn open(envelope: &Value, output: Option<ToolAnswer>) -> Result<ToolAnswer, Faul
     let words = |key: &str| error[key].as_str().map(str::to_owned);
     // A type that is not on the closed list is the method's own, and counts as ServiceError.
     let kind = serde_json::from_value(error["type"].clone()).unwrap_or(Kind::ServiceError);
-    let fault = Fault::new(kind, words("message").unwrap_or_else(|| "The service reported a failure.".into()));
+    let fault = Fault::new(
+        kind,
+        words("message").unwrap_or_else(|| "The service reported a failure.".into()),
+    );
     // An envelope has no `retryable`: only a cancelled call counts as retryable.
-    Err(Fault { details: words("details"), retryable: kind == Kind::CancelledError, ..fault })
+    Err(Fault {
+        details: words("details"),
+        retryable: kind == Kind::CancelledError,
+        ..fault
+    })
 }
 
 fn cause(signal: i32) -> &'static str {
     match Signal::try_from(signal) {
-        Ok(Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGFPE | Signal::SIGABRT | Signal::SIGTRAP) => {
-            "It crashed in native code (an extension module, or the interpreter)."
-        }
+        Ok(
+            Signal::SIGSEGV
+            | Signal::SIGBUS
+            | Signal::SIGILL
+            | Signal::SIGFPE
+            | Signal::SIGABRT
+            | Signal::SIGTRAP,
+        ) => "It crashed in native code (an extension module, or the interpreter).",
         Ok(Signal::SIGKILL | Signal::SIGTERM) => {
             "It killed itself, or was killed from outside, for example because the machine ran out of memory."
         }
@@ -137,9 +189,21 @@ fn with_logs(mut fault: Fault, logs: &[String], printed: &[String], silent: &str
     let alone = fault.details.is_none() && stdout.is_empty();
     let parts = [
         fault.details.take().unwrap_or_default(),
-        if alone || stderr.is_empty() { stderr.clone() } else { format!("stderr: {stderr}") },
-        if stdout.is_empty() { stdout } else { format!("stdout: {stdout}") },
-        if alone && stderr.is_empty() { silent.to_owned() } else { String::new() },
+        if alone || stderr.is_empty() {
+            stderr.clone()
+        } else {
+            format!("stderr: {stderr}")
+        },
+        if stdout.is_empty() {
+            stdout
+        } else {
+            format!("stdout: {stdout}")
+        },
+        if alone && stderr.is_empty() {
+            silent.to_owned()
+        } else {
+            String::new()
+        },
     ];
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     fault.details = Some(parts.join("\n")).filter(|details| !details.is_empty());
@@ -168,11 +232,22 @@ fn tail(logs: &[String]) -> String {
 /// A text that is longer than an observation may be is cut.
 pub fn succeeded(tool: &str, output: &str, content: Option<&ContentPlaces>) -> String {
     let begin = format!("Tool {tool} executed successfully. Output: ");
-    let Some((blocks, structured)) = content else { return cut_observation(begin, &[output]) };
+    let Some((blocks, structured)) = content else {
+        return cut_observation(begin, &[output]);
+    };
     let blocks: Vec<&RawValue> = serde_json::from_str(&output[blocks.clone()]).unwrap_or_default();
-    let blocks = blocks.iter().map(|block| without_media(block.get()).to_string()).collect::<Vec<_>>().join(",");
-    let structured = structured.clone().map(|place| format!(",\"structured\":{}", &output[place]));
-    cut_observation(begin + "{\"$content\":[", &[&blocks, "]", &structured.unwrap_or_default(), "}"])
+    let blocks = blocks
+        .iter()
+        .map(|block| without_media(block.get()).to_string())
+        .collect::<Vec<_>>()
+        .join(",");
+    let structured = structured
+        .clone()
+        .map(|place| format!(",\"structured\":{}", &output[place]));
+    cut_observation(
+        begin + "{\"$content\":[",
+        &[&blocks, "]", &structured.unwrap_or_default(), "}"],
+    )
 }
 
 /// A sentence, cut where it is too long.
@@ -184,24 +259,47 @@ pub fn cut_observation(mut sentence: String, more: &[&str]) -> String {
     }
     sentence.truncate(sentence.floor_char_boundary(MAX_OBSERVATION_BYTES));
     let cut = all - sentence.len();
-    if cut > 0 { format!("{sentence}…[cut {cut} bytes]") } else { sentence }
+    if cut > 0 {
+        format!("{sentence}…[cut {cut} bytes]")
+    } else {
+        sentence
+    }
 }
 
 /// A fault as a model reads it: a line for each flaw, without the lines that are for programs.
 pub fn for_model(fault: &Fault) -> Fault {
-    let message = if fault.flaws.is_empty() { fault.message.clone() } else { fault.flaws.join("\n") };
+    let message = if fault.flaws.is_empty() {
+        fault.message.clone()
+    } else {
+        fault.flaws.join("\n")
+    };
     let lines = fault.details.iter().flat_map(|details| details.lines());
-    let details = lines.filter(|line| !line.starts_with("pointer '")).collect::<Vec<_>>().join("\n");
-    Fault { message, details: Some(details).filter(|details| !details.is_empty()), ..fault.clone() }
+    let details = lines
+        .filter(|line| !line.starts_with("pointer '"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    Fault {
+        message,
+        details: Some(details).filter(|details| !details.is_empty()),
+        ..fault.clone()
+    }
 }
 
 /// The observation of a failure. A message that ends in a full stop is not given a second one.
 pub fn failed(tool: &str, fault: &Fault) -> String {
     let message = fault.message.strip_suffix('.').unwrap_or(&fault.message);
     let end = if message.ends_with('?') { "" } else { "." };
-    let details = fault.details.as_deref().filter(|details| !details.is_empty());
-    let details = details.map(|details| format!(" Details: {details}")).unwrap_or_default();
-    format!("Tool {tool} failed. Error type: {}. Message: {message}{end}{details}", fault.kind)
+    let details = fault
+        .details
+        .as_deref()
+        .filter(|details| !details.is_empty());
+    let details = details
+        .map(|details| format!(" Details: {details}"))
+        .unwrap_or_default();
+    format!(
+        "Tool {tool} failed. Error type: {}. Message: {message}{end}{details}",
+        fault.kind
+    )
 }
 
 /// The `response` text of the tool-service contract: a string untouched, else compact JSON.
@@ -217,7 +315,9 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
             "Wait a little, then make the same call again. If it fails again, tell the operator, naming the call ID."
         }
         Kind::ToolNotFoundError => "List the tools and use one of those names.",
-        Kind::ParameterValidationError | Kind::ActionParseError => "Correct the arguments and call again.",
+        Kind::ParameterValidationError | Kind::ActionParseError => {
+            "Correct the arguments and call again."
+        }
         Kind::VersionMismatchError => "Name a version that exists, or name no version.",
         Kind::ScriptError if fault.by_caller => {
             "The code failed: correct it as the details say and call again. The code has an empty /tmp, and no \
@@ -239,7 +339,9 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         Kind::RateLimitError | Kind::CircuitOpenError => {
             "Do not retry: calls of this tool are held back. Ask the operator, naming the call ID."
         }
-        Kind::ServiceError | Kind::InternalError => "Report it to the operator, naming the call ID.",
+        Kind::ServiceError | Kind::InternalError => {
+            "Report it to the operator, naming the call ID."
+        }
     })
 }
 
@@ -283,7 +385,12 @@ pub enum OutputKind<'a> {
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "some members are only held to their types")]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(
+    tag = "type",
+    rename_all = "snake_case",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
 enum Block {
     Text {
         text: String,
@@ -346,22 +453,29 @@ impl<'a> OutputKind<'a> {
     pub fn read(answer: &'a str) -> Result<OutputKind<'a>, Fault> {
         let has = |name: &str| {
             let pointer = format!("/{name}");
-            answer.starts_with('{') && answer.contains(name) && crate::base::json::member(answer, &pointer).is_some()
+            answer.starts_with('{')
+                && answer.contains(name)
+                && crate::base::json::member(answer, &pointer).is_some()
         };
         let wrong = |shape: &str, why: String| {
             let message = format!("The tool's answer is not a valid `{shape}`.");
             Fault::new(Kind::OutputValidationError, message).details(format!("{why}."))
         };
         if has("$content") {
-            let content: Content = serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
+            let content: Content =
+                serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
             check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
             return Ok(OutputKind::Content(content));
         }
         if has("$ask") {
             if answer.len() > MAX_QUESTION_BYTES {
-                return Err(wrong("$ask", format!("it is longer than {MAX_QUESTION_BYTES} bytes")));
+                return Err(wrong(
+                    "$ask",
+                    format!("it is longer than {MAX_QUESTION_BYTES} bytes"),
+                ));
             }
-            let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
+            let questions: Questions =
+                serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
             questions.asks().map_err(|why| wrong("$ask", why))?;
             return Ok(OutputKind::Asks(questions));
         }
@@ -372,11 +486,18 @@ impl<'a> OutputKind<'a> {
 /// A block for a reader of text: the number of bytes in place of a picture, a sound or a file.
 fn without_media(block: &str) -> Value {
     let mut block: Value = serde_json::from_str(block).unwrap_or_default();
-    let holder = if block["type"] == "resource" { &mut block["resource"] } else { &mut block };
+    let holder = if block["type"] == "resource" {
+        &mut block["resource"]
+    } else {
+        &mut block
+    };
     if let Value::Object(holder) = holder
         && let Some(data) = holder.remove("data").or_else(|| holder.remove("blob"))
     {
-        let bytes = data.as_str().and_then(|data| decode_base64(data).ok()).map_or(0, |data| data.len());
+        let bytes = data
+            .as_str()
+            .and_then(|data| decode_base64(data).ok())
+            .map_or(0, |data| data.len());
         holder.insert("bytes".to_owned(), json!(bytes));
     }
     block
@@ -390,12 +511,25 @@ impl Questions {
         }
         let mut asks = Vec::new();
         for (key, request) in &self.requests {
-            let ask = request["method"].as_str().and_then(Ask::of_method).ok_or_else(|| {
-                let methods = Ask::ALL.map(Ask::method).join(", ");
-                format!("the method of '{}' must be one of {methods}", printable(key))
-            })?;
-            if ask == Ask::Elicitation && request["params"]["mode"].as_str().is_some_and(|mode| mode != "form") {
-                return Err("a question to a person must be a form: no tool may send people to a URL".to_owned());
+            let ask = request["method"]
+                .as_str()
+                .and_then(Ask::of_method)
+                .ok_or_else(|| {
+                    let methods = Ask::ALL.map(Ask::method).join(", ");
+                    format!(
+                        "the method of '{}' must be one of {methods}",
+                        printable(key)
+                    )
+                })?;
+            if ask == Ask::Elicitation
+                && request["params"]["mode"]
+                    .as_str()
+                    .is_some_and(|mode| mode != "form")
+            {
+                return Err(
+                    "a question to a person must be a form: no tool may send people to a URL"
+                        .to_owned(),
+                );
             }
             if !asks.contains(&ask) {
                 asks.push(ask);
@@ -406,13 +540,15 @@ impl Questions {
 }
 
 fn check(blocks: &str) -> Result<(), String> {
-    let blocks: Vec<&RawValue> = serde_json::from_str(blocks).map_err(|_| "it must be a list of blocks".to_owned())?;
+    let blocks: Vec<&RawValue> =
+        serde_json::from_str(blocks).map_err(|_| "it must be a list of blocks".to_owned())?;
     if blocks.len() > BLOCKS {
         return Err(format!("it must hold at most {BLOCKS} blocks"));
     }
     for (at, block) in blocks.iter().enumerate() {
         let read = serde_json::from_str(block.get()).map_err(|e| e.to_string());
-        read.and_then(check_block).map_err(|why| format!("block {}: {why}", at + 1))?;
+        read.and_then(check_block)
+            .map_err(|why| format!("block {}: {why}", at + 1))?;
     }
     Ok(())
 }
@@ -420,10 +556,23 @@ fn check(blocks: &str) -> Result<(), String> {
 fn check_block(block: Block) -> Result<(), String> {
     match block {
         Block::Text { .. } => Ok(()),
-        Block::Image { data, mime_type, .. } => check_media("image/", &mime_type, &data),
-        Block::Audio { data, mime_type, .. } => check_media("audio/", &mime_type, &data),
+        Block::Image {
+            data, mime_type, ..
+        } => check_media("image/", &mime_type, &data),
+        Block::Audio {
+            data, mime_type, ..
+        } => check_media("audio/", &mime_type, &data),
         Block::ResourceLink { uri, mime_type, .. } => check_link(&uri, mime_type.as_deref()),
-        Block::Resource { resource: Embedded { uri, mime_type, text, blob }, .. } => {
+        Block::Resource {
+            resource:
+                Embedded {
+                    uri,
+                    mime_type,
+                    text,
+                    blob,
+                },
+            ..
+        } => {
             check_link(&uri, mime_type.as_deref())?;
             match (text, blob) {
                 (Some(_), None) => Ok(()),
@@ -436,7 +585,12 @@ fn check_block(block: Block) -> Result<(), String> {
 
 fn check_media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
     check_mime(mime)?;
-    let mime = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let mime = mime
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     if !mime.starts_with(kind) {
         return Err(format!("its mimeType does not start with {kind}"));
     }
@@ -453,27 +607,46 @@ fn check_media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
 }
 
 fn decode_base64(data: &str) -> Result<Vec<u8>, String> {
-    STANDARD.decode(data).map_err(|e| format!("its data is not base64: {e}"))
+    STANDARD
+        .decode(data)
+        .map_err(|e| format!("its data is not base64: {e}"))
 }
 
 /// Accepts `type/subtype`, with plain parameters only.
 fn check_mime(mime: &str) -> Result<(), String> {
-    let token =
-        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
+    let token = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b))
+    };
     let (bare, more) = mime.split_once(';').unwrap_or((mime, ""));
-    let plain = more.bytes().all(|b| b.is_ascii_alphanumeric() || b" =-_.+;".contains(&b));
-    match bare.split_once('/').is_some_and(|(kind, of)| token(kind) && token(of)) && plain && mime.len() <= 200 {
+    let plain = more
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b" =-_.+;".contains(&b));
+    match bare
+        .split_once('/')
+        .is_some_and(|(kind, of)| token(kind) && token(of))
+        && plain
+        && mime.len() <= 200
+    {
         true => Ok(()),
         false => Err("its mimeType is not a media type (type/subtype)".to_owned()),
     }
 }
 
 fn check_link(uri: &str, mime: Option<&str>) -> Result<(), String> {
-    let scheme = uri.split_once(':').map(|(scheme, _)| scheme).unwrap_or_default();
+    let scheme = uri
+        .split_once(':')
+        .map(|(scheme, _)| scheme)
+        .unwrap_or_default();
     let good = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+        && scheme
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
         && is_printable(uri)
-        && !["javascript", "data", "vbscript", "file"].contains(&scheme.to_ascii_lowercase().as_str());
+        && !["javascript", "data", "vbscript", "file"]
+            .contains(&scheme.to_ascii_lowercase().as_str());
     match good {
         true => mime.map_or(Ok(()), check_mime),
         false => Err("its uri is not the address of a resource".to_owned()),
@@ -487,39 +660,94 @@ mod tests {
     #[test]
     fn each_ending_has_its_error() {
         let fault = |ending, logs: &[&str], printed: &[&str]| {
-            let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+            let lines = |lines: &[&str]| {
+                lines
+                    .iter()
+                    .map(|line| (*line).to_owned())
+                    .collect::<Vec<_>>()
+            };
             judge(ending, &lines(logs), &lines(printed)).expect_err("a failure")
         };
         let exit = || Ending::Exited { code: 3 };
         let failed = fault(exit(), &["Traceback", "ZeroDivisionError"], &[]);
-        assert_eq!((failed.kind, failed.message.as_str()), (Kind::ScriptError, "Script exited with code 3."));
-        assert_eq!(failed.details.as_deref(), Some("Traceback\nZeroDivisionError"));
-        assert_eq!(fault(exit(), &["why"], &["usage"]).details.as_deref(), Some("stderr: why\nstdout: usage"));
+        assert_eq!(
+            (failed.kind, failed.message.as_str()),
+            (Kind::ScriptError, "Script exited with code 3.")
+        );
+        assert_eq!(
+            failed.details.as_deref(),
+            Some("Traceback\nZeroDivisionError")
+        );
+        assert_eq!(
+            fault(exit(), &["why"], &["usage"]).details.as_deref(),
+            Some("stderr: why\nstdout: usage")
+        );
         let late = fault(Ending::TimedOut { limit_ms: 100 }, &["step 3"], &[]);
-        assert_eq!((late.kind, late.message.as_str()), (Kind::TimeoutError, "Script execution timed out."));
-        assert_eq!(late.details.as_deref(), Some("The limit timeoutMs was 100 ms.\nstderr: step 3"));
-        let over = fault(Ending::OverLimit { limit: Limit::MemoryBytes, allowed: 9 }, &[], &[]);
-        assert!(over.kind == Kind::ResourceLimitError && over.message.contains("limit memoryBytes (9 bytes)"));
-        let raised = fault(Ending::Raised { message: "it is nan".into() }, &["debug", "toolhost: it is nan"], &[]);
-        assert_eq!((raised.message.as_str(), raised.details.as_deref()), ("it is nan", Some("debug")), "said once");
+        assert_eq!(
+            (late.kind, late.message.as_str()),
+            (Kind::TimeoutError, "Script execution timed out.")
+        );
+        assert_eq!(
+            late.details.as_deref(),
+            Some("The limit timeoutMs was 100 ms.\nstderr: step 3")
+        );
+        let over = fault(
+            Ending::OverLimit {
+                limit: Limit::MemoryBytes,
+                allowed: 9,
+            },
+            &[],
+            &[],
+        );
+        assert!(
+            over.kind == Kind::ResourceLimitError
+                && over.message.contains("limit memoryBytes (9 bytes)")
+        );
+        let raised = fault(
+            Ending::Raised {
+                message: "it is nan".into(),
+            },
+            &["debug", "toolhost: it is nan"],
+            &[],
+        );
+        assert_eq!(
+            (raised.message.as_str(), raised.details.as_deref()),
+            ("it is nan", Some("debug")),
+            "said once"
+        );
         let long = "ö".repeat(4000);
         let details = fault(exit(), &["first", &long], &[]).details.unwrap();
-        assert!(details.len() <= TAIL && details.chars().skip(1).all(|c| c == 'ö'), "bounded, whole characters");
+        assert!(
+            details.len() <= TAIL && details.chars().skip(1).all(|c| c == 'ö'),
+            "bounded, whole characters"
+        );
         let envelope = |kind: &str| {
-            let told = json!({"success": false, "error": {"type": kind, "message": "m", "details": "d"}});
+            let told =
+                json!({"success": false, "error": {"type": kind, "message": "m", "details": "d"}});
             fault(Ending::Envelope { told, output: None }, &[], &[])
         };
-        let kinds =
-            ["DependencyError", "Odd", "CancelledError"].map(|kind| (envelope(kind).kind, envelope(kind).retryable));
-        let wanted = [(Kind::DependencyError, false), (Kind::ServiceError, false), (Kind::CancelledError, true)];
+        let kinds = ["DependencyError", "Odd", "CancelledError"]
+            .map(|kind| (envelope(kind).kind, envelope(kind).retryable));
+        let wanted = [
+            (Kind::DependencyError, false),
+            (Kind::ServiceError, false),
+            (Kind::CancelledError, true),
+        ];
         assert_eq!(kinds, wanted);
     }
 
     #[test]
     fn advice_and_the_word_retryable_agree() {
         for kind in Kind::ALL {
-            let again = |fault: Fault| advice(&fault).unwrap_or_default().contains("same call again");
-            let both = (again(Fault::new(kind, "m")), again(Fault::new(kind, "m").retryable()));
+            let again = |fault: Fault| {
+                advice(&fault)
+                    .unwrap_or_default()
+                    .contains("same call again")
+            };
+            let both = (
+                again(Fault::new(kind, "m")),
+                again(Fault::new(kind, "m").retryable()),
+            );
             assert_eq!(both, (false, kind != Kind::CancelledError), "{kind}");
         }
     }
@@ -533,7 +761,8 @@ mod tests {
             Err(fault) => fault.details.unwrap_or_default(),
         };
         let png = STANDARD.encode(b"\x89PNG\r\n");
-        let image = |data: &str, mime: &str| json!({"type": "image", "data": data, "mimeType": mime});
+        let image =
+            |data: &str, mime: &str| json!({"type": "image", "data": data, "mimeType": mime});
         let link = |uri: &str| json!({"type": "resource_link", "uri": uri, "name": "x"});
         let file = |file: Value| json!({"type": "resource", "resource": file});
         for (block, words) in [
@@ -544,12 +773,21 @@ mod tests {
             (image(&png, "png"), "not a media type"),
             (image("@", "image/png"), "not base64"),
             (image(&png, "image/SVG+xml"), "an SVG is a file"),
-            (json!({"type": "audio", "data": png, "mimeType": "image/png"}), "start with audio/"),
+            (
+                json!({"type": "audio", "data": png, "mimeType": "image/png"}),
+                "start with audio/",
+            ),
             (file(json!({"uri": "test://x"})), "text or blob"),
             (link("javascript:alert(1)"), "not the address"),
             (link("FILE:///etc/passwd"), "not the address"),
-            (json!({"type": "text", "text": "x", "_meta": {}}), "unknown field"),
-            (json!({"type": "text", "text": "x", "annotations": {"x": 1}}), "unknown field"),
+            (
+                json!({"type": "text", "text": "x", "_meta": {}}),
+                "unknown field",
+            ),
+            (
+                json!({"type": "text", "text": "x", "annotations": {"x": 1}}),
+                "unknown field",
+            ),
             (json!({"type": "video", "data": png}), "unknown variant"),
         ] {
             assert!(
@@ -559,13 +797,22 @@ mod tests {
             );
         }
         let shown = without_media(&image(&png, "image/png").to_string());
-        assert_eq!(shown, json!({"type": "image", "mimeType": "image/png", "bytes": 6}));
+        assert_eq!(
+            shown,
+            json!({"type": "image", "mimeType": "image/png", "bytes": 6})
+        );
         assert!(why(&json!({"$content": [], "sum": 3})).contains("unknown field"));
         assert_eq!(
-            [json!({"text": "about $content"}), json!({"x": {"$content": []}})].map(|at| why(&at)),
+            [
+                json!({"text": "about $content"}),
+                json!({"x": {"$content": []}})
+            ]
+            .map(|at| why(&at)),
             ["plain"; 2]
         );
-        let asks = |method: &str, params: Value| why(&json!({"$ask": {"q": {"method": method, "params": params}}}));
+        let asks = |method: &str, params: Value| {
+            why(&json!({"$ask": {"q": {"method": method, "params": params}}}))
+        };
         assert_eq!(asks("elicitation/create", json!({"message": "?"})), "asks");
         assert!(asks("tools/call", json!({})).contains("must be one of"));
         assert!(asks("elicitation/create", json!({"mode": "url"})).contains("must be a form"));

@@ -64,7 +64,9 @@ impl Service {
     ) -> Result<ToolAnswer, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
         // Cheap checks first: who calls, how often, and whether the tool exists for that caller.
-        let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
+        let rights = self
+            .decisions()?
+            .rights(&request.caller, request.label.as_deref());
         record.set_caller(&rights.caller);
         self.limiter.charge_callers(&rights, request.counted)?;
         if let Some(fault) = request.refused.take() {
@@ -73,10 +75,18 @@ impl Service {
             record.denied_by = withheld.then(|| rights.name());
             return Err(fault);
         }
-        request.acts_as.get_or_insert_with(|| rights.caller.user.clone());
+        request
+            .acts_as
+            .get_or_insert_with(|| rights.caller.user.clone());
         let slot = {
             let (_, rights, tool) = self.tool(&request, record)?;
-            self.limiter.enter(&mut request, &rights, std::slice::from_ref(&tool.manifest.id)).await?
+            self.limiter
+                .enter(
+                    &mut request,
+                    &rights,
+                    std::slice::from_ref(&tool.manifest.id),
+                )
+                .await?
         };
         record.report.slot = Some(Arc::new(slot));
         let arguments = Arc::new(std::mem::take(&mut request.arguments));
@@ -92,10 +102,15 @@ impl Service {
         };
         let mut target = self.decide(&pending, record).await?;
         loop {
-            let now = if self.await_next_need(&mut pending, &target, stream, record).await? {
+            let now = if self
+                .await_next_need(&mut pending, &target, stream, record)
+                .await?
+            {
                 self.decide_again(&pending, record).await?
             } else {
-                let answer = self.attempt(&mut pending, &mut target, stream, record).await;
+                let answer = self
+                    .attempt(&mut pending, &mut target, stream, record)
+                    .await;
                 match pending.changed.take() {
                     None => return answer,
                     Some(now) => now,
@@ -113,7 +128,11 @@ impl Service {
     ) -> Result<(Arc<DecisionCache>, Rights, Arc<registry::Tool>), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        if request.acts_as.as_ref().is_some_and(|name| *name != rights.caller.user) {
+        if request
+            .acts_as
+            .as_ref()
+            .is_some_and(|name| *name != rights.caller.user)
+        {
             record.denied_by = Some(rights.name());
             let message = "The caller that this call was accepted for may no longer be used, so nothing was run.";
             return Err(Fault::new(Kind::AuthorizationError, message));
@@ -127,23 +146,59 @@ impl Service {
     }
 
     /// The whole decision about a call, under the tools and rules of this moment.
-    async fn decide(&self, pending: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
+    async fn decide(
+        &self,
+        pending: &PendingCall,
+        record: &mut CallRecord,
+    ) -> Result<Target, Fault> {
         record.enters(Stage::Decide);
-        let CallRequest { timeout_ms, explain, .. } = pending.request;
+        let CallRequest {
+            timeout_ms,
+            explain,
+            ..
+        } = pending.request;
         let (decisions, rights, tool) = self.tool(&pending.request, record)?;
         // Until policy is read, a call has at most the time that it or its manifest requests.
-        let requested = timeout_ms.into_iter().chain(tool.manifest.execution.timeout_ms).min();
+        let requested = timeout_ms
+            .into_iter()
+            .chain(tool.manifest.execution.timeout_ms)
+            .min();
         let mut deadline = CallDeadline::usual(&rights.principal, requested);
         let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;
         deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
-        let input = check_arguments(&tool.manifest, &pending.arguments, (timeout_ms, &deadline), record).await?;
-        rights.accepts(&tool.manifest.id, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        self.target(FoundTool { decisions, rights, tool, decided, timeout_ms, explain, deadline }, input, record).await
+        let input = check_arguments(
+            &tool.manifest,
+            &pending.arguments,
+            (timeout_ms, &deadline),
+            record,
+        )
+        .await?;
+        rights
+            .accepts(&tool.manifest.id, &input)
+            .inspect_err(|_| record.denied_by = Some(rights.name()))?;
+        self.target(
+            FoundTool {
+                decisions,
+                rights,
+                tool,
+                decided,
+                timeout_ms,
+                explain,
+                deadline,
+            },
+            input,
+            record,
+        )
+        .await
     }
 
-    async fn decide_again(&self, pending: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
+    async fn decide_again(
+        &self,
+        pending: &PendingCall,
+        record: &mut CallRecord,
+    ) -> Result<Target, Fault> {
         self.read_again().await;
         self.decide(pending, record).await
     }
@@ -157,7 +212,10 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<bool, Fault> {
         let (rights, tools) = (&target.found.rights, &target.tools);
-        if record.slot().is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools)) {
+        if record
+            .slot()
+            .is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools))
+        {
             // Another tool of the target has no free slot now.
             record.step_aside();
             self.reacquire_slot(target, record).await?;
@@ -168,7 +226,8 @@ impl Service {
         if !target.decided.decision.confirm.is_empty() && !pending.is_approved {
             record.enters(Stage::Confirm);
             let approver = std::mem::take(&mut pending.request.approver);
-            self.await_approval(target, approver, stream, record).await?;
+            self.await_approval(target, approver, stream, record)
+                .await?;
             pending.is_approved = true;
             return Ok(true);
         }
@@ -188,7 +247,9 @@ impl Service {
     /// Charges the answer, as the last step before the call runs. If there is no room, the call waits without a slot.
     async fn charge_answer(&self, target: &Target, record: &mut CallRecord) -> Result<bool, Fault> {
         let (bytes, principal) = (target.output_bytes(), &target.found.rights.principal);
-        let Some(slot) = record.slot() else { return Ok(false) };
+        let Some(slot) = record.slot() else {
+            return Ok(false);
+        };
         if self.limiter.charge_answer(slot, principal, bytes) {
             return Ok(false);
         }
@@ -199,9 +260,17 @@ impl Service {
     }
 
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
-    pub(super) async fn reacquire_slot(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
-        let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
-        self.limiter.reacquire_slot(slot, (&found.rights, &target.tools), found.deadline.limit).await
+    pub(super) async fn reacquire_slot(
+        &self,
+        target: &Target,
+        record: &mut CallRecord,
+    ) -> Result<(), Fault> {
+        let (found, Some(slot)) = (&target.found, record.slot()) else {
+            return Ok(());
+        };
+        self.limiter
+            .reacquire_slot(slot, (&found.rights, &target.tools), found.deadline.limit)
+            .await
     }
 
     /// The built environment of a target that requires packages, held for the call.
@@ -211,10 +280,15 @@ impl Service {
         target: &Target,
         stream: &mut EventStream,
     ) -> Result<packages::Ready, Fault> {
-        let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.timeout_ms)?);
+        let within = Duration::from_millis(policy::time_ms(
+            &target.decided.decision,
+            target.timeout_ms,
+        )?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
         // A line that finds no room is dropped.
-        let ready = self.packages.ready(need, within, move |line| _ = tell.try_send(line));
+        let ready = self
+            .packages
+            .ready(need, within, move |line| _ = tell.try_send(line));
         tokio::pin!(ready);
         loop {
             tokio::select! {
@@ -259,15 +333,29 @@ impl Service {
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
-            let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
-            self.components.registry.snapshot().files.iter().cloned().chain(policies).collect()
+            let policies = decision
+                .policy_file
+                .parent()
+                .filter(|folder| folder.is_absolute())
+                .map(Path::to_path_buf);
+            self.components
+                .registry
+                .snapshot()
+                .files
+                .iter()
+                .cloned()
+                .chain(policies)
+                .collect()
         });
         let parts = outcome.parts;
         let (envelope, output) = judge_outcome(outcome, target, own, record)?;
         record.published()?;
         let manifest = target.found.tool.manifest.clone();
         // The parts of a stream are a list, or one text where the tool's answer is declared as that.
-        let is_string = manifest.output.as_ref().is_some_and(|schema| schema.raw["type"] == "string");
+        let is_string = manifest
+            .output
+            .as_ref()
+            .is_some_and(|schema| schema.raw["type"] == "string");
         let rules = AnswerRules {
             manifest,
             envelope,
@@ -276,18 +364,35 @@ impl Service {
             max_bytes: target.output_bytes(),
         };
         let found = &target.found.deadline;
-        let own = CallDeadline { limit: found.limit + quantity::OVERDUE, ..found.clone() };
+        let own = CallDeadline {
+            limit: found.limit + quantity::OVERDUE,
+            ..found.clone()
+        };
         let deadline = output.deadline().cloned().unwrap_or(own);
-        let ReadAnswer { answer, questions, hid_secrets } = rules.read(output, deadline).await?;
-        record.slot().into_iter().for_each(|slot| slot.answered(answer.bytes()));
+        let ReadAnswer {
+            answer,
+            questions,
+            hid_secrets,
+        } = rules.read(output, deadline).await?;
+        record
+            .slot()
+            .into_iter()
+            .for_each(|slot| slot.answered(answer.bytes()));
         if hid_secrets {
             record.notes_hidden();
         }
-        questions.map_or(Ok(()), |questions| target.asks(&questions, &pending.request.client, record))?;
+        questions.map_or(Ok(()), |questions| {
+            target.asks(&questions, &pending.request.client, record)
+        })?;
         Ok(answer)
     }
 
-    async fn recheck(&self, pending: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
+    async fn recheck(
+        &self,
+        pending: &mut PendingCall,
+        target: &Target,
+        record: &mut CallRecord,
+    ) -> Result<(), Fault> {
         let notes = std::mem::take(&mut record.notes);
         pending.stopped = true;
         let now = self.decide_again(pending, record).await?;
@@ -319,26 +424,49 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
         let written = &found.decisions.snapshot.written;
-        ledger::look_back(&mut confinement.shape, Some(self.components.audit.ledger()), written)?;
+        ledger::look_back(
+            &mut confinement.shape,
+            Some(self.components.audit.ledger()),
+            written,
+        )?;
         if let Some(environment) = environment {
             packages::use_environment(Arc::make_mut(&mut confinement.shape), environment);
         }
-        let left =
-            Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.deadline.began.elapsed());
-        let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
+        let left = Duration::from_millis(confinement.per_call.timeout_ms)
+            .saturating_sub(found.deadline.began.elapsed());
+        let sources = confinement
+            .shape
+            .secrets
+            .iter()
+            .flat_map(|grant| grant.from.named_files());
         ledger::check_unwritten(sources, self.components.audit.ledger(), written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         secrets::provide(&mut confinement, left, record).await?;
         // The tool can continue the trace of its call, if its manifest declares these variables.
         if let Some(context) = record.context() {
-            for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
+            for (name, text) in [
+                ("TRACEPARENT", context.parent()),
+                ("TRACESTATE", context.state()),
+            ] {
                 if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
-                    confinement.per_call.env.0.entry(name.to_owned()).or_insert(text);
+                    confinement
+                        .per_call
+                        .env
+                        .0
+                        .entry(name.to_owned())
+                        .or_insert(text);
                 }
             }
         }
-        let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
-        let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
+        let same = decision
+            .shape
+            .as_ref()
+            .is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
+        let digest = if same {
+            target.decided.shape_digest.clone()
+        } else {
+            confinement.shape.digest()
+        };
         self.components.audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest);
         Ok(Some(confinement))
@@ -355,7 +483,9 @@ impl Service {
         record.enters(Stage::Prepare);
         let began = target.found.deadline.began;
         pending.count(&self.limiter, target)?;
-        let confinement = self.confine(target, pending.environment.as_ref(), record).await?;
+        let confinement = self
+            .confine(target, pending.environment.as_ref(), record)
+            .await?;
         let decision = &target.decided.decision;
         // The executor enforces the time limit of a script. A call without confinement is timed here.
         let limit = || policy::time_ms(decision, target.timeout_ms).map(Duration::from_millis);
@@ -382,7 +512,9 @@ impl Service {
         events.deadline = context.deadline.clone();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
-            let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())));
+            let clock = tokio::time::sleep(
+                limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())),
+            );
             tokio::pin!(clock);
             loop {
                 tokio::select! {
@@ -416,18 +548,36 @@ impl Service {
         ended
     }
 
-    fn context(&self, deadline: CallDeadline, gate: executor::Gate, record: &CallRecord) -> executor::Context {
+    fn context(
+        &self,
+        deadline: CallDeadline,
+        gate: executor::Gate,
+        record: &CallRecord,
+    ) -> executor::Context {
         let trace = record.context().map(TraceContext::sent).unwrap_or_default();
-        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.components.audit.clone()));
+        let ledger: Option<Arc<dyn executor::Ledger>> =
+            Some(Arc::new(self.components.audit.clone()));
         let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
-        executor::Context { principal: record.principal().to_owned(), deadline, gate, trace, ledger, ..context }
+        executor::Context {
+            principal: record.principal().to_owned(),
+            deadline,
+            gate,
+            trace,
+            ledger,
+            ..context
+        }
     }
 }
 
 impl PendingCall {
     /// Charges the rates of the tools that this call runs, each once, however often it is decided again.
     fn count(&mut self, limiter: &super::quota::Limiter, target: &Target) -> Result<(), Fault> {
-        let new: Vec<_> = target.tools.iter().filter(|tool| !self.counted.contains(tool)).cloned().collect();
+        let new: Vec<_> = target
+            .tools
+            .iter()
+            .filter(|tool| !self.counted.contains(tool))
+            .cloned()
+            .collect();
         limiter.starts(&target.found.rights, &new)?;
         self.counted.extend(new);
         Ok(())
@@ -451,8 +601,7 @@ impl PendingCall {
 }
 
 fn unsettled() -> Fault {
-    let message =
-        "The tools or policies of this host kept changing while this call waited, so nothing was run; try again.";
+    let message = "The tools or policies of this host kept changing while this call waited, so nothing was run; try again.";
     Fault::new(Kind::ServiceError, message).retryable()
 }
 
@@ -467,7 +616,12 @@ struct StreamedAnswer {
 
 impl StreamedAnswer {
     fn new(allowed: u64, deadline: CallDeadline) -> StreamedAnswer {
-        StreamedAnswer { allowed, left: allowed, buffer: TextStream::default(), deadline }
+        StreamedAnswer {
+            allowed,
+            left: allowed,
+            buffer: TextStream::default(),
+            deadline,
+        }
     }
 
     /// Hands on an event of the executor as a transport may see it.
@@ -481,8 +635,14 @@ impl StreamedAnswer {
             executor::Event::Log(line) => Event::Log(record.add_log(&line)),
             executor::Event::Message(level, text) => Event::Message(level, record.add_log(&text)),
             executor::Event::Progress(progress) => {
-                let message = progress.message.as_ref().map(|message| record.shown(message));
-                Event::Progress(Progress { message, ..progress })
+                let message = progress
+                    .message
+                    .as_ref()
+                    .map(|message| record.shown(message));
+                Event::Progress(Progress {
+                    message,
+                    ..progress
+                })
             }
             executor::Event::Chunk(part) => {
                 let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
@@ -495,14 +655,20 @@ impl StreamedAnswer {
                     Some(text) => text,
                     None => {
                         self.flush(record, stream).await?;
-                        let (mask, is_long) = (record.mask(), part.as_str().len() > quantity::LARGE_TEXT_BYTES);
-                        let read = move || mask.read(part.as_str()).unwrap_or_else(|| part.to_string());
+                        let (mask, is_long) = (
+                            record.mask(),
+                            part.as_str().len() > quantity::LARGE_TEXT_BYTES,
+                        );
+                        let read =
+                            move || mask.read(part.as_str()).unwrap_or_else(|| part.to_string());
                         stream.push(Event::Part(self.deadline.run(is_long, read).await?));
                         return Ok(());
                     }
                 };
                 let is_empty = text.is_empty();
-                let shown = record.piece(&self.deadline, &mut self.buffer, Some(text)).await?;
+                let shown = record
+                    .piece(&self.deadline, &mut self.buffer, Some(text))
+                    .await?;
                 if shown.is_empty() && !is_empty {
                     return Ok(());
                 }
@@ -513,7 +679,11 @@ impl StreamedAnswer {
     }
 
     /// Passes on the text that was held back, once no more text can follow it.
-    async fn flush(&mut self, record: &mut CallRecord, stream: &mut EventStream) -> Result<(), Fault> {
+    async fn flush(
+        &mut self,
+        record: &mut CallRecord,
+        stream: &mut EventStream,
+    ) -> Result<(), Fault> {
         let shown = record.piece(&self.deadline, &mut self.buffer, None).await?;
         if !shown.is_empty() {
             stream.push(Event::Part(shown));
@@ -532,9 +702,14 @@ async fn check_arguments(
     let (long, arguments) = (arguments.are_long(), arguments.clone());
     let (given, written) = deadline.run(long, move || arguments.decode()).await??;
     let given = arguments::with_timeout(manifest, given, timeout_ms);
-    let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
+    let long = manifest
+        .parameters
+        .as_ref()
+        .is_some_and(|schema| schema.takes_long(&given));
     let tool = manifest.clone();
-    let (hidden, given) = deadline.run(long, move || (redact::of_arguments(&tool, &given), given)).await?;
+    let (hidden, given) = deadline
+        .run(long, move || (redact::of_arguments(&tool, &given), given))
+        .await?;
     record.given(hidden);
     let tool = manifest.clone();
     let check = move || -> Result<(redact::Masked, Value), Fault> {
@@ -556,18 +731,28 @@ fn judge_outcome(
     let (decision, tool) = (&target.decided.decision, &target.found.tool);
     let traffic = lock(&record.traffic()).clone();
     // The text of the script that ran, to find names in it; empty if it cannot be read.
-    let is_refused = !outcome.attempts.is_empty() || traffic.events.iter().any(|event| event.refused.is_some());
-    let text = target.site.script.as_deref().filter(|_| is_refused).and_then(|script| {
-        let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
-        files::whole(file, MIB).ok()?
-    });
+    let is_refused =
+        !outcome.attempts.is_empty() || traffic.events.iter().any(|event| event.refused.is_some());
+    let text = target
+        .site
+        .script
+        .as_deref()
+        .filter(|_| is_refused)
+        .and_then(|script| {
+            let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
+            files::whole(file, MIB).ok()?
+        });
     let about = denials::DenialContext {
         site: &target.site,
         decision,
         tool,
         decisions: &target.found.decisions,
         script: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
-        arguments: if is_refused { record.shown_arguments() } else { String::new() },
+        arguments: if is_refused {
+            record.shown_arguments()
+        } else {
+            String::new()
+        },
         own,
     };
     let reached = denials::limit_of(&outcome.ending);
@@ -577,7 +762,10 @@ fn judge_outcome(
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
     outcome.denials.observed.extend(observed.iter().cloned());
     let observed = record.shown_denials(&observed);
-    record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
+    record.crashed = matches!(
+        outcome.ending,
+        Ending::Signalled { .. } | Ending::Trapped { .. }
+    );
     let (logs, printed_lines) = record.absorb_outcome(&mut outcome);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {

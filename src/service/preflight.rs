@@ -20,44 +20,87 @@ pub struct Obstacle {
 
 impl Obstacle {
     fn from_need(kind: Kind, need: Need) -> Obstacle {
-        Obstacle { need, kind, sentence: false }
+        Obstacle {
+            need,
+            kind,
+            sentence: false,
+        }
     }
 
     fn from_fault(fault: &Fault, pointer: &str, mistake: bool) -> Obstacle {
-        let mark = if fault.message.ends_with('.') { " " } else { ": " };
-        let causes = fault.details.iter().map(|more| mark.to_owned() + &more.lines().collect::<Vec<_>>().join("; "));
+        let mark = if fault.message.ends_with('.') {
+            " "
+        } else {
+            ": "
+        };
+        let causes = fault
+            .details
+            .iter()
+            .map(|more| mark.to_owned() + &more.lines().collect::<Vec<_>>().join("; "));
         let words = fault.message.clone() + &causes.collect::<String>();
-        Obstacle { need: Need { mistake, ..Need::new(pointer, words) }, kind: fault.kind, sentence: true }
+        Obstacle {
+            need: Need {
+                mistake,
+                ..Need::new(pointer, words)
+            },
+            kind: fault.kind,
+            sentence: true,
+        }
     }
 
     /// The text that follows "unavailable: ".
     pub fn words(&self) -> String {
-        if self.sentence { self.need.words.clone() } else { format!("needs {}", self.need.words) }
+        if self.sentence {
+            self.need.words.clone()
+        } else {
+            format!("needs {}", self.need.words)
+        }
     }
 }
 
 /// The obstacles of a tool. `runs`: whether this host can run its handler.
-pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Vec<Obstacle> {
+pub fn obstacles(
+    tool: &registry::Tool,
+    decision: &policy::Decision,
+    runs: Result<(), Fault>,
+) -> Vec<Obstacle> {
     let lacks = registry::needs_of(tool, decision);
     let below = decision.lacks_below.iter().cloned();
-    let mut found: Vec<Obstacle> =
-        lacks.into_iter().chain(below).map(|need| Obstacle::from_need(Kind::CapabilityError, need)).collect();
+    let mut found: Vec<Obstacle> = lacks
+        .into_iter()
+        .chain(below)
+        .map(|need| Obstacle::from_need(Kind::CapabilityError, need))
+        .collect();
     let pointer = match tool.manifest.handler {
         Handler::ServiceMethod { .. } => "/handler/serviceName",
         _ => "/handler/type",
     };
     // An `x-…` type needs a host that provides it; an unknown service is more likely misspelt.
     let mistake = pointer == "/handler/serviceName";
-    found.extend(runs.err().map(|fault| Obstacle::from_fault(&fault, pointer, mistake)));
-    found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::from_need(Kind::SecurityError, need)));
+    found.extend(
+        runs.err()
+            .map(|fault| Obstacle::from_fault(&fault, pointer, mistake)),
+    );
+    found.extend(
+        registry::unsatisfied(tool, decision)
+            .map(|need| Obstacle::from_need(Kind::SecurityError, need)),
+    );
     if found.is_empty() {
-        found.extend(decision.refused().map(|why| Obstacle::from_fault(why, "", why.kind == Kind::DependencyError)));
+        found.extend(
+            decision
+                .refused()
+                .map(|why| Obstacle::from_fault(why, "", why.kind == Kind::DependencyError)),
+        );
     }
     found
 }
 
 /// The fault that every call with good arguments ends with, if there is one.
-fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
+fn fault(
+    tool: &registry::Tool,
+    decision: &policy::Decision,
+    runs: Result<(), Fault>,
+) -> Option<Fault> {
     let lacking = |needs: &[Need]| (!needs.is_empty()).then(|| unavailable(tool, needs));
     lacking(&registry::needs_of(tool, decision))
         .or_else(|| decision.refused().cloned())
@@ -83,17 +126,28 @@ pub fn foresee(
     {
         decision.shape = Err(fault);
     }
-    if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
+    if let Some((fault, _)) = decision
+        .shape
+        .as_ref()
+        .ok()
+        .and_then(|shape| grants::foresee(shape))
+    {
         decision.shape = Err(fault);
     }
 }
 
 /// The refusal of a tool that is loaded, but lacks something on this machine.
 pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
-    let message = format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
+    let message = format!(
+        "Tool {} is not available in this host: it needs {}.",
+        tool.manifest.id,
+        needs.join("; ")
+    );
     let fault = Fault::new(Kind::CapabilityError, message);
     match needs.iter().any(|need| need.pointer == "/handler/language") {
-        true => fault.person("`toolhost doctor` shows which runtimes were found, and why others were passed over"),
+        true => fault.person(
+            "`toolhost doctor` shows which runtimes were found, and why others were passed over",
+        ),
         false => fault,
     }
 }
@@ -104,11 +158,20 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // `policy::needs_of` reports that `DefinitionOnly` is not supported yet.
-        Handler::ToolService(remote) => remote.descriptor.iter().try_for_each(|service| queues(service)),
+        Handler::ToolService(remote) => remote
+            .descriptor
+            .iter()
+            .try_for_each(|service| queues(service)),
         Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
     }
 }
 
 pub(super) fn no_extension(kind: &str) -> Fault {
-    Fault::new(Kind::CapabilityError, format!("This host cannot run tools of type '{}'.", kind.escape_debug()))
+    Fault::new(
+        Kind::CapabilityError,
+        format!(
+            "This host cannot run tools of type '{}'.",
+            kind.escape_debug()
+        ),
+    )
 }

@@ -108,7 +108,9 @@ impl Slot {
 
     /// The answer takes so many bytes, and no more.
     pub(super) fn answered(&mut self, bytes: usize) {
-        self.answer.iter_mut().for_each(|permit| _ = permit.resize(bytes.max(MIN_ANSWER_BYTES)));
+        self.answer
+            .iter_mut()
+            .for_each(|permit| _ = permit.resize(bytes.max(MIN_ANSWER_BYTES)));
     }
 }
 
@@ -116,7 +118,8 @@ impl Limiter {
     pub fn new(running: usize, waiting: usize) -> Limiter {
         let running = running.clamp(1, Semaphore::MAX_PERMITS / 4);
         let admitted = running + waiting.min(Semaphore::MAX_PERMITS / 4);
-        let readers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
+        let readers =
+            std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
         Limiter {
             running: FairSemaphore::new(running, running),
             admitted: FairSemaphore::new(admitted, admitted),
@@ -137,12 +140,19 @@ impl Limiter {
     /// Waits for room for an answer of so many bytes.
     pub async fn answer(&self, principal: &str, bytes: usize) -> Permit {
         // An answer larger than a share takes all of the share.
-        self.answers.enter_as(self.answers.claim_for(principal), bytes.min(self.answers.each)).await
+        self.answers
+            .enter_as(
+                self.answers.claim_for(principal),
+                bytes.min(self.answers.each),
+            )
+            .await
     }
 
     /// Takes memory for an answer that can be requested again, or refuses it. Never waits.
     pub fn try_answer(&self, principal: &str, bytes: usize) -> Result<Permit, Fault> {
-        let place = self.answers.try_enter(principal, bytes.min(self.answers.each));
+        let place = self
+            .answers
+            .try_enter(principal, bytes.min(self.answers.each));
         place.ok_or_else(|| full(UNREAD_ANSWERS))
     }
 
@@ -150,29 +160,53 @@ impl Limiter {
     pub(super) fn charge_callers(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
         let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
             // Any other name was chosen by the principal, which can choose any number of them.
-            let brought = if *name == rights.principal { String::new() } else { format!("by {}", rights.principal) };
+            let brought = if *name == rights.principal {
+                String::new()
+            } else {
+                format!("by {}", rights.principal)
+            };
             Some((format!("caller {name}"), rule?.calls_per_minute?, brought))
         });
-        self.rate(rates.collect(), |limit| format!("You may make {limit} calls a minute."))
+        self.rate(rates.collect(), |limit| {
+            format!("You may make {limit} calls a minute.")
+        })
     }
 
     /// Counts a call that is about to run against its tools: one that was refused before this uses up nothing.
     pub(super) fn starts(&self, rights: &Rights, tools: &[String]) -> Result<(), Fault> {
-        let rate = |tool: &String| Some((format!("tool {tool}"), rights.limit(tool)?.calls_per_minute?, String::new()));
+        let rate = |tool: &String| {
+            Some((
+                format!("tool {tool}"),
+                rights.limit(tool)?.calls_per_minute?,
+                String::new(),
+            ))
+        };
         let rates = tools.iter().filter_map(rate).collect();
-        self.rate(rates, |limit| format!("This tool may be called {limit} times a minute."))
+        self.rate(rates, |limit| {
+            format!("This tool may be called {limit} times a minute.")
+        })
     }
 
     /// Counts one call against each of these names, with their limits a minute; or against none, if a limit is reached.
     /// The third member: the principal that brought the name.
-    fn rate(&self, counted: Vec<(String, u32, String)>, words: impl Fn(u32) -> String) -> Result<(), Fault> {
+    fn rate(
+        &self,
+        counted: Vec<(String, u32, String)>,
+        words: impl Fn(u32) -> String,
+    ) -> Result<(), Fault> {
         let refused = |limit, wait| held_back(Kind::RateLimitError, &words(limit), wait);
         let (now, mut rates, mut next) = (now(), lock(&self.rates), Vec::new());
         for (name, limit, by) in counted {
             // A changed limit begins with a whole minute.
             let key = format!("{name} {limit}");
-            let step = MINUTE.checked_div(limit).ok_or_else(|| refused(limit, MINUTE))?;
-            let whole_at = rates.whole.get(&key).map_or(now, |(whole_at, _)| now.max(*whole_at)) + step;
+            let step = MINUTE
+                .checked_div(limit)
+                .ok_or_else(|| refused(limit, MINUTE))?;
+            let whole_at = rates
+                .whole
+                .get(&key)
+                .map_or(now, |(whole_at, _)| now.max(*whole_at))
+                + step;
             if whole_at > now + MINUTE {
                 return Err(refused(limit, whole_at - now - MINUTE));
             }
@@ -194,12 +228,17 @@ impl Limiter {
     }
 
     fn own_rate(&self, what: &str, principal: &str, limit: u32) -> bool {
-        self.rate(vec![(format!("{what} {principal}"), limit, String::new())], |_| String::new()).is_ok()
+        self.rate(
+            vec![(format!("{what} {principal}"), limit, String::new())],
+            |_| String::new(),
+        )
+        .is_ok()
     }
 
     /// Counts a refusal by policy. True, once a minute, if there are so many that somebody should look.
     pub fn should_alert(&self, principal: &str) -> bool {
-        !self.own_rate("refused", principal, ALERTS_PER_MINUTE) && self.own_rate("alert", principal, 1)
+        !self.own_rate("refused", principal, ALERTS_PER_MINUTE)
+            && self.own_rate("alert", principal, 1)
     }
 
     /// `Some`: this refusal is to be recorded, with the number of those before it that were not.
@@ -226,7 +265,9 @@ impl Limiter {
         // What is larger than a share takes all of the share.
         let kib = (bytes / 1024).min(self.arguments.each);
         let words = "The arguments of other calls take the memory of this principal.";
-        self.arguments.try_enter(principal, kib).ok_or_else(|| full(words))
+        self.arguments
+            .try_enter(principal, kib)
+            .ok_or_else(|| full(words))
     }
 
     /// Waits for a slot, in order among equal calls and in turns with others. Refuses at once if too many calls wait
@@ -238,23 +279,42 @@ impl Limiter {
         tools: &[String],
     ) -> Result<Slot, Fault> {
         // Not `limited`: more calls may wait than may run at once.
-        let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
+        let admitted = self
+            .admitted
+            .try_enter_as(&claim(&self.admitted, rights, tools, false), 1)
+            .ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
         let until = CallDeadline::usual(&rights.principal, request.timeout_ms);
-        let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
+        let weighed = until.run(arguments.are_long(), move || {
+            (weight(&arguments), arguments)
+        });
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
         let reserved = self.keep_text(&rights.principal, bytes)?;
         request.body_quota = None;
-        let running = self.running.enter_as(claim(&self.running, rights, tools, true), 1).await;
-        Ok(Slot { running: Some(running), answer: None, _admitted: admitted, _arguments: reserved })
+        let running = self
+            .running
+            .enter_as(claim(&self.running, rights, tools, true), 1)
+            .await;
+        Ok(Slot {
+            running: Some(running),
+            answer: None,
+            _admitted: admitted,
+            _arguments: reserved,
+        })
     }
 
     /// Charges the answer of a call before the call runs: as much as it may become. False: other answers of the
     /// principal take the memory now.
     pub(super) fn charge_answer(&self, slot: &mut Slot, principal: &str, bytes: u64) -> bool {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(MIN_ANSWER_BYTES);
-        if slot.answer.as_mut().is_some_and(|permit| permit.resize(bytes.min(self.answers.each))) {
+        let bytes = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .max(MIN_ANSWER_BYTES);
+        if slot
+            .answer
+            .as_mut()
+            .is_some_and(|permit| permit.resize(bytes.min(self.answers.each)))
+        {
             return true;
         }
         slot.answer = self.answer(principal, bytes).now_or_never();
@@ -262,8 +322,15 @@ impl Limiter {
     }
 
     /// Waits until the answer of a call can be charged.
-    pub(super) async fn await_answer(&self, slot: &mut Slot, principal: &str, bytes: u64) -> Result<(), Fault> {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(MIN_ANSWER_BYTES);
+    pub(super) async fn await_answer(
+        &self,
+        slot: &mut Slot,
+        principal: &str,
+        bytes: u64,
+    ) -> Result<(), Fault> {
+        let bytes = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .max(MIN_ANSWER_BYTES);
         let room = tokio::time::timeout(UNREAD, self.answer(principal, bytes)).await;
         slot.answer = Some(room.map_err(|_| full(UNREAD_ANSWERS))?);
         Ok(())
@@ -272,7 +339,9 @@ impl Limiter {
     /// Charges a slot to all tools of its target. False: one of them has no room now.
     pub(super) fn charge_to(&self, slot: &mut Slot, rights: &Rights, tools: &[String]) -> bool {
         let claim = claim(&self.running, rights, tools, true);
-        slot.running.as_mut().is_none_or(|running| running.charge(&claim, 1).is_ok())
+        slot.running
+            .as_mut()
+            .is_none_or(|running| running.charge(&claim, 1).is_ok())
     }
 
     /// Waits for a slot again, for a call that had to wait, at most this long.
@@ -282,9 +351,16 @@ impl Limiter {
         (rights, tools): (&Rights, &[String]),
         at_most: Duration,
     ) -> Result<(), Fault> {
-        let place = self.running.enter_as(claim(&self.running, rights, tools, true), 1);
+        let place = self
+            .running
+            .enter_as(claim(&self.running, rights, tools, true), 1);
         let place = tokio::time::timeout(at_most, place).await;
-        let late = |_| full(format!("No slot for this call was free for {} s.", at_most.as_secs_f32()));
+        let late = |_| {
+            full(format!(
+                "No slot for this call was free for {} s.",
+                at_most.as_secs_f32()
+            ))
+        };
         slot.running = Some(place.map_err(late)?);
         Ok(())
     }
@@ -295,7 +371,9 @@ impl Rates {
         if now >= self.removed + Duration::from_secs(1) {
             (self.removed, self.brought) = (now, HashMap::new());
             self.whole.retain(|_, (whole_at, _)| *whole_at > now);
-            self.whole.values().for_each(|(_, by)| *self.brought.entry(by.clone()).or_default() += 1);
+            self.whole
+                .values()
+                .for_each(|(_, by)| *self.brought.entry(by.clone()).or_default() += 1);
         }
         let most = if by.is_empty() { RATES } else { RATES_BROUGHT };
         self.brought.get(by).is_none_or(|brought| *brought < most)
@@ -306,10 +384,22 @@ impl Rates {
 /// three quarters: the rest is for others. `limited`: the limits `at_once` of the file of callers apply too.
 fn claim(slots: &FairSemaphore, rights: &Rights, tools: &[String], limited: bool) -> Claim {
     let all = slots.all;
-    let most = |limit: Option<u32>| limit.filter(|_| limited).map_or(all, |limit| limit as usize);
-    let own = if rights.caller.operator { all } else { all - all / 8 };
-    let entries =
-        rights.entries().map(|(name, rule)| (format!("caller {name}"), most(rule.and_then(|rule| rule.at_once))));
+    let most = |limit: Option<u32>| {
+        limit
+            .filter(|_| limited)
+            .map_or(all, |limit| limit as usize)
+    };
+    let own = if rights.caller.operator {
+        all
+    } else {
+        all - all / 8
+    };
+    let entries = rights.entries().map(|(name, rule)| {
+        (
+            format!("caller {name}"),
+            most(rule.and_then(|rule| rule.at_once)),
+        )
+    });
     let tools = tools.iter().map(|tool| {
         let limit = most(rights.limit(tool).and_then(|limit| limit.at_once));
         (format!("tool {tool}"), limit.min(all - all / 4))
@@ -324,7 +414,10 @@ fn weight(arguments: &Arguments) -> usize {
         Arguments::Text(text) => json::weight(text),
         Arguments::Value(value) => json::weight(&value.to_string()),
         Arguments::Inputs { texts, .. } => weight_of_texts(texts),
-        Arguments::Strings(pairs) => pairs.iter().map(|(name, value)| name.len() + json::weight(value)).sum(),
+        Arguments::Strings(pairs) => pairs
+            .iter()
+            .map(|(name, value)| name.len() + json::weight(value))
+            .sum(),
     }
 }
 
@@ -333,7 +426,10 @@ fn weight_of_texts(value: &Value) -> usize {
     match value {
         Value::String(text) => json::weight(text),
         Value::Array(items) => items.iter().map(weight_of_texts).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, field)| name.len() + weight_of_texts(field)).sum(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, field)| name.len() + weight_of_texts(field))
+            .sum(),
         _ => 0,
     }
 }
@@ -346,11 +442,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_principal_has_its_share_under_whatever_names() {
         let enter = async |limiter: &Limiter, principal: &str, label: usize, bytes: usize| {
-            let (callers, caller, principal) = (None, Caller::named(label.to_string()), principal.to_owned());
-            let rights = Rights { callers, caller, principal };
+            let (callers, caller, principal) =
+                (None, Caller::named(label.to_string()), principal.to_owned());
+            let rights = Rights {
+                callers,
+                caller,
+                principal,
+            };
             let arguments = Arguments::Text(format!("[{}{{}}]", "{},".repeat(bytes)));
             let mut request = CallRequest::new(Caller::named("u"), "t:x", arguments);
-            limiter.enter(&mut request, &rights, &[format!("t:{label}")]).await
+            limiter
+                .enter(&mut request, &rights, &[format!("t:{label}")])
+                .await
         };
         let limiter = Limiter::new(16, 0);
         let mut slots = Vec::new();
@@ -359,38 +462,74 @@ mod tests {
         }
         let refused = enter(&limiter, "u", 14, 0).await.expect_err("its share");
         assert!(refused.kind == Kind::RateLimitError && refused.retryable);
-        assert!(enter(&limiter, "w", 1, 0).await.is_ok(), "what is left is for others");
+        assert!(
+            enter(&limiter, "w", 1, 0).await.is_ok(),
+            "what is left is for others"
+        );
         let limiter = Limiter::new(64, 64);
         let large = 500_000;
         let first = enter(&limiter, "u", 1, large).await.expect("room");
-        assert!(enter(&limiter, "u", 2, large).await.is_err(), "under another name it has no more");
+        assert!(
+            enter(&limiter, "u", 2, large).await.is_err(),
+            "under another name it has no more"
+        );
         assert!(enter(&limiter, "u", 3, 0).await.is_ok(), "small ones go on");
         drop(first);
         assert!(enter(&limiter, "u", 4, large).await.is_ok());
         // Answers that are not read hold back calls of their principal.
         let _unread = limiter.answer("u", usize::MAX).await;
-        let [mut own, mut other] =
-            [enter(&limiter, "u", 1, 0).await, enter(&limiter, "v", 1, 0).await].map(Result::unwrap);
-        assert!(!limiter.charge_answer(&mut own, "u", 1) && limiter.await_answer(&mut own, "u", 1).await.is_err());
-        assert!(limiter.charge_answer(&mut other, "v", u64::MAX), "control: another principal");
+        let [mut own, mut other] = [
+            enter(&limiter, "u", 1, 0).await,
+            enter(&limiter, "v", 1, 0).await,
+        ]
+        .map(Result::unwrap);
+        assert!(
+            !limiter.charge_answer(&mut own, "u", 1)
+                && limiter.await_answer(&mut own, "u", 1).await.is_err()
+        );
+        assert!(
+            limiter.charge_answer(&mut other, "v", u64::MAX),
+            "control: another principal"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn five_a_minute_are_five_and_then_one_each_twelve_seconds() {
         let limiter = Limiter::new(1, 1);
         let count = |by: &str, names: &[&str], limit: u32| {
-            let counted = names.iter().map(|name| ((*name).to_owned(), limit, by.to_owned())).collect();
-            limiter.rate(counted, |_| String::new()).map_err(|fault| fault.retry_after_ms.map(|ms| ms.div_ceil(1000)))
+            let counted = names
+                .iter()
+                .map(|name| ((*name).to_owned(), limit, by.to_owned()))
+                .collect();
+            limiter
+                .rate(counted, |_| String::new())
+                .map_err(|fault| fault.retry_after_ms.map(|ms| ms.div_ceil(1000)))
         };
         assert!((0..5).all(|_| count("p", &["a"], 5).is_ok()));
         assert_eq!(count("p", &["b", "a"], 5), Err(Some(12)));
-        assert_eq!(count("p", &["b"], 5), Ok(()), "others are counted apart, and nothing for a refusal");
+        assert_eq!(
+            count("p", &["b"], 5),
+            Ok(()),
+            "others are counted apart, and nothing for a refusal"
+        );
         tokio::time::advance(Duration::from_secs(12)).await;
-        assert_eq!((count("p", &["a"], 5), count("p", &["a"], 5).is_err()), (Ok(()), true));
-        assert_eq!((count("p", &["a"], 6), count("p", &["a"], 0)), (Ok(()), Err(Some(60))));
+        assert_eq!(
+            (count("p", &["a"], 5), count("p", &["a"], 5).is_err()),
+            (Ok(()), true)
+        );
+        assert_eq!(
+            (count("p", &["a"], 6), count("p", &["a"], 0)),
+            (Ok(()), Err(Some(60)))
+        );
         // What a principal brings is bounded, and goes when it is whole again.
-        let made = (0..=RATES_BROUGHT).filter(|n| count("q", &[&n.to_string()], 5).is_ok()).count();
-        assert_eq!((made, count("r", &["x"], 5)), (RATES_BROUGHT, Ok(())), "others have room");
+        let made = (0..=RATES_BROUGHT)
+            .filter(|n| count("q", &[&n.to_string()], 5).is_ok())
+            .count();
+        assert_eq!(
+            (made, count("r", &["x"], 5)),
+            (RATES_BROUGHT, Ok(())),
+            "others have room"
+        );
         tokio::time::advance(MINUTE).await;
         assert_eq!(count("q", &["more"], 5), Ok(()));
     }

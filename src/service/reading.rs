@@ -35,7 +35,11 @@ pub(super) struct ReadAnswer {
 }
 
 impl AnswerRules {
-    pub async fn read(self, output: ToolAnswer, deadline: CallDeadline) -> Result<ReadAnswer, Fault> {
+    pub async fn read(
+        self,
+        output: ToolAnswer,
+        deadline: CallDeadline,
+    ) -> Result<ReadAnswer, Fault> {
         let schema = self.manifest.output.as_ref();
         let small = output.small().filter(|_| schema.is_some());
         let is_long = schema.is_some_and(|schema| {
@@ -44,18 +48,30 @@ impl AnswerRules {
         });
         let output = output.within(&deadline);
         let sent = deadline.clone();
-        output.read(is_long, move |text| self.read_text(text, &sent)).await?
+        output
+            .read(is_long, move |text| self.read_text(text, &sent))
+            .await?
     }
 
     fn read_text(self, output: &Text, deadline: &CallDeadline) -> Result<ReadAnswer, Fault> {
-        let joined = if self.joins_texts { serde_json::from_str::<Vec<String>>(output.as_str()).ok() } else { None };
+        let joined = if self.joins_texts {
+            serde_json::from_str::<Vec<String>>(output.as_str()).ok()
+        } else {
+            None
+        };
         let joined = joined.map(|texts| Text::from(&Value::String(texts.concat())));
         let output = joined.as_ref().unwrap_or(output);
-        let kind = if self.envelope.is_some() { OutputKind::Plain } else { OutputKind::read(output.as_str())? };
+        let kind = if self.envelope.is_some() {
+            OutputKind::Plain
+        } else {
+            OutputKind::read(output.as_str())?
+        };
         match kind {
             OutputKind::Plain => self.check(output)?,
             OutputKind::Content(content) if self.manifest.output.is_some() => {
-                let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
+                let structured = content
+                    .structured
+                    .and_then(|part| json::compact(part.get().as_bytes()).ok());
                 self.check(&structured.unwrap_or_else(|| Text::from(&Value::Null)))?;
             }
             _ => {}
@@ -63,7 +79,11 @@ impl AnswerRules {
         let shown = self.mask.read(output.as_str());
         let hid_secrets = shown.is_some();
         let shown = shown.as_deref().unwrap_or(output.as_str());
-        let escaped = if text::is_printable(shown) { None } else { Some(text::escaped_json(shown)) };
+        let escaped = if text::is_printable(shown) {
+            None
+        } else {
+            Some(text::escaped_json(shown))
+        };
         let shown = escaped.as_deref().unwrap_or(shown);
         if shown.len() as u64 > self.max_bytes {
             return Err(output::over_limit(Limit::OutputBytes, self.max_bytes));
@@ -72,7 +92,11 @@ impl AnswerRules {
             true => Text::checked(shown).unwrap_or_else(|| Text::from(&json!(HIDDEN))),
             false => output.clone(),
         };
-        let kind = if self.envelope.is_some() { OutputKind::Plain } else { OutputKind::read(text.as_str())? };
+        let kind = if self.envelope.is_some() {
+            OutputKind::Plain
+        } else {
+            OutputKind::read(text.as_str())?
+        };
         let within = |part: &str| {
             let start = part.as_ptr() as usize - text.as_str().as_ptr() as usize;
             start..start + part.len()
@@ -80,32 +104,55 @@ impl AnswerRules {
         let (mut content, mut questions) = (None, None);
         match kind {
             OutputKind::Content(parts) => {
-                content = Some((within(parts.blocks.get()), parts.structured.map(|part| within(part.get()))));
+                content = Some((
+                    within(parts.blocks.get()),
+                    parts.structured.map(|part| within(part.get())),
+                ));
             }
             // What leaves this host holds no secret.
             OutputKind::Asks(asked) => questions = Some(asked),
             OutputKind::Plain => {}
         }
-        let text = if questions.is_some() { Text::from(&Value::Null) } else { text };
+        let text = if questions.is_some() {
+            Text::from(&Value::Null)
+        } else {
+            text
+        };
         let mut answer = ToolAnswer::new(text, deadline);
         answer.content = content;
-        Ok(ReadAnswer { answer, questions, hid_secrets })
+        Ok(ReadAnswer {
+            answer,
+            questions,
+            hid_secrets,
+        })
     }
 
     /// Checks an answer against the output schema; an envelope is checked as a whole.
     fn check(&self, output: &Text) -> Result<(), Fault> {
         let Some(schema) = &self.manifest.output else {
             let is_null = self.envelope.is_none() && output.as_str() == "null";
-            return if is_null { self.manifest.check_output(&Value::Null) } else { Ok(()) };
+            return if is_null {
+                self.manifest.check_output(&Value::Null)
+            } else {
+                Ok(())
+            };
         };
         let takes_any = self.envelope.is_some() && schema.takes_any(OUTPUT_DATA);
-        let value = if takes_any { Ok(Value::Null) } else { output.tree(MAX_TREE_BYTES) };
+        let value = if takes_any {
+            Ok(Value::Null)
+        } else {
+            output.tree(MAX_TREE_BYTES)
+        };
         let value = value.map_err(|_| {
             let most = MAX_TREE_BYTES >> 20;
-            let words = format!("Output must hold fewer values: checking them would take more than {most} MiB.");
+            let words = format!(
+                "Output must hold fewer values: checking them would take more than {most} MiB."
+            );
             Fault::new(Kind::OutputValidationError, words)
         })?;
-        let Some(mut envelope) = self.envelope.clone() else { return self.manifest.check_output(&value) };
+        let Some(mut envelope) = self.envelope.clone() else {
+            return self.manifest.check_output(&value);
+        };
         envelope[OUTPUT_DATA] = value;
         self.manifest.check_output(&envelope)
     }

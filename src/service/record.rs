@@ -2,7 +2,9 @@
 //!
 //! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as cancelled.
 
-use super::call_ended::{AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, manifest, rule, violations};
+use super::call_ended::{
+    AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, manifest, rule, violations,
+};
 use super::calls::{CallState, OpenCall, Phase};
 use super::metrics::Meter;
 use super::quota::Slot;
@@ -107,7 +109,11 @@ impl Confined {
     /// Whether the tool may have seen another file in the place of its script: the kernel takes a mount away when its
     /// mount point is renamed or removed. (The code of a module has no place.)
     fn lost_script(&self) -> bool {
-        let path = self.shape.script.as_ref().filter(|_| self.shape.runtime.language != Language::Wasm);
+        let path = self
+            .shape
+            .script
+            .as_ref()
+            .filter(|_| self.shape.runtime.language != Language::Wasm);
         path.is_some_and(|path| Stamp::at(path).ok() != self.stamp)
     }
 }
@@ -115,7 +121,9 @@ impl Confined {
 impl CallRecord {
     pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
         let (received_at, verbose) = (Instant::now(), request.verbose.then(Box::default));
-        let (id, part) = (request.id.clone().unwrap_or_else(new_id), |text: &str| cut_to(text, PART));
+        let (id, part) = (request.id.clone().unwrap_or_else(new_id), |text: &str| {
+            cut_to(text, PART)
+        });
         let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
             call: id.clone(),
@@ -149,13 +157,19 @@ impl CallRecord {
             crashed: false,
             bad_output: String::new(),
             traffic: Arc::default(),
-            report: Report { verbose, walls: Some(executor::Walls::default()), ..Report::default() },
+            report: Report {
+                verbose,
+                walls: Some(executor::Walls::default()),
+                ..Report::default()
+            },
         }
     }
 
     fn state(&self, change: impl FnOnce(&mut CallState)) {
         if let Some(listed) = &self.listed {
-            listed.calls.change(&self.id, |call| change(&mut call.state));
+            listed
+                .calls
+                .change(&self.id, |call| change(&mut call.state));
         }
     }
 
@@ -224,8 +238,16 @@ impl CallRecord {
 
     /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
     pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value) {
-        let ShownArguments { mask, shown: arguments, withheld, hides_unmarked, .. } = &mut self.arguments;
-        let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
+        let ShownArguments {
+            mask,
+            shown: arguments,
+            withheld,
+            hides_unmarked,
+            ..
+        } = &mut self.arguments;
+        let (name, mut shown) = withheld
+            .take()
+            .unwrap_or_else(|| (String::new(), input.clone()));
         for schema in schemas {
             let redacted = redact::hide(schema, &shown);
             mask.join(redacted.mask);
@@ -240,18 +262,26 @@ impl CallRecord {
     }
 
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
-        self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
+        self.notes = policy::Notes {
+            all: few(notes.all),
+            told: few(notes.told),
+        };
         if let Some(verbose) = &mut self.report.verbose {
             verbose.grants = policy::audit::touches(decision);
         }
         self.report.digests.policy = Some(decision.digest.clone());
-        self.decided = Some((decision.policy.clone(), decision.service.as_ref().map(policy::ServiceGrant::place)));
+        self.decided = Some((
+            decision.policy.clone(),
+            decision.service.as_ref().map(policy::ServiceGrant::place),
+        ));
     }
 
     /// Hides a text of this host in all logs, records and answers.
     pub fn hide(&mut self, name: &str, secret: &str) {
         self.arguments.mask.add(secret);
-        self.arguments.host.add_as(secret, &format!("[secret {name}]"));
+        self.arguments
+            .host
+            .add_as(secret, &format!("[secret {name}]"));
     }
 
     /// Records the final confinement of the call.
@@ -259,15 +289,25 @@ impl CallRecord {
         let shape = &confinement.shape;
         // No log may show the host's own variables. What the call brings is not a secret of this host.
         for (name, variable) in &shape.env {
-            variable.host().into_iter().for_each(|value| self.hide(name, value));
+            variable
+                .host()
+                .into_iter()
+                .for_each(|value| self.hide(name, value));
         }
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
-        let script = confinement.per_call.script.as_ref().map(|script| &script.file);
+        let script = confinement
+            .per_call
+            .script
+            .as_ref()
+            .map(|script| &script.file);
         self.report.digests.script = script.map(|script| script.digest.clone());
         self.report.digests.confinement = Some(digest);
         self.line.limits = Some(limits);
-        self.confined = Some(Confined { shape: shape.clone(), stamp: script.map(|script| script.stamp) });
+        self.confined = Some(Confined {
+            shape: shape.clone(),
+            stamp: script.map(|script| script.stamp),
+        });
     }
 
     /// The slot of the call, unless its answer is being delivered.
@@ -290,13 +330,18 @@ impl CallRecord {
         if self.report.verbose.is_some() {
             let stdin = input.to_string();
             let stdin = self.mask().read(&stdin).unwrap_or(stdin);
-            self.report.verbose.iter_mut().for_each(|verbose| verbose.stdin.clone_from(&stdin));
+            self.report
+                .verbose
+                .iter_mut()
+                .for_each(|verbose| verbose.stdin.clone_from(&stdin));
         }
     }
 
     /// Writes the begin record, just before the executor starts.
     pub fn running(&mut self) -> Result<(), Fault> {
-        let Some(mut entry) = self.entry.take() else { return Ok(()) };
+        let Some(mut entry) = self.entry.take() else {
+            return Ok(());
+        };
         self.ran = true;
         let killed = "The host ended before this call did; how far the call came is not known.";
         let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed))));
@@ -337,15 +382,31 @@ impl CallRecord {
     /// Records that the executor is done. `lost`: log lines that were dropped.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64) {
         if lost > 0 {
-            self.add_log(&format!("toolhost: {lost} more lines came too fast for this log"));
+            self.add_log(&format!(
+                "toolhost: {lost} more lines came too fast for this log"
+            ));
         }
         // The executor refused, or the same call can be made again: nothing was started.
-        let outside = self.confined.is_some() || self.decided.as_ref().is_some_and(|(_, service)| service.is_some());
+        let outside = self.confined.is_some()
+            || self
+                .decided
+                .as_ref()
+                .is_some_and(|(_, service)| service.is_some());
         let again = outside && ended.as_ref().is_err_and(|fault| fault.retryable);
-        let refused = [Kind::SecurityError, Kind::CapabilityError, Kind::DependencyError];
+        let refused = [
+            Kind::SecurityError,
+            Kind::CapabilityError,
+            Kind::DependencyError,
+        ];
         self.ran &= match ended {
             Err(fault) => !again && !refused.contains(&fault.kind),
-            Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
+            Ok(outcome) => !matches!(
+                outcome.ending,
+                Ending::OverLimit {
+                    limit: Limit::InputBytes,
+                    ..
+                }
+            ),
         };
     }
 
@@ -353,7 +414,9 @@ impl CallRecord {
     pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         if self.confined.as_ref().is_some_and(Confined::lost_script) {
             self.report.digests.script = None;
-            self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
+            self.notes
+                .all
+                .push("the script changed while the call ran: its digest is not known".to_owned());
         }
         let mask = &self.arguments.mask;
         if !outcome.logs.is_empty() {
@@ -377,12 +440,19 @@ impl CallRecord {
             self.report.verbose = Some(verbose);
         }
         let files = std::mem::take(&mut outcome.artifacts);
-        let (mut published, mut dropped): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.published);
+        let (mut published, mut dropped): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| file.published);
         // The failed ones, which fail the call, come first and are cut last.
         dropped.sort_by_key(|file| !file.failed);
-        for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
+        for (files, most, what) in [
+            (&mut published, FILES.0, "were"),
+            (&mut dropped, FILES.1, "were not"),
+        ] {
             if files.len() > most {
-                self.notes.narrowed(format!("{} more files {what} published", files.len() - most));
+                self.notes.narrowed(format!(
+                    "{} more files {what} published",
+                    files.len() - most
+                ));
                 files.truncate(most);
             }
         }
@@ -392,12 +462,23 @@ impl CallRecord {
 
     /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
     pub fn published(&mut self) -> Result<(), Fault> {
-        let missing: Vec<_> = self.report.artifacts.iter().filter(|artifact| !artifact.published).collect();
+        let missing: Vec<_> = self
+            .report
+            .artifacts
+            .iter()
+            .filter(|artifact| !artifact.published)
+            .collect();
         let line = |artifact: &&executor::Artifact| {
-            let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
+            let why = artifact
+                .dropped_because
+                .as_deref()
+                .unwrap_or("it was dropped");
             format!("not published: {}: {why}", artifact.path)
         };
-        let (failed, lines) = (missing.iter().any(|file| file.failed), missing.iter().map(line).collect::<Vec<_>>());
+        let (failed, lines) = (
+            missing.iter().any(|file| file.failed),
+            missing.iter().map(line).collect::<Vec<_>>(),
+        );
         let ShownArguments { mask, host, .. } = &self.arguments;
         for (mask, notes) in [(host, &mut self.notes.all), (mask, &mut self.notes.told)] {
             notes.extend(few(lines.iter().map(|line| shown(mask, line)).collect()));
@@ -405,15 +486,24 @@ impl CallRecord {
         if !failed {
             return Ok(());
         }
-        let all = lines.iter().map(|line| text::printable(line)).collect::<Vec<_>>().join("\n");
-        let message = "The tool answered, but not all of its files could be written to their folder.";
+        let all = lines
+            .iter()
+            .map(|line| text::printable(line))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let message =
+            "The tool answered, but not all of its files could be written to their folder.";
         Err(Fault::new(Kind::InternalError, message).details(all))
     }
 
     /// Hides secrets in what a tool answers: it may give back what it was given.
     pub fn mask(&self) -> AnswerMask {
         let ShownArguments { mask, host, .. } = self.arguments.clone();
-        AnswerMask { mask, host, joins: self.report.streamed }
+        AnswerMask {
+            mask,
+            host,
+            joins: self.report.streamed,
+        }
     }
 
     /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns the rest.
@@ -423,7 +513,9 @@ impl CallRecord {
         buffer: &mut TextStream,
         text: Option<String>,
     ) -> Result<String, Fault> {
-        let is_long = text.as_ref().is_some_and(|text| text.len() > LARGE_TEXT_BYTES);
+        let is_long = text
+            .as_ref()
+            .is_some_and(|text| text.len() > LARGE_TEXT_BYTES);
         let (mask, mut stream) = (self.arguments.mask.clone(), std::mem::take(buffer));
         let read = move || (mask.piece(&mut stream, text.as_deref()), stream);
         let (shown, stream) = deadline.run(is_long, read).await?;
@@ -435,7 +527,8 @@ impl CallRecord {
     }
 
     pub fn notes_hidden(&mut self) {
-        let words = format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
+        let words =
+            format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
         if !self.notes.told.contains(&words) {
             self.notes.narrowed(words);
         }
@@ -450,7 +543,10 @@ impl CallRecord {
     fn sanitize(&self, mut fault: Fault) -> Fault {
         let block = |text: String| text::printable_block(&self.arguments.mask.text(&text));
         fault.message = self.shown(&fault.message);
-        fault.flaws.iter_mut().for_each(|flaw| *flaw = self.shown(flaw));
+        fault
+            .flaws
+            .iter_mut()
+            .for_each(|flaw| *flaw = self.shown(flaw));
         fault.details = fault.details.map(block);
         fault.person = fault.person.map(block);
         fault
@@ -460,7 +556,9 @@ impl CallRecord {
     pub fn one_of_many(&mut self, before: Option<u64>) {
         match before {
             Some(0) => {}
-            Some(before) => self.notes.all.push(format!("{before} such refusals before this one have no record")),
+            Some(before) => self.notes.all.push(format!(
+                "{before} such refusals before this one have no record"
+            )),
             None => drop(self.entry.take()),
         }
     }
@@ -468,10 +566,12 @@ impl CallRecord {
     /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
     pub fn end(&mut self, result: Result<ToolAnswer, Fault>) -> CallEnded {
         // A call that was cancelled while it ran cannot be made again.
-        let result = result.map_err(|fault| match self.ran && fault.kind == Kind::CancelledError {
-            true => output::cancelled_midway(fault),
-            false => fault,
-        });
+        let result = result.map_err(
+            |fault| match self.ran && fault.kind == Kind::CancelledError {
+                true => output::cancelled_midway(fault),
+                false => fault,
+            },
+        );
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
@@ -484,8 +584,14 @@ impl CallRecord {
         let tool = self.tool.as_ref();
         let mut report = std::mem::take(&mut self.report);
         report.denials.observed = self.shown_denials(&report.denials.observed);
-        report.artifacts.iter_mut().for_each(|file| file.path = self.arguments.mask.text(&file.path));
-        report.logs.iter_mut().for_each(|line| *line = text::printable(line));
+        report
+            .artifacts
+            .iter_mut()
+            .for_each(|file| file.path = self.arguments.mask.text(&file.path));
+        report
+            .logs
+            .iter_mut()
+            .for_each(|line| *line = text::printable(line));
         report.id.clone_from(&self.id);
         report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
@@ -498,24 +604,47 @@ impl CallRecord {
         report.network = network;
         report.notes = std::mem::take(&mut self.notes.told);
         let began = self.received_at;
-        let ends = self.stages.iter().skip(1).map(|(_, began)| *began).chain([began + took]);
+        let ends = self
+            .stages
+            .iter()
+            .skip(1)
+            .map(|(_, began)| *began)
+            .chain([began + took]);
         let mut ended = CallEnded {
             caller: self.caller.user.clone(),
             tool: tool.map_or_else(|| line.tool.clone(), |tool| tool.reference()),
-            policy: self.decided.as_ref().map_or_else(String::new, |(policy, _)| policy.clone()),
+            policy: self
+                .decided
+                .as_ref()
+                .map_or_else(String::new, |(policy, _)| policy.clone()),
             executor,
             command,
             bad_output: std::mem::take(&mut self.bad_output),
-            stages: self.stages.iter().zip(ends).map(|((stage, at), end)| (*stage, *at - began, end - *at)).collect(),
+            stages: self
+                .stages
+                .iter()
+                .zip(ends)
+                .map(|((stage, at), end)| (*stage, *at - began, end - *at))
+                .collect(),
             took,
             line,
             report,
         };
-        ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
-        self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
+        ended.report.verbose = ended
+            .report
+            .verbose
+            .take()
+            .map(|known| Box::new(ended.verbose(&known)));
+        self.entry
+            .take()
+            .into_iter()
+            .for_each(|entry| entry.write(&ended.line));
         runlog::call(&ended);
         self.span.end(&ended);
-        self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
+        self.meter
+            .take()
+            .into_iter()
+            .for_each(|meter| meter.count(&ended));
         self.listed
             .take()
             .into_iter()
@@ -529,7 +658,11 @@ impl CallRecord {
         let host = &self.arguments.host;
         let message = fault.map(|fault| shown(host, &fault.message));
         let denials = shown_denials(host, &self.report.denials.observed);
-        let decision = if self.ran { Decision::Allowed } else { Decision::Refused };
+        let decision = if self.ran {
+            Decision::Allowed
+        } else {
+            Decision::Refused
+        };
         let (policy, service) = self.decided.clone().unzip();
         let policy = policy.map(|policy| format!("policy {policy}"));
         let rule = match (fault.filter(|_| !self.ran), &self.denied_by) {
@@ -546,7 +679,10 @@ impl CallRecord {
             rule,
             service: service.flatten().filter(|_| self.ran).as_deref().map(part),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
-            violations: violations(fault.map(|fault| fault.kind).zip(message.as_deref()), &denials),
+            violations: violations(
+                fault.map(|fault| fault.kind).zip(message.as_deref()),
+                &denials,
+            ),
             message: message.map(|message| cut_to(&message, CUT)),
             arguments: cut_to(&self.shown_arguments(), CUT),
             usage: self.report.usage.clone(),
@@ -558,14 +694,20 @@ impl CallRecord {
 
     /// The network traffic of the call until now, these secrets hidden. `None`: it may reach no host, and did not try to.
     fn network(&self, mask: &Mask) -> Option<Traffic> {
-        let networked = self.confined.as_ref().is_some_and(|confined| !confined.shape.network.hosts().is_empty());
+        let networked = self
+            .confined
+            .as_ref()
+            .is_some_and(|confined| !confined.shape.network.hosts().is_empty());
         let mut traffic = lock(&self.traffic).clone();
         if !networked && traffic.events.is_empty() {
             return None;
         }
         for event in &mut traffic.events {
             event.target = mask.text(&event.target);
-            event.refused = event.refused.take().map(|refusal| refusal.with_text(|text| mask.text(text)));
+            event.refused = event
+                .refused
+                .take()
+                .map(|refusal| refusal.with_text(|text| mask.text(text)));
         }
         Some(traffic)
     }
@@ -573,21 +715,41 @@ impl CallRecord {
     /// Which executors the call leads to, and what was called: a command line, `service.method`, or an `x-…` type.
     fn executor_and_command(&self) -> (String, String) {
         let (kind, name) = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
-            Some(Handler::ServiceMethod { service, method, .. }) => ("method", format!("{service}.{method}")),
+            Some(Handler::ServiceMethod {
+                service, method, ..
+            }) => ("method", format!("{service}.{method}")),
             Some(Handler::Extension { kind, .. }) => (kind.as_str(), kind.clone()),
             Some(Handler::ToolService(remote)) => ("remote", remote.service.clone()),
             Some(Handler::Document(_)) => ("document", String::new()),
             Some(Handler::Script { .. } | Handler::DefinitionOnly) | None => ("", String::new()),
         };
-        let Some(Confined { shape, .. }) = &self.confined else { return (kind.to_owned(), name) };
-        let engine = if shape.runtime.language == Language::Wasm { "wasm" } else { "process" };
-        let executor = if kind.is_empty() { engine.to_owned() } else { format!("{kind}, {engine}") };
+        let Some(Confined { shape, .. }) = &self.confined else {
+            return (kind.to_owned(), name);
+        };
+        let engine = if shape.runtime.language == Language::Wasm {
+            "wasm"
+        } else {
+            "process"
+        };
+        let executor = if kind.is_empty() {
+            engine.to_owned()
+        } else {
+            format!("{kind}, {engine}")
+        };
         let program = match &shape.runtime.program {
             policy::Program::Path(path) => path.display().to_string(),
             policy::Program::Ourselves { role } => format!("toolhost {role}"),
         };
-        let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
-        (executor, [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" "))
+        let script = shape
+            .script
+            .as_ref()
+            .map_or_else(|| "<source>".into(), |script| script.display().to_string());
+        (
+            executor,
+            [&[program], &shape.runtime.arguments[..], &[script]]
+                .concat()
+                .join(" "),
+        )
     }
 }
 

@@ -59,19 +59,35 @@ impl Display for RecordArguments {
 /// Arguments, masked as the parameters of their tool say. The environment of a script that the call names is masked,
 /// and its input until the script is found.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
-    let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide).map(|schema| &schema.raw);
+    let schema = manifest
+        .parameters
+        .as_ref()
+        .filter(|schema| schema.may_hide)
+        .map(|schema| &schema.raw);
     let names = match &manifest.handler {
-        Handler::ServiceMethod { service, parameter_map, .. } if service == policy::SCRIPT_SERVICE => {
-            Some(parameter_map)
-        }
+        Handler::ServiceMethod {
+            service,
+            parameter_map,
+            ..
+        } if service == policy::SCRIPT_SERVICE => Some(parameter_map),
         _ if schema.is_none() => {
-            return Masked { shown: RecordArguments::Text(arguments.to_string()), ..Masked::default() };
+            return Masked {
+                shown: RecordArguments::Text(arguments.to_string()),
+                ..Masked::default()
+            };
         }
         _ => None,
     };
-    let plain = || Redacted { mask: Mask::default(), shown: arguments.clone(), hides_unmarked: false };
-    let Redacted { mut mask, mut shown, mut hides_unmarked } =
-        schema.map_or_else(plain, |schema| hide(schema, arguments));
+    let plain = || Redacted {
+        mask: Mask::default(),
+        shown: arguments.clone(),
+        hides_unmarked: false,
+    };
+    let Redacted {
+        mut mask,
+        mut shown,
+        mut hides_unmarked,
+    } = schema.map_or_else(plain, |schema| hide(schema, arguments));
     let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
         // An undeclared name may be the misspelt name of a secret.
@@ -80,20 +96,37 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
             *value = HIDDEN.into();
             hides_unmarked = true;
         }
-        match (names.map(|names| names.get(name).unwrap_or(name).as_str()), value) {
-            (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
+        match (
+            names.map(|names| names.get(name).unwrap_or(name).as_str()),
+            value,
+        ) {
+            (Some("env"), Value::Object(variables)) => variables
+                .values_mut()
+                .for_each(|text| *text = HIDDEN.into()),
             (Some("env"), other) => *other = HIDDEN.into(),
-            (Some("inputData"), value) => withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into()))),
+            (Some("inputData"), value) => {
+                withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into())))
+            }
             _ => {}
         }
     }
-    Masked { mask, shown: RecordArguments::Tree(shown), withheld, hides_unmarked }
+    Masked {
+        mask,
+        shown: RecordArguments::Tree(shown),
+        withheld,
+        hides_unmarked,
+    }
 }
 
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
 /// many steps, all arguments are secret.
 pub fn hide(schema: &Value, arguments: &Value) -> Redacted {
-    let mut walk = Walk { root: schema, looks: MAX_STEPS, mask: Mask::default(), hides_unmarked: false };
+    let mut walk = Walk {
+        root: schema,
+        looks: MAX_STEPS,
+        mask: Mask::default(),
+        hides_unmarked: false,
+    };
     let mut shown = arguments.clone();
     walk.hide(vec![schema], &mut shown, 0);
     if walk.looks == 0 {
@@ -101,7 +134,11 @@ pub fn hide(schema: &Value, arguments: &Value) -> Redacted {
         walk.hides_unmarked = true;
         collect(arguments, &mut walk.mask, Mask::add);
     }
-    Redacted { mask: walk.mask, shown, hides_unmarked: walk.hides_unmarked }
+    Redacted {
+        mask: walk.mask,
+        shown,
+        hides_unmarked: walk.hides_unmarked,
+    }
 }
 
 /// Masks all texts and numbers in a value by `add`.
@@ -141,34 +178,63 @@ impl<'s> Walk<'s> {
             || is_plain && schemas.iter().any(|schema| self.has_secret_parts(schema))
         {
             self.hides_unmarked |= !is_marked;
-            collect(value, &mut self.mask, if is_marked { Mask::add_value } else { Mask::add });
+            collect(
+                value,
+                &mut self.mask,
+                if is_marked {
+                    Mask::add_value
+                } else {
+                    Mask::add
+                },
+            );
             *value = HIDDEN.into();
             return;
         }
-        let of_items = |at: usize| schemas.iter().flat_map(|schema| of_item(schema, at)).collect::<Vec<_>>();
+        let of_items = |at: usize| {
+            schemas
+                .iter()
+                .flat_map(|schema| of_item(schema, at))
+                .collect::<Vec<_>>()
+        };
         match value {
             Value::Object(fields) => {
-                let lists_names =
-                    |schema: &&Value| schema["properties"].as_object().is_some_and(|names| !names.is_empty());
+                let lists_names = |schema: &&Value| {
+                    schema["properties"]
+                        .as_object()
+                        .is_some_and(|names| !names.is_empty())
+                };
                 let lists_names = depth > 0 && schemas.iter().any(lists_names);
                 for (name, field) in fields {
-                    let own: Vec<_> = schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
+                    let own: Vec<_> = schemas
+                        .iter()
+                        .flat_map(|schema| of_field(schema, name))
+                        .collect();
                     if lists_names
                         && own.is_empty()
-                        && !schemas.iter().any(|schema| schema["properties"].get(name).is_some())
+                        && !schemas
+                            .iter()
+                            .any(|schema| schema["properties"].get(name).is_some())
                     {
                         collect(field, &mut self.mask, Mask::add);
                         *field = HIDDEN.into();
                         self.hides_unmarked = true;
                         continue;
                     }
-                    self.hide(if own.is_empty() { of_items(0) } else { own }, field, depth + 1);
+                    self.hide(
+                        if own.is_empty() { of_items(0) } else { own },
+                        field,
+                        depth + 1,
+                    );
                 }
             }
             Value::Array(items) => {
                 for (at, item) in items.iter_mut().enumerate() {
                     let own = of_items(at);
-                    self.hide(if own.is_empty() { schemas.clone() } else { own }, item, depth + 1);
+                    self.hide(
+                        if own.is_empty() { schemas.clone() } else { own },
+                        item,
+                        depth + 1,
+                    );
                 }
             }
             _ => {}
@@ -180,10 +246,25 @@ impl<'s> Walk<'s> {
         if self.looks == 0 {
             return true;
         }
-        let parts = ["properties", "patternProperties", "additionalProperties", "items", "prefixItems"];
-        let written: String = parts.iter().filter_map(|part| schema.get(part)).map(Value::to_string).collect();
-        self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_PER_STEP).unwrap_or(MAX_STEPS));
-        self.looks == 0 || ["writeOnly", "x-secret", "$ref"].iter().any(|word| written.contains(word))
+        let parts = [
+            "properties",
+            "patternProperties",
+            "additionalProperties",
+            "items",
+            "prefixItems",
+        ];
+        let written: String = parts
+            .iter()
+            .filter_map(|part| schema.get(part))
+            .map(Value::to_string)
+            .collect();
+        self.looks = self
+            .looks
+            .saturating_sub(u32::try_from(written.len() / BYTES_PER_STEP).unwrap_or(MAX_STEPS));
+        self.looks == 0
+            || ["writeOnly", "x-secret", "$ref"]
+                .iter()
+                .any(|word| written.contains(word))
     }
 
     /// Adds the schemas that these lead to for the same value, each once.
@@ -191,10 +272,17 @@ impl<'s> Walk<'s> {
         let mut next = 0;
         while let Some(schema) = schemas.get(next).copied() {
             next += 1;
-            let Some(left) = self.looks.checked_sub(1) else { return };
+            let Some(left) = self.looks.checked_sub(1) else {
+                return;
+            };
             self.looks = left;
-            let target = schema["$ref"].as_str().and_then(|reference| self.root.pointer(reference.strip_prefix('#')?));
-            for other in target.into_iter().chain(SAME_VALUE.iter().flat_map(|word| parts(&schema[*word]))) {
+            let target = schema["$ref"]
+                .as_str()
+                .and_then(|reference| self.root.pointer(reference.strip_prefix('#')?));
+            for other in target
+                .into_iter()
+                .chain(SAME_VALUE.iter().flat_map(|word| parts(&schema[*word])))
+            {
                 if !schemas.iter().any(|known| std::ptr::eq(*known, other)) {
                     schemas.push(other);
                 }

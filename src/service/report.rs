@@ -121,14 +121,27 @@ impl Report {
             return self;
         }
         (self.walls, self.network) = (None, None);
-        let names = self.artifacts.iter_mut().filter(|artifact| artifact.path.starts_with('/'));
-        names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
+        let names = self
+            .artifacts
+            .iter_mut()
+            .filter(|artifact| artifact.path.starts_with('/'));
+        names.for_each(|artifact| {
+            artifact.path = artifact
+                .path
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        });
         self.for_agents()
     }
 
     /// Removes the lines that would request what was refused: they name files of this host.
     pub fn for_agents(mut self) -> Report {
-        self.denials.observed.iter_mut().for_each(|denial| denial.ask = None);
+        self.denials
+            .observed
+            .iter_mut()
+            .for_each(|denial| denial.ask = None);
         self
     }
 
@@ -137,7 +150,9 @@ impl Report {
             success: self.success,
             output_data: self.output_data.as_ref(),
             error: self.error.as_ref().map(|fault| match &fault.details {
-                Some(details) => json!({"type": fault.kind, "message": fault.message, "details": details}),
+                Some(details) => {
+                    json!({"type": fault.kind, "message": fault.message, "details": details})
+                }
                 None => json!({"type": fault.kind, "message": fault.message}),
             }),
             logs: &self.logs,
@@ -146,7 +161,10 @@ impl Report {
 
     /// The output, if it is not large.
     pub fn output(&self) -> Option<Value> {
-        self.output_data.as_ref().and_then(ToolAnswer::small).and_then(|text| serde_json::from_str(text).ok())
+        self.output_data
+            .as_ref()
+            .and_then(ToolAnswer::small)
+            .and_then(|text| serde_json::from_str(text).ok())
     }
 
     /// The observation of a report whose answer is not large.
@@ -154,7 +172,10 @@ impl Report {
         match &self.error {
             Some(fault) => output::failed(&self.tool, fault),
             None => {
-                let answer = self.output_data.clone().unwrap_or_else(|| ToolAnswer::from(&Value::Null));
+                let answer = self
+                    .output_data
+                    .clone()
+                    .unwrap_or_else(|| ToolAnswer::from(&Value::Null));
                 output::succeeded(&self.tool, answer.head(usize::MAX), answer.content.as_ref())
             }
         }

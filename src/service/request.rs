@@ -28,11 +28,17 @@ pub struct Caller {
 
 impl Caller {
     pub fn named(user: impl Into<String>) -> Caller {
-        Caller { user: user.into(), operator: false }
+        Caller {
+            user: user.into(),
+            operator: false,
+        }
     }
 
     pub fn operator(user: impl Into<String>) -> Caller {
-        Caller { operator: true, ..Caller::named(user) }
+        Caller {
+            operator: true,
+            ..Caller::named(user)
+        }
     }
 
     /// Whether this caller may see a call of that caller or principal.
@@ -55,7 +61,10 @@ pub fn user_name(name: &str) -> Result<String, String> {
 
 /// The user whom a request names; an empty name counts as none.
 pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
-    let named = user.filter(|user| !user.is_empty()).map(|user| user_name(&user)).transpose();
+    let named = user
+        .filter(|user| !user.is_empty())
+        .map(|user| user_name(&user))
+        .transpose();
     named.map_err(|why| Fault::new(Kind::ParameterValidationError, why))
 }
 
@@ -93,16 +102,28 @@ pub struct CallRequest {
 impl CallRequest {
     /// A copy for another round, which counts as a call of its own. The body is charged no more.
     pub fn again(&self) -> CallRequest {
-        CallRequest { counted: 0, body_quota: None, ..self.clone() }
+        CallRequest {
+            counted: 0,
+            body_quota: None,
+            ..self.clone()
+        }
     }
 
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
-        CallRequest { caller, tool: tool.into(), arguments, ..CallRequest::default() }
+        CallRequest {
+            caller,
+            tool: tool.into(),
+            arguments,
+            ..CallRequest::default()
+        }
     }
 
     /// A request that its transport cannot accept. `asked`: the text in the place of the tool's id.
     pub fn refused(caller: Caller, asked: &str, fault: Fault) -> CallRequest {
-        CallRequest { refused: Some(fault), ..CallRequest::new(caller, asked, Arguments::Value(Value::Null)) }
+        CallRequest {
+            refused: Some(fault),
+            ..CallRequest::new(caller, asked, Arguments::Value(Value::Null))
+        }
     }
 }
 
@@ -121,7 +142,10 @@ pub enum Approver {
     /// A person whom the transport itself can ask.
     Transport(Arc<dyn Ask>),
     /// The person at the calling client, if every policy that requires approval allows that; otherwise `or`.
-    Client { transport: Arc<dyn Ask>, or: Box<Approver> },
+    Client {
+        transport: Arc<dyn Ask>,
+        or: Box<Approver>,
+    },
 }
 
 impl fmt::Debug for Approver {
@@ -161,18 +185,54 @@ pub struct Question {
 impl Question {
     /// The question in lines. What callers chose is quoted, as JSON. `touches`: also what the call may touch.
     pub fn text(&self, touches: bool) -> String {
-        let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
+        let Question {
+            tool,
+            caller,
+            through,
+            label,
+            why,
+            arguments,
+            not_shown,
+            ..
+        } = self;
         let mut lines = vec![format!("{tool}: may this call run?")];
-        lines.extend(why.iter().map(|rule| format!("  why        {} (policy {})", rule.why, rule.policy)));
-        let through = through.iter().map(|name| format!(", through {}", quoted(name)));
-        let label = label.iter().map(|label| format!(", which calls itself {}", quoted(label)));
-        lines.push(format!("  for        {}{}", quoted(caller), through.chain(label).collect::<String>()));
-        let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
+        lines.extend(
+            why.iter()
+                .map(|rule| format!("  why        {} (policy {})", rule.why, rule.policy)),
+        );
+        let through = through
+            .iter()
+            .map(|name| format!(", through {}", quoted(name)));
+        let label = label
+            .iter()
+            .map(|label| format!(", which calls itself {}", quoted(label)));
+        lines.push(format!(
+            "  for        {}{}",
+            quoted(caller),
+            through.chain(label).collect::<String>()
+        ));
+        let rest = if *not_shown > 0 {
+            format!(" … and {not_shown} more characters")
+        } else {
+            String::new()
+        };
         lines.push(format!("  arguments  {arguments}{rest}"));
         let nothing = ["nothing but its script and scratch".to_owned()];
-        let all = if self.touches.is_empty() { &nothing } else { self.touches.as_slice() };
-        lines.extend(all.iter().filter(|_| touches).map(|line| format!("  may        {line}")));
-        lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
+        let all = if self.touches.is_empty() {
+            &nothing
+        } else {
+            self.touches.as_slice()
+        };
+        lines.extend(
+            all.iter()
+                .filter(|_| touches)
+                .map(|line| format!("  may        {line}")),
+        );
+        lines
+            .iter()
+            .map(|line| printable(line))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
@@ -230,13 +290,25 @@ impl Sink {
     /// A sink and its reader, which must read beside the call. `room`: events that may wait for the reader.
     pub fn new(room: usize) -> (Sink, mpsc::Receiver<Event>) {
         let (sender, receiver) = mpsc::channel(room.max(1));
-        (Sink { to: Some(sender), patient: false }, receiver)
+        (
+            Sink {
+                to: Some(sender),
+                patient: false,
+            },
+            receiver,
+        )
     }
 
     /// For a reader that takes everything, in its own time.
     pub fn patient(room: usize) -> (Sink, mpsc::Receiver<Event>) {
         let (sink, receiver) = Sink::new(room);
-        (Sink { patient: true, ..sink }, receiver)
+        (
+            Sink {
+                patient: true,
+                ..sink
+            },
+            receiver,
+        )
     }
 }
 
@@ -260,7 +332,12 @@ pub(super) struct EventStream {
 
 impl EventStream {
     pub fn to(sink: Sink) -> EventStream {
-        EventStream { sink: sink.to, patient: sink.patient, waiting: VecDeque::new(), parts: (0, 0) }
+        EventStream {
+            sink: sink.to,
+            patient: sink.patient,
+            waiting: VecDeque::new(),
+            parts: (0, 0),
+        }
     }
 
     pub fn push(&mut self, event: Event) {
@@ -304,7 +381,13 @@ impl EventStream {
 
     /// Passes on the events that still wait, while the reader takes them.
     pub async fn finish(mut self) {
-        let patience = if self.patient { Duration::MAX } else { DRAIN_TIMEOUT };
-        while !self.waiting.is_empty() && tokio::time::timeout(patience, self.hand_on()).await.is_ok() {}
+        let patience = if self.patient {
+            Duration::MAX
+        } else {
+            DRAIN_TIMEOUT
+        };
+        while !self.waiting.is_empty()
+            && tokio::time::timeout(patience, self.hand_on()).await.is_ok()
+        {}
     }
 }

@@ -9,13 +9,29 @@ use crate::registry::{Snapshot, Tool};
 use std::path::Path;
 
 /// What policy decides about a tool, with what its files ask for now.
-pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
+pub fn decide(
+    tool: &Tool,
+    snapshot: &Snapshot,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let guest = tool.site.is_guest();
-        add(&mut decision, &tool.site, (language, false), guest, snapshot, machine);
+        add(
+            &mut decision,
+            &tool.site,
+            (language, false),
+            guest,
+            snapshot,
+            machine,
+        );
     }
-    let has_lock = |allowed: &Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
+    let has_lock = |allowed: &Allowance| {
+        allowed
+            .as_ref()
+            .is_ok_and(|allowed| allowed.lock_file.is_some())
+    };
     if tool.manifest.handler.runs_no_script() && decision.package_rules.values().any(has_lock) {
         let run = |language| of_source(tool, language, snapshot, policies, machine);
         decision.runs = [Language::Python, Language::Nodejs]
@@ -28,11 +44,26 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
 }
 
 /// What policy decides about a tool, as if the lock that toolhost writes did not exist.
-pub(super) fn decide_unlocked(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
+pub(super) fn decide_unlocked(
+    tool: &Tool,
+    snapshot: &Snapshot,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
-        let (version, guest) = (decision.runtime.as_ref().map(|r| r.version.clone()), tool.site.is_guest());
-        if let Some(found) = find_beside(&tool.site, language, version.as_deref(), guest, true, snapshot) {
+        let (version, guest) = (
+            decision.runtime.as_ref().map(|r| r.version.clone()),
+            tool.site.is_guest(),
+        );
+        if let Some(found) = find_beside(
+            &tool.site,
+            language,
+            version.as_deref(),
+            guest,
+            true,
+            snapshot,
+        ) {
             decision.judge_requirements(found, None, machine);
         }
     }
@@ -47,10 +78,25 @@ pub(super) fn of_source(
     policies: &Policies,
     machine: &Machine,
 ) -> Decision {
-    let site = ToolPaths { manifest: "".into(), base: "".into(), script: None, folder: "/tmp".into() };
-    let target = crate::policy::RunTarget { site: site.clone(), language };
+    let site = ToolPaths {
+        manifest: "".into(),
+        base: "".into(),
+        script: None,
+        folder: "/tmp".into(),
+    };
+    let target = crate::policy::RunTarget {
+        site: site.clone(),
+        language,
+    };
     let mut decision = crate::policy::decide_run(&target, &tool.manifest, &[], policies, machine);
-    add(&mut decision, &site, (language, true), false, snapshot, machine);
+    add(
+        &mut decision,
+        &site,
+        (language, true),
+        false,
+        snapshot,
+        machine,
+    );
     decision
 }
 
@@ -64,10 +110,15 @@ pub(super) fn add(
     snapshot: &Snapshot,
     machine: &Machine,
 ) {
-    let version = decision.runtime.as_ref().map(|runtime| runtime.version.clone());
+    let version = decision
+        .runtime
+        .as_ref()
+        .map(|runtime| runtime.version.clone());
     let found = find_beside(site, language, version.as_deref(), guest, false, snapshot);
     // Files beside the script, locked or not, count before the lock of the policy.
-    let found = found.filter(|found| !matches!(found, Ok(None))).or_else(|| of_policy(decision, language, is_run));
+    let found = found
+        .filter(|found| !matches!(found, Ok(None)))
+        .or_else(|| of_policy(decision, language, is_run));
     let Some(found) = found else { return };
     let by_hand = by_hand(decision, site, language);
     decision.judge_requirements(found, by_hand, machine);
@@ -81,17 +132,30 @@ fn of_policy(
 ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
     let ecosystem = Ecosystem::for_language(language)?;
     if !is_run {
-        let named =
-            decision.package_rules.get(&ecosystem).and_then(|allowed| allowed.as_ref().ok()?.lock_file.as_ref());
-        let note =
-            "warning: `lock_file` is for core:run-code and core:execute-*; this tool's lock lies beside its script";
+        let named = decision
+            .package_rules
+            .get(&ecosystem)
+            .and_then(|allowed| allowed.as_ref().ok()?.lock_file.as_ref());
+        let note = "warning: `lock_file` is for core:run-code and core:execute-*; this tool's lock lies beside its script";
         decision.notes.all.extend(named.map(|_| note.to_owned()));
         return None;
     }
-    let path = decision.package_rules.get(&ecosystem)?.as_ref().ok()?.lock_file.as_ref()?;
-    let version = decision.runtime.as_ref().map_or("", |runtime| runtime.version.as_str());
+    let path = decision
+        .package_rules
+        .get(&ecosystem)?
+        .as_ref()
+        .ok()?
+        .lock_file
+        .as_ref()?;
+    let version = decision
+        .runtime
+        .as_ref()
+        .map_or("", |runtime| runtime.version.as_str());
     let text = crate::policy::lock_file(path);
-    Some(text.and_then(|text| packages::read_lock(path, &text, ecosystem, version)).map(Some))
+    Some(
+        text.and_then(|text| packages::read_lock(path, &text, ecosystem, version))
+            .map(Some),
+    )
 }
 
 /// What the files beside a script ask for. `ignore_lock`: without the lock that toolhost writes.
@@ -118,9 +182,14 @@ fn find_beside(
 
 /// Says where packages were installed by hand: for the interpreter that the policy names, or beside the script.
 fn by_hand(decision: &Decision, site: &ToolPaths, language: Language) -> Option<&'static str> {
-    let named = decision.runtime.as_ref().is_some_and(|runtime| runtime.found != "PATH");
+    let named = decision
+        .runtime
+        .as_ref()
+        .is_some_and(|runtime| runtime.found != "PATH");
     match language {
-        Language::Python if named => Some("toolhost assumes that the interpreter of its policy has them"),
+        Language::Python if named => {
+            Some("toolhost assumes that the interpreter of its policy has them")
+        }
         Language::Nodejs | Language::Bun if site.folder.join("node_modules").is_dir() => {
             Some("node_modules beside the script is used unchanged")
         }

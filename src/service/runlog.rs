@@ -34,7 +34,9 @@ static JSON: AtomicBool = AtomicBool::new(false);
 pub(super) fn call(ended: &CallEnded) {
     let CallEnded { report, line, .. } = ended;
     let fault = report.error.as_ref();
-    let person = |words: fn(&Fault) -> &Option<String>| fault.and_then(|fault| words(fault).as_deref()).map(shown);
+    let person = |words: fn(&Fault) -> &Option<String>| {
+        fault.and_then(|fault| words(fault).as_deref()).map(shown)
+    };
     macro_rules! write_at {
         ($level:ident) => {
             if tracing::enabled!(target: "toolhost::call", Level::$level) {
@@ -111,11 +113,19 @@ pub fn init(style: Style, queued: bool) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| -> Box<dyn io::Write> {
-            if is_queued() { Box::new(Queue) } else { Box::new(io::stderr()) }
+            if is_queued() {
+                Box::new(Queue)
+            } else {
+                Box::new(io::stderr())
+            }
         })
         .with_ansi(style.colour)
         .log_internal_errors(false);
-    let _ = if style.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
+    let _ = if style.json {
+        builder.json().flatten_event(true).try_init()
+    } else {
+        builder.try_init()
+    };
 }
 
 /// Starts the writer thread. If that fails, each thread writes its own lines. `json`: the lines of `say` are JSON,
@@ -123,9 +133,13 @@ pub fn init(style: Style, queued: bool) {
 fn begin_queue(json: bool) {
     JSON.store(json, Ordering::Relaxed);
     // A duplicate of the descriptor: other users of the shared handle would wait for its lock.
-    let Ok(to) = io::stderr().as_fd().try_clone_to_owned() else { return };
+    let Ok(to) = io::stderr().as_fd().try_clone_to_owned() else {
+        return;
+    };
     let (lines, waiting) = channel();
-    let thread = std::thread::Builder::new().name("run log".to_owned()).spawn(move || write(&waiting, to.into()));
+    let thread = std::thread::Builder::new()
+        .name("run log".to_owned())
+        .spawn(move || write(&waiting, to.into()));
     if thread.is_ok() {
         let _ = LINES.set(lines);
     }
@@ -148,7 +162,8 @@ pub fn say(level: &str, line: &str) -> bool {
     let line = match JSON.load(Ordering::Relaxed) {
         true => {
             let time = jiff::Timestamp::now().to_string();
-            json!({"timestamp": time, "level": level, "target": "toolhost", "message": line}).to_string()
+            json!({"timestamp": time, "level": level, "target": "toolhost", "message": line})
+                .to_string()
         }
         false => line.to_owned(),
     };
@@ -186,8 +201,10 @@ struct Queue;
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let waiting = WAITING.fetch_add(line.len(), Ordering::AcqRel);
-        let sent =
-            waiting + line.len() <= QUEUE_BYTES && LINES.get().is_some_and(|lines| lines.send(line.to_vec()).is_ok());
+        let sent = waiting + line.len() <= QUEUE_BYTES
+            && LINES
+                .get()
+                .is_some_and(|lines| lines.send(line.to_vec()).is_ok());
         if !sent {
             WAITING.fetch_sub(line.len(), Ordering::AcqRel);
             LOST.fetch_add(1, Ordering::Relaxed);

@@ -26,7 +26,10 @@ impl ScriptArguments {
     /// Reads all arguments and reports all faults at once.
     pub fn read(method: ScriptMethod, arguments: Value) -> Result<ScriptArguments, Fault> {
         let Value::Object(fields) = arguments else {
-            return Err(Fault::new(Kind::ParameterValidationError, "Input must be a JSON object."));
+            return Err(Fault::new(
+                Kind::ParameterValidationError,
+                "Input must be a JSON object.",
+            ));
         };
         let needed = match method {
             ScriptMethod::Execute => "scriptPath",
@@ -34,33 +37,52 @@ impl ScriptArguments {
         };
         let text = |value: Value| serde_json::from_value::<String>(value).ok();
         let at_least = format!("an integer of at least {}", quantity::MIN_TIMEOUT_MS);
-        let mut fields = Fields { fields, flaws: Vec::new() };
-        let script = fields.take(needed, "a non-empty string", |value| text(value).filter(|text| !text.is_empty()));
+        let mut fields = Fields {
+            fields,
+            flaws: Vec::new(),
+        };
+        let script = fields.take(needed, "a non-empty string", |value| {
+            text(value).filter(|text| !text.is_empty())
+        });
         if script.is_none() && fields.flaws.is_empty() {
-            fields.flaws.push(format!("Input parameter '{needed}' is required."));
+            fields
+                .flaws
+                .push(format!("Input parameter '{needed}' is required."));
         }
         let language = |value: Value| Language::from_word(value.as_str()?);
-        let millis = |value: Value| json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS);
+        let millis =
+            |value: Value| json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS);
         fields.take("toolId", "a string", text);
         let read = ScriptArguments {
             script: script.unwrap_or_default(),
             language: fields.take("language", "one of: python, nodejs, bun, wasm", language),
             input: fields
-                .take("inputData", "an object", |value| value.is_object().then_some(value))
+                .take("inputData", "an object", |value| {
+                    value.is_object().then_some(value)
+                })
                 .unwrap_or_else(|| Value::Object(Map::new())),
             timeout_ms: fields.take("timeoutMs", &at_least, millis),
             env: match method {
-                ScriptMethod::Execute => {
-                    fields.take("env", "an object of strings", |env| serde_json::from_value(env).ok())
-                }
+                ScriptMethod::Execute => fields.take("env", "an object of strings", |env| {
+                    serde_json::from_value(env).ok()
+                }),
                 ScriptMethod::RunCode => None,
             }
             .unwrap_or_default(),
         };
         let Fields { fields, mut flaws } = fields;
-        let unknown = |name: &String| format!("Input parameter '{}' is not a known parameter.", name.escape_debug());
+        let unknown = |name: &String| {
+            format!(
+                "Input parameter '{}' is not a known parameter.",
+                name.escape_debug()
+            )
+        };
         flaws.extend(fields.keys().map(unknown));
-        if flaws.is_empty() { Ok(read) } else { Err(Fault::of_flaws(Kind::ParameterValidationError, flaws)) }
+        if flaws.is_empty() {
+            Ok(read)
+        } else {
+            Err(Fault::of_flaws(Kind::ParameterValidationError, flaws))
+        }
     }
 }
 
@@ -71,10 +93,16 @@ struct Fields {
 }
 
 impl Fields {
-    fn take<T>(&mut self, name: &str, must: &str, read: impl FnOnce(Value) -> Option<T>) -> Option<T> {
+    fn take<T>(
+        &mut self,
+        name: &str,
+        must: &str,
+        read: impl FnOnce(Value) -> Option<T>,
+    ) -> Option<T> {
         let read = read(self.fields.remove(name)?);
         if read.is_none() {
-            self.flaws.push(format!("Input parameter '{name}' must be {must}."));
+            self.flaws
+                .push(format!("Input parameter '{name}' must be {must}."));
         }
         read
     }
@@ -83,26 +111,48 @@ impl Fields {
 /// The language by handler, then input, then file name. Where two disagree the call is refused: a script must not run
 /// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
 /// of it.
-pub(super) fn language_of(fixed: Option<Language>, asked: Option<Language>, path: &str) -> Result<Language, Fault> {
+pub(super) fn language_of(
+    fixed: Option<Language>,
+    asked: Option<Language>,
+    path: &str,
+) -> Result<Language, Fault> {
     let named = Language::of_file_name(path);
     let wanted = one_language(fixed, asked)?;
-    let found = named.iter().find(|language| wanted.is_none_or(|wanted| **language == wanted));
+    let found = named
+        .iter()
+        .find(|language| wanted.is_none_or(|wanted| **language == wanted));
     found.copied().ok_or_else(|| {
         let what = match (named.first(), wanted) {
             (Some(other), Some(language)) => {
-                format!("a {} script, but this call runs {}", other.name(), language.name())
+                format!(
+                    "a {} script, but this call runs {}",
+                    other.name(),
+                    language.name()
+                )
             }
             (None, Some(language)) => {
-                format!("no {} script: the name of one ends in {}", language.name(), language.endings())
+                format!(
+                    "no {} script: the name of one ends in {}",
+                    language.name(),
+                    language.endings()
+                )
             }
-            (_, None) => "no script: its name does not end as one in python, nodejs, bun or wasm".to_owned(),
+            (_, None) => {
+                "no script: its name does not end as one in python, nodejs, bun or wasm".to_owned()
+            }
         };
-        Fault::new(Kind::ParameterValidationError, format!("Input parameter 'scriptPath' names {what}."))
+        Fault::new(
+            Kind::ParameterValidationError,
+            format!("Input parameter 'scriptPath' names {what}."),
+        )
     })
 }
 
 /// The language of source text, which has no file name to tell it.
-pub(super) fn language_of_source(fixed: Option<Language>, asked: Option<Language>) -> Result<Language, Fault> {
+pub(super) fn language_of_source(
+    fixed: Option<Language>,
+    asked: Option<Language>,
+) -> Result<Language, Fault> {
     one_language(fixed, asked)?.ok_or_else(|| {
         let message = "Input parameter 'language' is needed (python, nodejs or bun).";
         Fault::new(Kind::ParameterValidationError, message)
@@ -110,7 +160,10 @@ pub(super) fn language_of_source(fixed: Option<Language>, asked: Option<Language
 }
 
 /// The language that handler and input name.
-fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Option<Language>, Fault> {
+fn one_language(
+    fixed: Option<Language>,
+    asked: Option<Language>,
+) -> Result<Option<Language>, Fault> {
     match (fixed, asked) {
         (Some(fixed), Some(asked)) if fixed != asked => Err(Fault::new(
             Kind::ParameterValidationError,
@@ -127,5 +180,7 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
 
 /// The digest of the file as it is now. `None` where it cannot be read, or is too large.
 pub fn digest_of_script(script: &Path) -> Option<String> {
-    grants::read_script(script).ok().map(|script| script.file.digest)
+    grants::read_script(script)
+        .ok()
+        .map(|script| script.file.digest)
 }

@@ -17,7 +17,8 @@ use tokio::io::AsyncReadExt;
 
 /// Longest value, bytes.
 const MAX_SECRET_BYTES: u64 = 32 * 1024;
-pub const TOO_SHORT: &str = "it has fewer than 8 bytes, too few to be masked in what a tool prints: use a longer one";
+pub const TOO_SHORT: &str =
+    "it has fewer than 8 bytes, too few to be masked in what a tool prints: use a longer one";
 const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes \
                        it in `env`)";
 /// Longest value that is added to requests, bytes.
@@ -27,29 +28,56 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for more output of a command after it ended.
 const OUTPUT_GRACE: Duration = Duration::from_millis(200);
 /// The only host variables that a command gets; it may need them to find its user's files.
-const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
+const VARIABLES: [&str; 7] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+];
 
 /// Reads these secrets for this caller, in the same order. `left`: the rest of the call's time.
-pub(super) async fn read_all(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
+pub(super) async fn read_all(
+    secrets: &[SecretGrant],
+    caller: &str,
+    left: Duration,
+) -> Result<Vec<String>, Fault> {
     let within = left.min(READ_TIMEOUT);
     let read = async |secret| {
         let value = tokio::time::timeout(within, read(secret, caller)).await;
-        let late = || Err(format!("it could not be read within {:.1} s", within.as_secs_f64()));
-        let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
-            ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
-            _ => Ok(value),
-        });
+        let late = || {
+            Err(format!(
+                "it could not be read within {:.1} s",
+                within.as_secs_f64()
+            ))
+        };
+        let value = value
+            .unwrap_or_else(|_| late())
+            .and_then(|value| match value.len() {
+                ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
+                _ => Ok(value),
+            });
         value.map_err(|why| fault(secret, &why))
     };
     try_join_all(secrets.iter().map(read)).await
 }
 
 /// Gives a call its secrets: to the relay, or as variables. Its record masks them.
-pub(super) async fn provide(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
+pub(super) async fn provide(
+    call: &mut Confinement,
+    left: Duration,
+    record: &mut CallRecord,
+) -> Result<(), Fault> {
     let values = read_all(&call.shape.secrets, &record.caller.user, left).await?;
     for (grant, value) in call.shape.secrets.iter().zip(values) {
         record.hide(&grant.name, &value);
-        let to = if grant.header.is_some() { &mut call.per_call.secrets } else { &mut call.per_call.env };
+        let to = if grant.header.is_some() {
+            &mut call.per_call.secrets
+        } else {
+            &mut call.per_call.env
+        };
         to.0.insert(grant.name.clone(), value);
     }
     Ok(())
@@ -58,17 +86,39 @@ pub(super) async fn provide(call: &mut Confinement, left: Duration, record: &mut
 /// Reads a credential of this host.
 pub async fn credential(from: SecretSource) -> Result<String, String> {
     let words = String::new;
-    let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
+    let secret = SecretGrant {
+        name: words(),
+        from,
+        header: None,
+        rule: words(),
+        why: words(),
+    };
     let read = tokio::time::timeout(READ_TIMEOUT, read(&secret, "")).await;
-    let read = read.unwrap_or_else(|_| Err(format!("it could not be read within {} s", READ_TIMEOUT.as_secs())));
+    let read = read.unwrap_or_else(|_| {
+        Err(format!(
+            "it could not be read within {} s",
+            READ_TIMEOUT.as_secs()
+        ))
+    });
     read.map_err(|why| format!("{}: {}", describe(&secret.from), text::printable(&why)))
 }
 
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
-    let whose = if matches!(secret.from, SecretSource::CallerFile(_)) { " for you" } else { "" };
-    let message = format!("the secret {} cannot be read{whose} on this host, so nothing was run", secret.name);
-    let person =
-        format!("{}: {} (policy {})", describe(&secret.from), text::printable(why), text::printable(&secret.rule));
+    let whose = if matches!(secret.from, SecretSource::CallerFile(_)) {
+        " for you"
+    } else {
+        ""
+    };
+    let message = format!(
+        "the secret {} cannot be read{whose} on this host, so nothing was run",
+        secret.name
+    );
+    let person = format!(
+        "{}: {} (policy {})",
+        describe(&secret.from),
+        text::printable(why),
+        text::printable(&secret.rule)
+    );
     Fault::new(Kind::CapabilityError, message).person(person)
 }
 
@@ -82,29 +132,43 @@ fn describe(source: &SecretSource) -> String {
 
 async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     let bytes = match &secret.from {
-        SecretSource::Env(name) => std::env::var(name).map_err(|_| NOT_SET.to_owned())?.into_bytes(),
+        SecretSource::Env(name) => std::env::var(name)
+            .map_err(|_| NOT_SET.to_owned())?
+            .into_bytes(),
         SecretSource::File(_) | SecretSource::CallerFile(_) => {
             let (from, caller) = (secret.from.clone(), caller.to_owned());
-            tokio::task::spawn_blocking(move || read_file(&from, &caller)).await.map_err(|e| e.to_string())??
+            tokio::task::spawn_blocking(move || read_file(&from, &caller))
+                .await
+                .map_err(|e| e.to_string())??
         }
         SecretSource::Command(words) => run_command(words).await?,
     };
     let value = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
-    let value = value.strip_suffix('\n').map_or(value.as_str(), |value| value.strip_suffix('\r').unwrap_or(value));
+    let value = value.strip_suffix('\n').map_or(value.as_str(), |value| {
+        value.strip_suffix('\r').unwrap_or(value)
+    });
     // A header's value begins and ends without blanks (RFC 9110, section 5.5).
-    let value = if secret.header.is_some() { value.trim() } else { value };
+    let value = if secret.header.is_some() {
+        value.trim()
+    } else {
+        value
+    };
     if value.is_empty() {
         return Err("it is empty".to_owned());
     }
     if secret.header.is_some() && value.len() > MAX_HEADER_BYTES {
-        return Err(format!("it is longer than {MAX_HEADER_BYTES} bytes, too long for a header"));
+        return Err(format!(
+            "it is longer than {MAX_HEADER_BYTES} bytes, too long for a header"
+        ));
     }
     let good = |c: char| match secret.header {
         Some(_) => (' '..='\u{7e}').contains(&c),
         None => c != '\0',
     };
     if !value.chars().all(good) {
-        return Err("it holds a character that is not allowed there (such as a line break)".to_owned());
+        return Err(
+            "it holds a character that is not allowed there (such as a line break)".to_owned(),
+        );
     }
     Ok(value.to_owned())
 }
@@ -113,11 +177,19 @@ async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
 fn read_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
         let path = from.file().ok_or("it is not a file")?;
-        return files::checked(files::open(path, OFlag::O_NOFOLLOW), MAX_SECRET_BYTES, files::not_private);
+        return files::checked(
+            files::open(path, OFlag::O_NOFOLLOW),
+            MAX_SECRET_BYTES,
+            files::not_private,
+        );
     };
     let name = name?;
     let folder = files::Folder::open(folder).map_err(|e| e.to_string())?;
-    let read = files::checked(folder.file(&name, OFlag::O_NOFOLLOW), MAX_SECRET_BYTES, files::not_private);
+    let read = files::checked(
+        folder.file(&name, OFlag::O_NOFOLLOW),
+        MAX_SECRET_BYTES,
+        files::not_private,
+    );
     read.map_err(|why| format!("{name}: {why}"))
 }
 
@@ -136,9 +208,20 @@ async fn run_command(words: &[String]) -> Result<Vec<u8>, String> {
         }
     }
     let mut command = tokio::process::Command::new(program);
-    let variables = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    command.env_clear().envs(variables).current_dir("/").process_group(0).kill_on_drop(true);
-    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let variables = VARIABLES
+        .iter()
+        .filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command
+        .env_clear()
+        .envs(variables)
+        .current_dir("/")
+        .process_group(0)
+        .kill_on_drop(true);
+    command
+        .args(rest)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut child = command.spawn().map_err(|e| e.to_string())?;
     let mut group = Group(child.id());
     let mut printed = Vec::new();
@@ -169,7 +252,13 @@ async fn run_command(words: &[String]) -> Result<Vec<u8>, String> {
         None => child.wait().await.map_err(|e| e.to_string())?,
     };
     group.0 = None;
-    if status.success() { Ok(printed) } else { Err(format!("it ended with {status}: run it yourself to see why")) }
+    if status.success() {
+        Ok(printed)
+    } else {
+        Err(format!(
+            "it ended with {status}: run it yourself to see why"
+        ))
+    }
 }
 
 /// The process group of a running command. Dropping it kills the group.

@@ -103,7 +103,10 @@ impl Speakers {
         let (tell_ready, ready) = mpsc::channel(calls.len().max(1));
         let mut waiting: VecDeque<_> = calls.into();
         let named = |(request, _): &mut (CallRequest, Show)| {
-            (request.id.get_or_insert_with(super::new_id).as_str().into(), request.tool.clone())
+            (
+                request.id.get_or_insert_with(super::new_id).as_str().into(),
+                request.tool.clone(),
+            )
         };
         let mut speakers = Speakers {
             calls: waiting.iter_mut().map(named).collect(),
@@ -131,16 +134,27 @@ impl Speakers {
             && let Some((request, show)) = self.waiting.pop_front()
         {
             self.begun += 1;
-            let (call, tool) = (request.id.as_deref().unwrap_or_default().into(), request.tool.clone());
+            let (call, tool) = (
+                request.id.as_deref().unwrap_or_default().into(),
+                request.tool.clone(),
+            );
             let (sink, events) = match show {
                 Show::All => Sink::patient(EVENT_QUEUE),
                 Show::Result => (Sink::none(), mpsc::channel(1).1),
             };
             let (ended, report) = oneshot::channel();
-            let speaker = Speaker { call, tool, show, early: VecDeque::new(), events, report: maybe_done(report) };
+            let speaker = Speaker {
+                call,
+                tool,
+                show,
+                early: VecDeque::new(),
+                events,
+                report: maybe_done(report),
+            };
             let (call, ready) = ((self.run)(request, sink), self.tell_ready.clone());
             self.tasks.spawn(async move { _ = ended.send(call.await) });
-            self.tasks.spawn(async move { _ = ready.send(speaker.with_output().await).await });
+            self.tasks
+                .spawn(async move { _ = ready.send(speaker.with_output().await).await });
         }
     }
 
@@ -154,7 +168,10 @@ impl Speakers {
             let (call, show) = (speaker.call.clone(), speaker.show);
             self.speaker = Some(speaker);
             if show == Show::All {
-                return Some(StageEvent { call, stage: Stage::Prepare });
+                return Some(StageEvent {
+                    call,
+                    stage: Stage::Prepare,
+                });
             }
         }
         let speaker = self.speaker.as_mut()?;
@@ -164,20 +181,39 @@ impl Speakers {
             early => early,
         };
         let report = match event {
-            Some(Event::Part(text)) => return Some(StageEvent { call, stage: Stage::Output(text) }),
-            Some(event) => return Some(StageEvent { call, stage: Stage::Processing(event) }),
+            Some(Event::Part(text)) => {
+                return Some(StageEvent {
+                    call,
+                    stage: Stage::Output(text),
+                });
+            }
+            Some(event) => {
+                return Some(StageEvent {
+                    call,
+                    stage: Stage::Processing(event),
+                });
+            }
             None => {
                 (&mut speaker.report).await;
-                Pin::new(&mut speaker.report).take_output().and_then(Result::ok).unwrap_or_else(|| {
-                    let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
-                    Report::of_fault(call.to_string(), &speaker.tool, fault)
-                })
+                Pin::new(&mut speaker.report)
+                    .take_output()
+                    .and_then(Result::ok)
+                    .unwrap_or_else(|| {
+                        let fault = Fault::new(
+                            Kind::InternalError,
+                            "The host failed while it handled this call.",
+                        );
+                        Report::of_fault(call.to_string(), &speaker.tool, fault)
+                    })
             }
         };
         self.speaker = None;
         self.begun -= 1;
         self.begin();
-        Some(StageEvent { call, stage: Stage::Completed(Box::new(report)) })
+        Some(StageEvent {
+            call,
+            stage: Stage::Completed(Box::new(report)),
+        })
     }
 }
 
@@ -216,12 +252,27 @@ mod tests {
 
     fn request(at: usize) -> CallRequest {
         let arguments = Arguments::Text(String::new());
-        CallRequest { id: Some(at.to_string()), ..CallRequest::new(Caller::named("u"), "t:x", arguments) }
+        CallRequest {
+            id: Some(at.to_string()),
+            ..CallRequest::new(Caller::named("u"), "t:x", arguments)
+        }
     }
 
     fn report(id: &str, end: End) -> Report {
-        let report = Report::of_fault(id.to_owned(), "t:x", Fault::new(Kind::ScriptError, "failed"));
-        if end == End::Failure { report } else { Report { success: true, error: None, ..report } }
+        let report = Report::of_fault(
+            id.to_owned(),
+            "t:x",
+            Fault::new(Kind::ScriptError, "failed"),
+        );
+        if end == End::Failure {
+            report
+        } else {
+            Report {
+                success: true,
+                error: None,
+                ..report
+            }
+        }
     }
 
     /// Through the very queue of a call. One thread, and no clock: the same acts give the same trace.
@@ -262,9 +313,16 @@ mod tests {
     }
 
     fn run(acts: &[Act], at_once: usize, slow: bool) -> Vec<(usize, String)> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         runtime.block_on(async {
-            let calls = acts.iter().enumerate().map(|(at, act)| (request(at), act.show)).collect();
+            let calls = acts
+                .iter()
+                .enumerate()
+                .map(|(at, act)| (request(at), act.show))
+                .collect();
             let own = acts.to_vec();
             let mut speakers = Speakers::new(calls, at_once, move |request, sink| {
                 let id = request.id.unwrap_or_default();
@@ -275,13 +333,16 @@ mod tests {
                 while let Some(StageEvent { call, stage }) = speakers.next().await {
                     let words = match stage {
                         Stage::Prepare => "prepare".to_owned(),
-                        Stage::Output(text) | Stage::Processing(Event::Log(text) | Event::Preparing(text)) => text,
+                        Stage::Output(text)
+                        | Stage::Processing(Event::Log(text) | Event::Preparing(text)) => text,
                         Stage::Processing(other) => panic!("{other:?}"),
                         Stage::Completed(report) => {
                             assert_eq!(report.id, &*call);
                             format!(
                                 "completed {}",
-                                report.error.map_or("success".into(), |fault| fault.kind.to_string())
+                                report
+                                    .error
+                                    .map_or("success".into(), |fault| fault.kind.to_string())
                             )
                         }
                     };
@@ -291,7 +352,9 @@ mod tests {
                     }
                 }
             };
-            tokio::time::timeout(Duration::from_secs(60), all).await.expect("no hang");
+            tokio::time::timeout(Duration::from_secs(60), all)
+                .await
+                .expect("no hang");
             assert!(speakers.next().await.is_none());
             trace
         })
@@ -303,11 +366,22 @@ mod tests {
         order.dedup();
         let mut once = order.clone();
         once.sort_unstable();
-        assert_eq!(once, (0..acts.len()).collect::<Vec<_>>(), "each in one piece: {order:?}");
+        assert_eq!(
+            once,
+            (0..acts.len()).collect::<Vec<_>>(),
+            "each in one piece: {order:?}"
+        );
         for (at, act) in acts.iter().enumerate() {
-            let seen: Vec<&str> =
-                trace.iter().filter(|(call, _)| *call == at).map(|(_, words)| words.as_str()).collect();
-            let told = act.steps.iter().enumerate().filter(|(_, step)| !matches!(step, Step::Pause(_)));
+            let seen: Vec<&str> = trace
+                .iter()
+                .filter(|(call, _)| *call == at)
+                .map(|(_, words)| words.as_str())
+                .collect();
+            let told = act
+                .steps
+                .iter()
+                .enumerate()
+                .filter(|(_, step)| !matches!(step, Step::Pause(_)));
             let told: Vec<String> = told.map(|(number, _)| format!("{at}.{number}")).collect();
             let end = match act.end {
                 End::Success | End::Mute => "completed success",
@@ -324,7 +398,14 @@ mod tests {
             // What a call that panics had not handed on is gone with it.
             let is_whole = act.end != End::Panic;
             let rest: Vec<String> = rest[1..].iter().map(|s| (*s).to_owned()).collect();
-            assert!(if is_whole { rest == told } else { told.starts_with(&rest) }, "{seen:?}");
+            assert!(
+                if is_whole {
+                    rest == told
+                } else {
+                    told.starts_with(&rest)
+                },
+                "{seen:?}"
+            );
         }
     }
 
@@ -335,8 +416,7 @@ mod tests {
             1 => Just(Step::Preparing),
             3 => (0u64..9).prop_map(Step::Pause),
         ];
-        let end =
-            prop_oneof![4 => Just(End::Success), 1 => Just(End::Failure), 1 => Just(End::Panic), 1 => Just(End::Mute)];
+        let end = prop_oneof![4 => Just(End::Success), 1 => Just(End::Failure), 1 => Just(End::Panic), 1 => Just(End::Mute)];
         let show = prop_oneof![5 => Just(Show::All), 1 => Just(Show::Result)];
         // Sometimes more than a queue holds.
         let steps = prop_oneof![5 => prop::collection::vec(step, 0..20), 1 => Just(vec![Step::Part; 2 * EVENT_QUEUE])];
@@ -356,14 +436,21 @@ mod tests {
     }
 
     fn act(steps: &[Step], end: End) -> Act {
-        Act { steps: steps.to_vec(), end, show: Show::All }
+        Act {
+            steps: steps.to_vec(),
+            end,
+            show: Show::All,
+        }
     }
 
     #[test]
     fn whoever_has_output_first_speaks_and_those_that_waited_follow_in_that_order() {
         let late = act(&[Step::Pause(90), Step::Part], End::Success);
         let dies = act(&[Step::Pause(10), Step::Part, Step::Pause(40)], End::Panic);
-        let person = act(&[Step::Preparing, Step::Pause(200), Step::Part], End::Success);
+        let person = act(
+            &[Step::Preparing, Step::Pause(200), Step::Part],
+            End::Success,
+        );
         let soon = act(&[Step::Pause(20), Step::Part], End::Success);
         let trace = run(&[late, dies, person, soon], 4, false);
         let mut order: Vec<usize> = trace.iter().map(|(call, _)| *call).collect();

@@ -67,19 +67,47 @@ impl Target {
     /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script, what it may touch.
     /// Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
-        let FoundTool { decisions: _, rights, tool, decided, timeout_ms, explain, deadline: _ } = &self.found;
-        let tool = (tool.reference(), &tool.manifest.digest, &tool.site, &tool.source);
+        let FoundTool {
+            decisions: _,
+            rights,
+            tool,
+            decided,
+            timeout_ms,
+            explain,
+            deadline: _,
+        } = &self.found;
+        let tool = (
+            tool.reference(),
+            &tool.manifest.digest,
+            &tool.site,
+            &tool.source,
+        );
         let script = self.script.as_ref().map(|script| &script.file.digest);
-        let runs = (&self.owners, &self.decided.decision, &self.site, script, self.timeout_ms);
-        let whole = format!("{:?}", (rights, tool, &decided.decision, timeout_ms, explain, runs));
+        let runs = (
+            &self.owners,
+            &self.decided.decision,
+            &self.site,
+            script,
+            self.timeout_ms,
+        );
+        let whole = format!(
+            "{:?}",
+            (rights, tool, &decided.decision, timeout_ms, explain, runs)
+        );
         base::sha256_hex(whole.as_bytes())
     }
 
     /// Most bytes of the answer. A document is a file of its author, which has a limit of its own.
     pub fn output_bytes(&self) -> u64 {
         let limit = self.decided.decision.limit(Limit::OutputBytes);
-        let limit = limit.map_or(Limit::OutputBytes.built_in_default(), |limit| limit.effective);
-        if self.found.tool.manifest.document().is_some() { limit.max(MAX_DOCUMENT_BYTES) } else { limit }
+        let limit = limit.map_or(Limit::OutputBytes.built_in_default(), |limit| {
+            limit.effective
+        });
+        if self.found.tool.manifest.document().is_some() {
+            limit.max(MAX_DOCUMENT_BYTES)
+        } else {
+            limit
+        }
     }
 
     pub fn may_ask(&self) -> bool {
@@ -88,13 +116,19 @@ impl Target {
 
     /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or that this client
     /// cannot be asked.
-    pub fn asks(&self, questions: &Questions, client: &AskableClient, record: &mut CallRecord) -> Result<(), Fault> {
+    pub fn asks(
+        &self,
+        questions: &Questions,
+        client: &AskableClient,
+        record: &mut CallRecord,
+    ) -> Result<(), Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
         if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
             let message = format!("The tool may not ask its client for {}.", ask.word());
             let word = format!("ask:{}", ask.word());
-            let person = format!("its manifest must require the capability `{word}`, and a policy grant it");
+            let person =
+                format!("its manifest must require the capability `{word}`, and a policy grant it");
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
         record.report.questions = Some(questions.clone());
@@ -113,17 +147,39 @@ impl Target {
         let FoundTool { rights, tool, .. } = &self.found;
         let script = self.site.script.as_deref();
         let runs = match &tool.manifest.handler {
-            _ if script.is_some() => script.map(|script| script.to_string_lossy().into_owned()).unwrap_or_default(),
-            Handler::ServiceMethod { service, method, .. } => format!("{service}.{method}"),
+            _ if script.is_some() => script
+                .map(|script| script.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            Handler::ServiceMethod {
+                service, method, ..
+            } => format!("{service}.{method}"),
             Handler::ToolService(remote) => format!("service {}", remote.service),
             _ => tool.reference(),
         };
         let named = script.filter(|_| self.enveloped);
-        let named = named.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
-        let shown = named.map_or_else(|| tool.reference(), |path| format!("{} {}", tool.reference(), printable(&path)));
+        let named = named.map(|script| {
+            script
+                .strip_prefix(&self.site.base)
+                .unwrap_or(script)
+                .to_string_lossy()
+        });
+        let shown = named.map_or_else(
+            || tool.reference(),
+            |path| format!("{} {}", tool.reference(), printable(&path)),
+        );
         let (caller, principal) = (rights.caller.user.clone(), rights.principal.clone());
         let (is_own, rule) = (self.source.is_some(), rights.breaker());
-        breakers.enter(BreakerCall { caller, principal, tool: shown, runs, is_own, rule }, about_to_run)
+        breakers.enter(
+            BreakerCall {
+                caller,
+                principal,
+                tool: shown,
+                runs,
+                is_own,
+                rule,
+            },
+            about_to_run,
+        )
     }
 }
 
@@ -137,7 +193,12 @@ impl Service {
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let FoundTool { tool, decided, timeout_ms, .. } = &found;
+        let FoundTool {
+            tool,
+            decided,
+            timeout_ms,
+            ..
+        } = &found;
         let (decided, timeout_ms) = (decided.clone(), *timeout_ms);
         let handler = &tool.manifest.handler;
         let method = match handler {
@@ -156,7 +217,10 @@ impl Service {
         };
         record.decided(&decided.decision, notes);
         // What policy refuses is refused before this host looks at how to run it.
-        decided.decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))?;
+        decided
+            .decision
+            .refused()
+            .map_or(Ok(()), |fault| Err(fault.clone()))?;
         method.transpose()?;
         if let Some(script) = script {
             let handler = handler.clone();
@@ -190,7 +254,14 @@ impl Service {
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let FoundTool { decisions, rights, tool, timeout_ms, deadline, .. } = &found;
+        let FoundTool {
+            decisions,
+            rights,
+            tool,
+            timeout_ms,
+            deadline,
+            ..
+        } = &found;
         let handler = &tool.manifest.handler;
         let fixed = match handler {
             Handler::ServiceMethod { language, .. } => *language,
@@ -200,48 +271,103 @@ impl Service {
         let ((site, owners), language, source) = match method {
             ScriptMethod::Execute => {
                 let located = self.locate(&given.script, &found, record);
-                let located = located.map_err(|fault| not_there(fault, rights, &given.script, record))?;
-                (located, language_of(fixed, given.language, &given.script)?, None)
+                let located =
+                    located.map_err(|fault| not_there(fault, rights, &given.script, record))?;
+                (
+                    located,
+                    language_of(fixed, given.language, &given.script)?,
+                    None,
+                )
             }
             ScriptMethod::RunCode => {
                 // Source text has no file of its own: it is placed in scratch.
                 let empty = PathBuf::new();
-                let site = ToolPaths { manifest: empty.clone(), base: empty, script: None, folder: "/tmp".into() };
-                ((site, Vec::new()), language_of_source(fixed, given.language)?, Some(given.script.clone()))
+                let site = ToolPaths {
+                    manifest: empty.clone(),
+                    base: empty,
+                    script: None,
+                    folder: "/tmp".into(),
+                };
+                (
+                    (site, Vec::new()),
+                    language_of_source(fixed, given.language)?,
+                    Some(given.script.clone()),
+                )
             }
         };
         // First the secrets of the run, so that all messages about it are masked.
-        let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
-        let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
+        let schemas = owners
+            .iter()
+            .filter_map(|(manifest, _)| manifest.parameters.as_ref());
+        let schemas = schemas
+            .filter(|schema| schema.may_hide)
+            .map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
         let timeout_ms = given.timeout_ms.into_iter().chain(*timeout_ms).min();
         let usual = CallDeadline::usual(&deadline.principal, timeout_ms);
-        let deadline = CallDeadline { began: deadline.began, ..usual };
+        let deadline = CallDeadline {
+            began: deadline.began,
+            ..usual
+        };
         let input = fits_owners(&owners, given.input, &deadline).await?;
-        let accepted = owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
+        let accepted = owners
+            .iter()
+            .try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
-        let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
+        let (target, machine) = (
+            policy::RunTarget {
+                site: site.clone(),
+                language,
+            },
+            &decisions.rules.machine,
+        );
+        let decision = policy::decide_run(
+            &target,
+            &tool.manifest,
+            &owners,
+            &decisions.policies,
+            machine,
+        );
         let guest = owners.iter().any(|(_, own)| own.is_guest());
-        let mut decision = with_packages(decision, target, guest, decisions.clone(), &deadline).await?;
+        let mut decision =
+            with_packages(decision, target, guest, decisions.clone(), &deadline).await?;
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, timeout_ms);
         if !given.env.is_empty() {
-            let names: Vec<String> = given.env.keys().map(|name| name.escape_debug().to_string()).collect();
-            notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
+            let names: Vec<String> = given
+                .env
+                .keys()
+                .map(|name| name.escape_debug().to_string())
+                .collect();
+            notes.all.push(format!(
+                "environment: set by the call: {}",
+                names.join(", ")
+            ));
         }
         record.decided(&decision, notes);
-        decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))?;
+        decision
+            .refused()
+            .map_or(Ok(()), |fault| Err(fault.clone()))?;
         check_env(&given.env, &owners)?;
-        let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
+        let shape_digest = decision
+            .shape
+            .as_ref()
+            .map(|shape| shape.digest())
+            .unwrap_or_default();
         let executor = self.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
         Ok(Target {
             tools: tools_of(&tool.manifest, &owners),
             executor,
-            owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
+            owners: owners
+                .into_iter()
+                .map(|(own, site)| (own.digest.clone(), site))
+                .collect(),
             script,
-            decided: Arc::new(CachedDecision { decision, shape_digest }),
+            decided: Arc::new(CachedDecision {
+                decision,
+                shape_digest,
+            }),
             site,
             input,
             timeout_ms,
@@ -256,33 +382,59 @@ impl Service {
     fn locate(
         &self,
         script_path: &str,
-        FoundTool { rights, decisions, .. }: &FoundTool,
+        FoundTool {
+            rights, decisions, ..
+        }: &FoundTool,
         record: &mut CallRecord,
     ) -> Result<(ToolPaths, Vec<Owner>), Fault> {
         let snapshot = &decisions.snapshot;
         let site = registry::scripts::resolve(&self.components.scripts, None, script_path)?;
-        let Some(script) = site.script.as_deref() else { return Ok((site, Vec::new())) };
+        let Some(script) = site.script.as_deref() else {
+            return Ok((site, Vec::new()));
+        };
         let owners = owners_of(snapshot, script, &site.base)?;
         // A script of a tool that the caller may not call does not exist for it.
-        if let Some((manifest, _)) = owners.iter().find(|(manifest, _)| !rights.may_call(&manifest.id)) {
+        if let Some((manifest, _)) = owners
+            .iter()
+            .find(|(manifest, _)| !rights.may_call(&manifest.id))
+        {
             record.denied_by = Some(rights.name());
-            let person = Some(format!("this script is its own: {}", rights.withheld(&manifest.id)));
-            return Err(Fault { person, ..registry::scripts::not_found(script_path, &[]) });
+            let person = Some(format!(
+                "this script is its own: {}",
+                rights.withheld(&manifest.id)
+            ));
+            return Err(Fault {
+                person,
+                ..registry::scripts::not_found(script_path, &[])
+            });
         }
-        self.components.audit.ledger().refuse_planted(script, &snapshot.written)?;
+        self.components
+            .audit
+            .ledger()
+            .refuse_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
-        let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
+        let closed = |path: &Path, bit| {
+            path.symlink_metadata()
+                .is_ok_and(|facts| facts.mode() & bit == 0)
+        };
         let private = || {
-            let folder = script.ancestors().skip(1).take_while(|above| *above != site.base).find(|at| closed(at, 0o1));
-            folder.map(|at| (at, "o+x")).or_else(|| closed(script, 0o4).then_some((script, "o+r")))
+            let folder = script
+                .ancestors()
+                .skip(1)
+                .take_while(|above| *above != site.base)
+                .find(|at| closed(at, 0o1));
+            folder
+                .map(|at| (at, "o+x"))
+                .or_else(|| closed(script, 0o4).then_some((script, "o+r")))
         };
         if owners.is_empty()
             && sandbox::identity::real_root()
             && let Some((path, right)) = private()
         {
             let shown = printable(&path.to_string_lossy());
-            let mend =
-                format!("{shown} is closed to others: `chmod {right} '{shown}'`, or name the script in a manifest");
+            let mend = format!(
+                "{shown} is closed to others: `chmod {right} '{shown}'`, or name the script in a manifest"
+            );
             let message = "The script may not be run: this host runs as root, and only the file's owner may read it.";
             return Err(Fault::new(Kind::SecurityError, message).person(mend));
         }
@@ -291,7 +443,11 @@ impl Service {
 }
 
 /// Every manifest that this script belongs to: its policy, parameters and approval hold here too.
-fn owners_of(snapshot: &registry::Snapshot, script: &Path, base: &Path) -> Result<Vec<Owner>, Fault> {
+fn owners_of(
+    snapshot: &registry::Snapshot,
+    script: &Path,
+    base: &Path,
+) -> Result<Vec<Owner>, Fault> {
     let owners = snapshot.owners(script, base).map_err(|manifest| {
         let manifest = printable(&manifest.to_string_lossy());
         let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
@@ -299,7 +455,10 @@ fn owners_of(snapshot: &registry::Snapshot, script: &Path, base: &Path) -> Resul
         Fault::new(Kind::SecurityError, message)
             .person(format!("{manifest} is not loaded (`toolhost check` says why): correct or remove it"))
     })?;
-    Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
+    Ok(owners
+        .iter()
+        .map(|tool| (tool.manifest.clone(), tool.site.clone()))
+        .collect())
 }
 
 /// Restricted callers get NotFound for a link, pipe or closed file at a path, which would show other tools.
@@ -310,7 +469,10 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
         record.denied_by.get_or_insert_with(|| "script".to_owned());
     }
     match rights.are_limited() && !fault.by_caller {
-        true => Fault { person: fault.person, ..registry::scripts::not_found(script_path, &[]) },
+        true => Fault {
+            person: fault.person,
+            ..registry::scripts::not_found(script_path, &[])
+        },
         false => fault,
     }
 }
@@ -329,32 +491,62 @@ fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
 /// script runs without.
 fn leave_out_folders(decision: &mut policy::Decision) {
-    let Ok(shape) = &mut decision.shape else { return };
-    let lost: Vec<policy::Grant> =
-        shape.grants.iter().filter(|grant| sandbox::grants::cannot_be_made(grant, shape)).cloned().collect();
+    let Ok(shape) = &mut decision.shape else {
+        return;
+    };
+    let lost: Vec<policy::Grant> = shape
+        .grants
+        .iter()
+        .filter(|grant| sandbox::grants::cannot_be_made(grant, shape))
+        .cloned()
+        .collect();
     for grant in &lost {
-        let words = format!("narrowed: write {}: it does not exist, and cannot be made beside the script", grant.asked);
+        let words = format!(
+            "narrowed: write {}: it does not exist, and cannot be made beside the script",
+            grant.asked
+        );
         decision.notes.narrowed(words);
     }
     if !lost.is_empty() {
-        Arc::make_mut(shape).grants.retain(|grant| !lost.contains(grant));
+        Arc::make_mut(shape)
+            .grants
+            .retain(|grant| !lost.contains(grant));
     }
 }
 
 /// The input, checked against the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], given: Value, deadline: &CallDeadline) -> Result<Value, Fault> {
+async fn fits_owners(
+    owners: &[Owner],
+    given: Value,
+    deadline: &CallDeadline,
+) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
-        let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
+        let long = manifest
+            .parameters
+            .as_ref()
+            .is_some_and(|schema| schema.takes_long(&given));
         let (own, input) = (manifest.clone(), given.clone());
-        let checked = deadline.run(long, move || arguments::check(&own, input, false)).await?;
+        let checked = deadline
+            .run(long, move || arguments::check(&own, input, false))
+            .await?;
         filled.push(checked.map_err(|fault| {
-            let whose = format!("inputData must fit the parameters of {}, to which this script belongs.", manifest.id);
-            let details = fault.details.iter().fold(whose, |whose, details| format!("{whose}\n{details}"));
+            let whose = format!(
+                "inputData must fit the parameters of {}, to which this script belongs.",
+                manifest.id
+            );
+            let details = fault
+                .details
+                .iter()
+                .fold(whose, |whose, details| format!("{whose}\n{details}"));
             fault.details(details)
         })?);
     }
-    Ok(if filled.len() == 1 { filled.remove(0) } else { given })
+    Ok(if filled.len() == 1 {
+        filled.remove(0)
+    } else {
+        given
+    })
 }
 
 /// The decision with what the files beside the script request. Long files are read on another thread.
@@ -365,11 +557,25 @@ async fn with_packages(
     decisions: Arc<DecisionCache>,
     deadline: &CallDeadline,
 ) -> Result<policy::Decision, Fault> {
-    let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
+    let named = |allowed: &policy::Allowance| {
+        allowed
+            .as_ref()
+            .is_ok_and(|allowed| allowed.lock_file.is_some())
+    };
     let long = decision.package_rules.values().any(named)
-        || site.script.as_deref().is_some_and(|script| FileStamps::read(script).is_long());
+        || site
+            .script
+            .as_deref()
+            .is_some_and(|script| FileStamps::read(script).is_long());
     let added = move || {
-        requirements::add(&mut decision, &site, (language, true), guest, &decisions.snapshot, &decisions.rules.machine);
+        requirements::add(
+            &mut decision,
+            &site,
+            (language, true),
+            guest,
+            &decisions.snapshot,
+            &decisions.rules.machine,
+        );
         decision
     };
     deadline.run(long, added).await
@@ -382,9 +588,10 @@ async fn read_script(
     deadline: &CallDeadline,
 ) -> Result<Option<Arc<policy::Script>>, Fault> {
     match &decision.shape {
-        Ok(shape) if shape.script.is_some() && !decision.in_process => {
-            executor.read(shape, deadline).await.map(|script| Some(Arc::new(script)))
-        }
+        Ok(shape) if shape.script.is_some() && !decision.in_process => executor
+            .read(shape, deadline)
+            .await
+            .map(|script| Some(Arc::new(script))),
         _ => Ok(None),
     }
 }
@@ -393,20 +600,32 @@ async fn read_script(
 /// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they may be as large as those
 /// of a manifest.
 fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fault> {
-    let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    let bytes: usize = env
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 2)
+        .sum();
     for (name, value) in env {
         let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
         let why = if owners.is_empty() || !owners.iter().all(declared) {
-            "the script's own manifest does not declare it: add it to execution.env, with a default".to_owned()
+            "the script's own manifest does not declare it: add it to execution.env, with a default"
+                .to_owned()
         } else if bytes > quantity::MAX_ENV_BYTES {
-            format!("all together may have {} bytes: put large data into inputData", quantity::MAX_ENV_BYTES)
+            format!(
+                "all together may have {} bytes: put large data into inputData",
+                quantity::MAX_ENV_BYTES
+            )
         } else if let Some(why) = environment::refusal_reason(name, value) {
             why
         } else {
             continue;
         };
-        let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-        return Err(Fault::new(Kind::SecurityError, message).details(why).by_caller());
+        let message = format!(
+            "Environment variable '{}' may not be set by a call.",
+            name.escape_debug()
+        );
+        return Err(Fault::new(Kind::SecurityError, message)
+            .details(why)
+            .by_caller());
     }
     Ok(())
 }

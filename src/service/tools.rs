@@ -54,10 +54,21 @@ impl Service {
     }
 
     /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
-    pub fn register(&self, document: Value, kind: &str, handler: Arc<dyn Executor>) -> Result<Arc<Tool>, Fault> {
-        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
+    pub fn register(
+        &self,
+        document: Value,
+        kind: &str,
+        handler: Arc<dyn Executor>,
+    ) -> Result<Arc<Tool>, Fault> {
+        let mut extensions = self
+            .extensions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if extensions.contains_key(kind) {
-            let message = format!("Tool registration failed: type '{}' is already registered.", kind.escape_debug());
+            let message = format!(
+                "Tool registration failed: type '{}' is already registered.",
+                kind.escape_debug()
+            );
             return Err(Fault::new(Kind::ParameterValidationError, message));
         }
         let tool = self.components.registry.register(document, kind)?;
@@ -75,10 +86,16 @@ impl Service {
 
     /// Removes a registered tool and its handler. False: there was none. Running calls of the tool finish.
     pub fn unregister(&self, id: &str) -> bool {
-        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut extensions = self
+            .extensions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let tools = self.components.registry.snapshot().versions(id).to_vec();
         let removed = self.components.registry.unregister(id);
-        for tool in tools.iter().filter(|tool| removed && tool.site.manifest.as_os_str().is_empty()) {
+        for tool in tools
+            .iter()
+            .filter(|tool| removed && tool.site.manifest.as_os_str().is_empty())
+        {
             if let Handler::Extension { kind, .. } = &tool.manifest.handler {
                 extensions.remove(kind);
             }
@@ -92,15 +109,23 @@ impl Service {
     }
 
     pub(super) async fn read_again(&self) {
-        let Some(reread) = self.reread.get().cloned() else { return };
+        let Some(reread) = self.reread.get().cloned() else {
+            return;
+        };
         let read = tokio::task::spawn_blocking(move || reread()).await;
         let failed = |e: tokio::task::JoinError| {
-            Err(Fault::new(Kind::InternalError, "The tools and policies could not be read again.")
-                .person(e.to_string()))
+            Err(Fault::new(
+                Kind::InternalError,
+                "The tools and policies could not be read again.",
+            )
+            .person(e.to_string()))
         };
         match read.unwrap_or_else(failed) {
             Ok((rules, registry)) => {
-                *lock(&self.rules) = CurrentRules { rules: Arc::new(rules), unread: None };
+                *lock(&self.rules) = CurrentRules {
+                    rules: Arc::new(rules),
+                    unread: None,
+                };
                 self.components.registry.adopt(&registry);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
@@ -120,7 +145,10 @@ impl Service {
         match rules {
             Ok(rules) => {
                 let (policies, machine) = (rules.policies.clone(), rules.machine.clone());
-                *lock(&self.rules) = CurrentRules { rules: Arc::new(rules), unread: None };
+                *lock(&self.rules) = CurrentRules {
+                    rules: Arc::new(rules),
+                    unread: None,
+                };
                 self.components.registry.set_policies(policies, machine);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
@@ -133,7 +161,12 @@ impl Service {
     /// Accepts rules that are to replace the present ones. If there was a file of callers, its absence is refused: it
     /// would allow everybody to call everything.
     pub fn check_replacement(&self, rules: Rules) -> Result<Rules, String> {
-        match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
+        match lock(&self.rules)
+            .rules
+            .policies
+            .callers()
+            .filter(|_| rules.policies.callers().is_none())
+        {
             Some(gone) => Err(format!(
                 "{} is gone, and without it everybody whom this host serves could call everything: put it back, or \
                  restart the host if that is intended",
@@ -172,7 +205,10 @@ impl Service {
         let snapshot = self.components.registry.snapshot();
         let mut kept = lock(&self.decisions);
         let same = |kept: &&Arc<DecisionCache>| {
-            let (snapshot, rules) = (Arc::ptr_eq(&kept.snapshot, &snapshot), Arc::ptr_eq(&kept.rules, &rules));
+            let (snapshot, rules) = (
+                Arc::ptr_eq(&kept.snapshot, &snapshot),
+                Arc::ptr_eq(&kept.rules, &rules),
+            );
             snapshot && rules && Arc::ptr_eq(&kept.mounts, &Mounts::current())
         };
         if let Some(decisions) = kept.as_ref().filter(same) {
@@ -205,7 +241,9 @@ impl Service {
 
     /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown only such tools.
     pub fn can_call(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
-        let Ok(decisions) = self.decisions() else { return false };
+        let Ok(decisions) = self.decisions() else {
+            return false;
+        };
         if !decisions.rights(caller, None).may_call(&tool.manifest.id) {
             return false;
         }
@@ -214,22 +252,35 @@ impl Service {
     }
 
     pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
-        self.decisions().is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
+        self.decisions()
+            .is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
     }
 
     /// What calls of a tool can touch. `None`: not known, because nothing confines them.
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
-        let confined =
-            !decision.in_process || decision.starts_scripts || method::is_call_status(&tool.manifest.handler);
-        let writes = decision.grants.iter().any(|grant| grant.access == policy::Access::Write);
-        confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
+        let confined = !decision.in_process
+            || decision.starts_scripts
+            || method::is_call_status(&tool.manifest.handler);
+        let writes = decision
+            .grants
+            .iter()
+            .any(|grant| grant.access == policy::Access::Write);
+        confined.then_some(Effects {
+            writes,
+            hosts: !decision.hosts.is_empty(),
+        })
     }
 
     /// The connections to tool services.
     pub fn tool_services(&self) -> Vec<Value> {
-        self.components.executors.remote.as_ref().map(|remote| remote.connections()).unwrap_or_default()
+        self.components
+            .executors
+            .remote
+            .as_ref()
+            .map(|remote| remote.connections())
+            .unwrap_or_default()
     }
 
     pub fn ready(&self) -> Result<(), Fault> {
@@ -248,14 +299,25 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let mut decision = decisions.decided(&tool).decision.clone();
-        let (runs, ledger) = (self.runs(&tool.manifest.handler), self.components.audit.ledger());
-        preflight::foresee(&tool, &mut decision, runs, Some(ledger), &decisions.snapshot.written);
+        let (runs, ledger) = (
+            self.runs(&tool.manifest.handler),
+            self.components.audit.ledger(),
+        );
+        preflight::foresee(
+            &tool,
+            &mut decision,
+            runs,
+            Some(ledger),
+            &decisions.snapshot.written,
+        );
         let mut report = policy::audit::json(&decision, &tool.manifest);
-        report["digests"]["script"] = json!(decision.script.as_deref().and_then(super::digest_of_script));
-        report[policy::audit::LAST_DENIALS] = match self.components.audit.last_denials(&tool, &decision) {
-            Ok(last) => json!(last),
-            Err(why) => json!({ "unreadable": why }),
-        };
+        report["digests"]["script"] =
+            json!(decision.script.as_deref().and_then(super::digest_of_script));
+        report[policy::audit::LAST_DENIALS] =
+            match self.components.audit.last_denials(&tool, &decision) {
+                Ok(last) => json!(last),
+                Err(why) => json!({ "unreadable": why }),
+            };
         report[policy::audit::KEPT_PACKAGES] = packages::value(&self.packages.found(&decision));
         Ok(report)
     }
@@ -264,14 +326,21 @@ impl Service {
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         self.executor(handler)?;
         match handler {
-            Handler::ServiceMethod { .. } => self.components.executors.methods.find(handler).map(drop),
+            Handler::ServiceMethod { .. } => {
+                self.components.executors.methods.find(handler).map(drop)
+            }
             _ => Ok(()),
         }
     }
 
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.components.executors;
-        let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));
+        let lacking = |what: &str| {
+            Fault::new(
+                Kind::CapabilityError,
+                format!("This host cannot run {what}."),
+            )
+        };
         match handler {
             Handler::Script { language, .. } => self.script_executor(*language),
             Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),
@@ -284,8 +353,14 @@ impl Service {
                 .ok_or_else(|| preflight::no_extension(kind)),
             Handler::Document(_) => Ok(Arc::new(Documents)),
             Handler::ToolService(remote) => {
-                remote.descriptor.iter().try_for_each(|service| queues(service))?;
-                executors.remote.clone().ok_or_else(|| lacking("tools of services elsewhere"))
+                remote
+                    .descriptor
+                    .iter()
+                    .try_for_each(|service| queues(service))?;
+                executors
+                    .remote
+                    .clone()
+                    .ok_or_else(|| lacking("tools of services elsewhere"))
             }
             Handler::DefinitionOnly => Err(lacking("tools of this type")),
         }
@@ -297,6 +372,11 @@ impl Service {
             Language::Wasm => &executors.wasm,
             Language::Python | Language::Nodejs | Language::Bun => &executors.process,
         };
-        found.clone().ok_or_else(|| Fault::new(Kind::CapabilityError, "This host cannot run scripts of this kind."))
+        found.clone().ok_or_else(|| {
+            Fault::new(
+                Kind::CapabilityError,
+                "This host cannot run scripts of this kind.",
+            )
+        })
     }
 }

@@ -6,7 +6,9 @@ use super::broker;
 pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Secret, Subscription, Terms, Topic};
+use crate::broker::{
+    Announcement, AnnouncerKey, Link, LinkState, Secret, Subscription, Terms, Topic,
+};
 use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
@@ -89,16 +91,42 @@ impl Announcements {
         let mut listeners = Vec::new();
         for AnnouncementSettings { terms, topic, from } in entries.iter().cloned() {
             let mut known = BTreeMap::new();
-            for Announcer { name, namespace, key } in from {
-                let key =
-                    AnnouncerKey::read(&key).await.map_err(|why| format!("the key of announcer {name}: {why}"))?;
+            for Announcer {
+                name,
+                namespace,
+                key,
+            } in from
+            {
+                let key = AnnouncerKey::read(&key)
+                    .await
+                    .map_err(|why| format!("the key of announcer {name}: {why}"))?;
                 let source = Arc::new(Announced::new(&name, &namespace));
                 service.add_source(source.clone())?;
-                known.insert(name.clone(), AnnouncerState { name, key, source, standing: Mutex::default() });
+                known.insert(
+                    name.clone(),
+                    AnnouncerState {
+                        name,
+                        key,
+                        source,
+                        standing: Mutex::default(),
+                    },
+                );
             }
             let at = format!("{topic} of {terms}");
-            let (link, mut came) = Link::open(terms, Subscription::All { topic: topic.clone() }, topic);
-            let listener = Arc::new(Listener { service: service.clone(), link, at, from: known, own: own.clone() });
+            let (link, mut came) = Link::open(
+                terms,
+                Subscription::All {
+                    topic: topic.clone(),
+                },
+                topic,
+            );
+            let listener = Arc::new(Listener {
+                service: service.clone(),
+                link,
+                at,
+                from: known,
+                own: own.clone(),
+            });
             listeners.push(listener.clone());
             let stop = stop.clone();
             tasks.spawn(async move {
@@ -118,7 +146,10 @@ impl Announcements {
             let of = |known: &AnnouncerState| {
                 let (name, tools) = (&known.name, known.source.tools());
                 let mut status = json!({"announcer": name, "at": listener.at, "connected": connected, "tools": tools});
-                lock(&known.standing).until.iter().for_each(|(_, until)| status["until"] = json!(until.to_string()));
+                lock(&known.standing)
+                    .until
+                    .iter()
+                    .for_each(|(_, until)| status["until"] = json!(until.to_string()));
                 status
             };
             listener.from.values().map(of).collect::<Vec<_>>()
@@ -131,7 +162,10 @@ impl Listener {
     async fn listen(&self, came: &mut mpsc::Receiver<crate::broker::Delivery>) {
         let (mut quiet, mut unsaid) = (Instant::now(), 0_u64);
         loop {
-            let ends = self.from.values().filter_map(|known| lock(&known.standing).until);
+            let ends = self
+                .from
+                .values()
+                .filter_map(|known| lock(&known.standing).until);
             let next = ends.map(|(at, _)| at).min();
             let over = async {
                 match next {
@@ -148,7 +182,9 @@ impl Listener {
                 delivery = came.recv() => delivery,
             };
             let Some(delivery) = delivery else { return };
-            let Err(why) = self.receive(&delivery.body).await else { continue };
+            let Err(why) = self.receive(&delivery.body).await else {
+                continue;
+            };
             // Anybody who may publish on the topic could fill the log.
             if Instant::now() < quiet {
                 unsaid += 1;
@@ -166,22 +202,39 @@ impl Listener {
         if known.is_none() && self.own.contains(&signed.announcer) {
             return Ok(());
         }
-        let known = known.ok_or_else(|| format!("'{name}' is not an announcer of the configuration"))?;
-        self.believed(known, signed).await.map_err(|why| format!("'{name}': {why}"))
+        let known =
+            known.ok_or_else(|| format!("'{name}' is not an announcer of the configuration"))?;
+        self.believed(known, signed)
+            .await
+            .map_err(|why| format!("'{name}': {why}"))
     }
 
-    async fn believed(&self, known: &AnnouncerState, signed: crate::broker::SignedAnnouncement) -> Result<(), String> {
-        let Announcement { time, ttl, descriptors } = signed.verify(&known.key)?;
+    async fn believed(
+        &self,
+        known: &AnnouncerState,
+        signed: crate::broker::SignedAnnouncement,
+    ) -> Result<(), String> {
+        let Announcement {
+            time,
+            ttl,
+            descriptors,
+        } = signed.verify(&known.key)?;
         if !(1..=MAX_TTL).contains(&ttl) {
             return Err(format!("its ttl is not from 1 to {MAX_TTL} seconds"));
         }
         let now = Timestamp::now().as_millisecond();
         if time > now.saturating_add(MAX_CLOCK_SKEW_MS) {
-            return Err("it is dated in the future: the clock of one of the two hosts is wrong".to_owned());
+            return Err(
+                "it is dated in the future: the clock of one of the two hosts is wrong".to_owned(),
+            );
         }
         let until = time.saturating_add(ttl * 1000);
-        let left = u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
-        let left = Duration::from_millis(left.ok_or("its ttl has passed: it is old, or a clock is wrong")?);
+        let left = u64::try_from(until.saturating_sub(now))
+            .ok()
+            .filter(|left| *left > 0);
+        let left = Duration::from_millis(
+            left.ok_or("its ttl has passed: it is old, or a clock is wrong")?,
+        );
         {
             let mut standing = lock(&known.standing);
             if time <= standing.last {
@@ -191,7 +244,8 @@ impl Listener {
         }
         let is_other = known.source.update(&descriptors)?;
         let until = Timestamp::from_millisecond(until).map_err(|why| why.to_string())?;
-        lock(&known.standing).until = (!descriptors.is_empty()).then(|| (Instant::now() + left, until));
+        lock(&known.standing).until =
+            (!descriptors.is_empty()).then(|| (Instant::now() + left, until));
         if is_other {
             self.changed(known).await;
         }
@@ -211,7 +265,8 @@ impl Listener {
     /// Updates the registry with what an announcer offers now, and logs the result.
     async fn changed(&self, known: &AnnouncerState) {
         let (service, source) = (self.service.clone(), known.source.clone());
-        let work = tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
+        let work =
+            tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
         if let Err(why) = work.await {
             return tracing::error!(target: "toolhost::announced", "the registry failed; please report it: {why}");
         }
@@ -247,12 +302,28 @@ pub async fn announce(
     tasks: &mut JoinSet<()>,
 ) -> Result<(), String> {
     for entry in entries.iter().cloned() {
-        let Some(announcing) = entry.announce.clone() else { continue };
+        let Some(announcing) = entry.announce.clone() else {
+            continue;
+        };
         let key = AnnouncerKey::read(&announcing.key).await;
-        let key = key.map_err(|why| format!("[[broker]] announce: the key of {}: {why}", announcing.name))?;
+        let key = key
+            .map_err(|why| format!("[[broker]] announce: the key of {}: {why}", announcing.name))?;
         let topic = announcing.topic.clone();
-        let (link, came) = Link::open(entry.terms.clone(), Subscription::All { topic: topic.clone() }, topic);
-        let voice = AnnouncementSender { entry, announcing, key, link, service: service.clone(), last: 0 };
+        let (link, came) = Link::open(
+            entry.terms.clone(),
+            Subscription::All {
+                topic: topic.clone(),
+            },
+            topic,
+        );
+        let voice = AnnouncementSender {
+            entry,
+            announcing,
+            key,
+            link,
+            service: service.clone(),
+            last: 0,
+        };
         tasks.spawn(voice.speak(came, stop.clone()));
     }
     Ok(())
@@ -268,9 +339,15 @@ struct AnnouncementSender {
 }
 
 impl AnnouncementSender {
-    async fn speak(mut self, mut came: mpsc::Receiver<crate::broker::Delivery>, stop: CancellationToken) {
-        let pause = Duration::from_millis(u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default())
-            .min(MAX_ANNOUNCE_INTERVAL);
+    async fn speak(
+        mut self,
+        mut came: mpsc::Receiver<crate::broker::Delivery>,
+        stop: CancellationToken,
+    ) {
+        let pause = Duration::from_millis(
+            u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default(),
+        )
+        .min(MAX_ANNOUNCE_INTERVAL);
         let mut changes = self.service.changes();
         loop {
             tokio::select! {
@@ -298,10 +375,22 @@ impl AnnouncementSender {
 
     async fn says(&mut self, leaves: bool) {
         self.last = Timestamp::now().as_millisecond().max(self.last + 1);
-        let descriptors = if leaves { Map::new() } else { self.descriptors() };
-        let announcement = Announcement { time: self.last, ttl: self.announcing.ttl, descriptors };
+        let descriptors = if leaves {
+            Map::new()
+        } else {
+            self.descriptors()
+        };
+        let announcement = Announcement {
+            time: self.last,
+            ttl: self.announcing.ttl,
+            descriptors,
+        };
         let sent = match announcement.sign(&self.announcing.name, &self.key) {
-            Ok(body) => self.link.publish(b"", &body).await.map_err(|why| format!("{why:?}")),
+            Ok(body) => self
+                .link
+                .publish(b"", &body)
+                .await
+                .map_err(|why| format!("{why:?}")),
             Err(why) => Err(why),
         };
         if let Err(why) = sent {
@@ -311,11 +400,21 @@ impl AnnouncementSender {
 
     /// Descriptors of the tools that the entry's caller can call now.
     fn descriptors(&self) -> Map<String, Value> {
-        let broker::BrokerSettings { request, response, tools, caller, .. } = &self.entry;
+        let broker::BrokerSettings {
+            request,
+            response,
+            tools,
+            caller,
+            ..
+        } = &self.entry;
         let caller = Caller::named(caller.clone());
         let mut found = Map::new();
         for reference in tools {
-            let tool = self.service.find(&caller, reference).ok().filter(|tool| self.service.can_call(&caller, tool));
+            let tool = self
+                .service
+                .find(&caller, reference)
+                .ok()
+                .filter(|tool| self.service.can_call(&caller, tool));
             let Some(tool) = tool else { continue };
             let own = broker::descriptors(&tool.manifest, request.name(), request, response);
             found.insert(format!("tool-service/{}", own.service_key), own.service);

@@ -49,7 +49,9 @@ pub async fn of_report(
     let answer = report.take_answer();
     // Only the log may be long beside the answer.
     let is_long = report.logs.iter().map(String::len).sum::<usize>() > LARGE_TEXT_BYTES;
-    let written = CallDeadline::usual("", None).run(is_long, move || parts(report, answer.as_ref(), &write)).await;
+    let written = CallDeadline::usual("", None)
+        .run(is_long, move || parts(report, answer.as_ref(), &write))
+        .await;
     written.unwrap_or_default()
 }
 
@@ -66,7 +68,8 @@ fn parts(
         None => vec![around.into()],
     };
     if is_too_large(&parts) && answer.is_some() {
-        (report.success, report.error, report.output_data) = (false, Some(too_large(TOOL_ANSWER)), None);
+        (report.success, report.error, report.output_data) =
+            (false, Some(too_large(TOOL_ANSWER)), None);
         return self::parts(report, None, write);
     }
     parts
@@ -78,7 +81,10 @@ pub fn is_too_large(parts: &Parts) -> bool {
 
 /// Why `what` is not sent.
 pub fn too_large(what: &str) -> Fault {
-    Fault::new(Kind::ResourceLimitError, format!("{what} is larger than {MAX_RESPONSE_BYTES} bytes: request less."))
+    Fault::new(
+        Kind::ResourceLimitError,
+        format!("{what} is larger than {MAX_RESPONSE_BYTES} bytes: request less."),
+    )
 }
 
 /// The answer of a call.

@@ -27,7 +27,9 @@ impl Format {
             "anthropic" => Ok(Format::Anthropic),
             "gemini" => Ok(Format::Gemini),
             "prompt" => Ok(Format::Prompt),
-            _ => Err("the formats are openai, openai-responses, anthropic, gemini and prompt".to_owned()),
+            _ => Err(
+                "the formats are openai, openai-responses, anthropic, gemini and prompt".to_owned(),
+            ),
         }
     }
 }
@@ -39,9 +41,14 @@ pub fn offered(
     called: impl Fn(&str) -> Option<Arc<Tool>>,
     can_call: impl Fn(&Arc<Tool>) -> bool,
 ) -> Vec<Arc<Tool>> {
-    let is_called = |tool: &Tool| called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference());
+    let is_called = |tool: &Tool| {
+        called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
+    };
     tools.retain(|tool| {
-        !tool.manifest.hidden && tool.manifest.document().is_none() && is_called(tool) && can_call(tool)
+        !tool.manifest.hidden
+            && tool.manifest.document().is_none()
+            && is_called(tool)
+            && can_call(tool)
     });
     tools
 }
@@ -53,7 +60,9 @@ pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
         return Value::String(texts.join("\n"));
     }
-    let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
+    let entries = tools
+        .iter()
+        .filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
     let entries: Vec<Value> = entries.collect();
     match format {
         Format::Gemini => json!([{ "functionDeclarations": entries }]),
@@ -88,10 +97,15 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
         Format::Anthropic => {
             let entry = json!({"name": name, "description": description, "input_schema": input});
             let examples: Vec<&Value> = fitting(manifest).map(|example| &example.input).collect();
-            with(entry, "input_examples", (!examples.is_empty()).then(|| json!(examples)))
+            with(
+                entry,
+                "input_examples",
+                (!examples.is_empty()).then(|| json!(examples)),
+            )
         }
         Format::Gemini | Format::Prompt => {
-            let entry = json!({"name": name, "description": description, "parametersJsonSchema": input});
+            let entry =
+                json!({"name": name, "description": description, "parametersJsonSchema": input});
             with(entry, "responseJsonSchema", output.cloned())
         }
     }
@@ -102,8 +116,9 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
 fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
     manifest.examples.iter().filter(|example| {
         let schema = manifest.parameters.as_ref();
-        let fits =
-            schema.is_none_or(|schema| !schema.takes_long(&example.input) && schema.flaws(&example.input).is_empty());
+        let fits = schema.is_none_or(|schema| {
+            !schema.takes_long(&example.input) && schema.flaws(&example.input).is_empty()
+        });
         example.input.is_object() && fits
     })
 }
@@ -113,16 +128,32 @@ fn prompt(tool: &Tool) -> String {
     let manifest = &tool.manifest;
     let json = |value: &Value| text::json(value, false);
     let description = description(manifest);
-    let mut lines = vec![format!("{} ({})", manifest.id, text::printable(&manifest.display_name))];
+    let mut lines = vec![format!(
+        "{} ({})",
+        manifest.id,
+        text::printable(&manifest.display_name)
+    )];
     lines.extend(description.lines().map(|line| format!("  {line}")));
-    lines.push(format!("  Parameters, as JSON Schema: {}", json(&Value::Object(input_schema(manifest)))));
+    lines.push(format!(
+        "  Parameters, as JSON Schema: {}",
+        json(&Value::Object(input_schema(manifest)))
+    ));
     if let Some(output) = &manifest.output {
         lines.push(format!("  Answer, as JSON Schema: {}", json(&output.raw)));
     }
     for example in fitting(manifest) {
-        let answer = example.expected_output.as_ref().map(|answer| format!(" -> {}", json(answer)));
-        let (words, answer) = (text::printable(&example.description), answer.unwrap_or_default());
-        lines.push(format!("  Example ({words}): {}{answer}", json(&example.input)));
+        let answer = example
+            .expected_output
+            .as_ref()
+            .map(|answer| format!(" -> {}", json(answer)));
+        let (words, answer) = (
+            text::printable(&example.description),
+            answer.unwrap_or_default(),
+        );
+        lines.push(format!(
+            "  Example ({words}): {}{answer}",
+            json(&example.input)
+        ));
     }
     lines.push(String::new());
     lines.join("\n")
@@ -131,9 +162,16 @@ fn prompt(tool: &Tool) -> String {
 /// Everything about a tool that its callers may read.
 pub fn describe(tool: &Tool) -> Value {
     let manifest = &tool.manifest;
-    let examples = manifest.examples.iter().map(|Example { description, input, expected_output, .. }| {
-        json!({"description": description, "input": input, "expectedOutput": expected_output})
-    });
+    let examples = manifest.examples.iter().map(
+        |Example {
+             description,
+             input,
+             expected_output,
+             ..
+         }| {
+            json!({"description": description, "input": input, "expectedOutput": expected_output})
+        },
+    );
     json!({
         "toolId": manifest.id,
         "version": manifest.version.to_string(),
@@ -164,7 +202,11 @@ pub fn description(manifest: &Manifest) -> String {
 /// The parameters with a plain object root. A tool that declares none is shown as open, because the pipeline
 /// takes any object then; one that takes no arguments says so with `additionalProperties: false`.
 pub fn input_schema(manifest: &Manifest) -> Map<String, Value> {
-    let written = manifest.parameters.as_ref().and_then(|schema| schema.raw.as_object()).cloned();
+    let written = manifest
+        .parameters
+        .as_ref()
+        .and_then(|schema| schema.raw.as_object())
+        .cloned();
     let mut schema = written.unwrap_or_default();
     schema.retain(|key, _| manifest.schema_as_written || !REFUSED_AT_ROOT.contains(&key.as_str()));
     schema.insert("type".into(), json!("object"));
@@ -175,7 +217,10 @@ pub fn input_schema(manifest: &Manifest) -> Map<String, Value> {
 
 /// Whether answers of this tool travel inside `{"result": …}`: old clients take objects only.
 pub fn wraps_output(manifest: &Manifest) -> bool {
-    manifest.output.as_ref().is_some_and(|schema| !is_object_schema(&schema.raw))
+    manifest
+        .output
+        .as_ref()
+        .is_some_and(|schema| !is_object_schema(&schema.raw))
 }
 
 fn is_object_schema(schema: &Value) -> bool {
@@ -216,12 +261,14 @@ fn wrap_schema(schema: &Value) -> Option<Map<String, Value>> {
 
 fn references_hold(schema: &Value) -> bool {
     match schema {
-        Value::Object(fields) => fields.iter().all(|(key, value)| match (key.as_str(), value) {
-            ("$ref" | "$dynamicRef", Value::String(target)) => {
-                target.starts_with("#/$defs/") || target.starts_with("#/definitions/")
-            }
-            _ => references_hold(value),
-        }),
+        Value::Object(fields) => fields
+            .iter()
+            .all(|(key, value)| match (key.as_str(), value) {
+                ("$ref" | "$dynamicRef", Value::String(target)) => {
+                    target.starts_with("#/$defs/") || target.starts_with("#/definitions/")
+                }
+                _ => references_hold(value),
+            }),
         Value::Array(items) => items.iter().all(references_hold),
         _ => true,
     }

@@ -29,5 +29,6 @@ pub fn takes_no_more(end: BorrowedFd) -> bool {
 fn is_gone(end: BorrowedFd, also: PollFlags) -> bool {
     let mut ends = [PollFd::new(end, also)];
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].revents().is_none_or(|seen| seen.intersects(gone))
+    poll(&mut ends, PollTimeout::ZERO).is_ok()
+        && ends[0].revents().is_none_or(|seen| seen.intersects(gone))
 }

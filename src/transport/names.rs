@@ -32,7 +32,10 @@ impl Names {
             }
         }
         named.retain(|name, _| !shared.contains(name));
-        let names = named.iter().map(|(name, id)| (id.clone(), name.clone())).collect();
+        let names = named
+            .iter()
+            .map(|(name, id)| (id.clone(), name.clone()))
+            .collect();
         Names { ids: named, names }
     }
 
@@ -51,7 +54,10 @@ impl Names {
         let in_id = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
         let word = |word: &str| {
             let id = word.trim_end_matches(['.', ':', '-']);
-            self.names.get(id).map_or_else(|| word.to_owned(), |name| format!("{name}{}", &word[id.len()..]))
+            self.names.get(id).map_or_else(
+                || word.to_owned(),
+                |name| format!("{name}{}", &word[id.len()..]),
+            )
         };
         let mut named = String::new();
         for part in text.split_inclusive(|c| !in_id(c)) {
@@ -76,7 +82,9 @@ fn name_of(id: &str) -> String {
     let plain = |part: &str| {
         !part.is_empty()
             && !part.contains("__")
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
     };
     let joined = format!("{space}__{name}");
     let is_plain = plain(space)
@@ -85,17 +93,32 @@ fn name_of(id: &str) -> String {
         && !space.ends_with('_')
         && !name.starts_with('_')
         && joined.len() <= MAX_NAME_CHARS;
-    if is_plain { joined } else { changed(&joined, id) }
+    if is_plain {
+        joined
+    } else {
+        changed(&joined, id)
+    }
 }
 
 fn changed(joined: &str, id: &str) -> String {
-    let mut safe: String =
-        joined.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' }).collect();
+    let mut safe: String = joined
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
     if !safe.starts_with(|c: char| c.is_ascii_alphabetic()) {
         safe.insert_str(0, "t-");
     }
     safe.truncate(MAX_NAME_CHARS - HASH - 3);
-    let hash: String = crate::base::sha256_hex(id.as_bytes()).chars().take(HASH).collect();
+    let hash: String = crate::base::sha256_hex(id.as_bytes())
+        .chars()
+        .take(HASH)
+        .collect();
     format!("{safe}___{hash}")
 }
 
@@ -106,7 +129,9 @@ mod tests {
     fn allowed(name: &str) -> bool {
         name.len() <= MAX_NAME_CHARS
             && name.starts_with(|c: char| c.is_ascii_alphabetic())
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
     }
 
     #[test]
@@ -122,18 +147,43 @@ mod tests {
             assert_eq!(names.id(&name), Some(id));
         }
         let spaced = Names::new([(&*format!("{}:x", "n".repeat(70)), None)].into_iter());
-        let taken = spaced.ids.keys().next().expect("a name").replacen("__", ":", 1);
+        let taken = spaced
+            .ids
+            .keys()
+            .next()
+            .expect("a name")
+            .replacen("__", ":", 1);
         assert_ne!(
             name_of(&taken),
             *spaced.ids.keys().next().expect("a name"),
             "a plain id cannot have a changed name"
         );
-        assert_eq!(names.name("core:run-code").as_deref(), Some("core__run-code"), "a plain id keeps its letters");
+        assert_eq!(
+            names.name("core:run-code").as_deref(),
+            Some("core__run-code"),
+            "a plain id keeps its letters"
+        );
         assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
         assert_eq!(names.nearest("zzz"), None);
-        let chosen = Names::new([("a:b", Some("short")), ("a:c", Some("twice")), ("a:d", Some("twice"))].into_iter());
-        assert_eq!((chosen.id("short"), chosen.name("a:b").as_deref()), (Some("a:b"), Some("short")));
-        assert_eq!(chosen.in_text("Use a:b. Not a:bc, (a:b)"), "Use short. Not a:bc, (short)");
-        assert_eq!((chosen.id("twice"), chosen.name("a:c"), chosen.id("a__b")), (None, None, None));
+        let chosen = Names::new(
+            [
+                ("a:b", Some("short")),
+                ("a:c", Some("twice")),
+                ("a:d", Some("twice")),
+            ]
+            .into_iter(),
+        );
+        assert_eq!(
+            (chosen.id("short"), chosen.name("a:b").as_deref()),
+            (Some("a:b"), Some("short"))
+        );
+        assert_eq!(
+            chosen.in_text("Use a:b. Not a:bc, (a:b)"),
+            "Use short. Not a:bc, (short)"
+        );
+        assert_eq!(
+            (chosen.id("twice"), chosen.name("a:c"), chosen.id("a__b")),
+            (None, None, None)
+        );
     }
 }

@@ -23,25 +23,39 @@ pub struct WriteTimeout<S> {
 
 impl<S> WriteTimeout<S> {
     pub fn new(stream: S) -> WriteTimeout<S> {
-        WriteTimeout { stream, window: WINDOW, pending_write: None }
+        WriteTimeout {
+            stream,
+            window: WINDOW,
+            pending_write: None,
+        }
     }
 
     fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let window = self.window;
-        let (clock, _) = self.pending_write.get_or_insert_with(|| (Box::pin(tokio::time::sleep(window)), 0));
+        let (clock, _) = self
+            .pending_write
+            .get_or_insert_with(|| (Box::pin(tokio::time::sleep(window)), 0));
         ready!(clock.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, to)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         match (&written, &mut self.pending_write) {
             (Poll::Pending, _) => self.wait(cx),
@@ -68,7 +82,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
-        if shut.is_pending() { self.wait(cx) } else { shut }
+        if shut.is_pending() {
+            self.wait(cx)
+        } else {
+            shut
+        }
     }
 }
 
@@ -86,7 +104,10 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        let mut near = WriteTimeout { window: Duration::from_millis(500), ..WriteTimeout::new(near) };
+        let mut near = WriteTimeout {
+            window: Duration::from_millis(500),
+            ..WriteTimeout::new(near)
+        };
         let written = near.write_all(&vec![0; 1024 * 1024]).await;
         reader.abort();
         written
@@ -94,7 +115,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_drips_is_dropped_and_one_that_reads_is_not() {
-        assert_eq!(written(1024).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(
+            written(1024).await.unwrap_err().kind(),
+            io::ErrorKind::TimedOut
+        );
         written(32 * 1024).await.unwrap();
     }
 }

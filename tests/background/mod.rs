@@ -35,18 +35,43 @@ impl Scene {
     fn new(who: Who, alice: &str) -> Scene {
         let playground = Playground::new(who, "/var/tmp");
         crate::http::adder(&playground);
-        playground.tool("sleep", "python", "import os, time\nos.fork()\ntime.sleep(40)\nprint(1)\n", json!({}));
+        playground.tool(
+            "sleep",
+            "python",
+            "import os, time\nos.fork()\ntime.sleep(40)\nprint(1)\n",
+            json!({}),
+        );
         crate::http::gated(&playground);
-        playground.tool("large", "python", "print('\"' + 'x' * 1048500 + '\"')\n", json!({}));
-        playground.tool("late", "python", "print(7)\n", json!({"execution": {"mode": "async"}}));
+        playground.tool(
+            "large",
+            "python",
+            "print('\"' + 'x' * 1048500 + '\"')\n",
+            json!({}),
+        );
+        playground.tool(
+            "late",
+            "python",
+            "print(7)\n",
+            json!({"execution": {"mode": "async"}}),
+        );
         let method = json!({"type": "service-method", "serviceName": "BackgroundCallService",
                             "methodName": "status", "parameterMap": {"call": "id"}});
         let call = json!({"type": "object", "properties": {"call": {"type": "string", "description": "d"}}});
         let own = manifest("own:status", method, json!({"parameters": call}));
-        fs::write(playground.path("tool-defs/status.tool.json"), own.to_string()).unwrap();
+        fs::write(
+            playground.path("tool-defs/status.tool.json"),
+            own.to_string(),
+        )
+        .unwrap();
         write_callers(&playground, &callers(alice));
         let (file, [alice, bob, ops]) = tokens(&playground, ["alice", "bob", "ops"]);
-        Scene { playground, file, alice, bob, ops }
+        Scene {
+            playground,
+            file,
+            alice,
+            bob,
+            ops,
+        }
     }
 
     /// The same with its server.
@@ -64,13 +89,21 @@ impl Scene {
 /// A call in the background.
 fn begin(web: &Web, caller: &str, tool: &str, arguments: &Value, more: Value) -> Reply {
     let mut body = json!({"mode": "async", "arguments": arguments});
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     web.call(tool, &body, &[caller])
 }
 
 /// One that goes on once the gate of this name is open.
 fn waits(web: &Web, caller: &str, gate: &str) -> String {
-    place(&begin(web, caller, "esc:gate", &json!({ "file": gate }), json!({})))
+    place(&begin(
+        web,
+        caller,
+        "esc:gate",
+        &json!({ "file": gate }),
+        json!({}),
+    ))
 }
 
 /// One that is over only when it is ended.
@@ -87,7 +120,10 @@ fn adds(web: &Web, caller: &str, more: Value) -> Reply {
 fn place(receipt: &Reply) -> String {
     assert_eq!(receipt.status, 202, "{receipt:?}");
     let place = receipt.header("location").unwrap().to_owned();
-    assert_eq!(place, format!("/v1/calls/{}", receipt.json()["id"].as_str().unwrap()));
+    assert_eq!(
+        place,
+        format!("/v1/calls/{}", receipt.json()["id"].as_str().unwrap())
+    );
     place
 }
 
@@ -99,6 +135,8 @@ fn state(web: &Web, caller: &str, place: &str) -> Value {
 
 /// The call once it ended.
 fn ended(web: &Web, caller: &str, place: &str) -> Value {
-    within(SOON, "the call ends", || state(web, caller, place)["phase"] == "ended");
+    within(SOON, "the call ends", || {
+        state(web, caller, place)["phase"] == "ended"
+    });
     state(web, caller, place)
 }

@@ -17,7 +17,9 @@ pub fn running(playground: &Playground, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
-    let Some((node, playground, service, host, mut raw)) = serving("killed", |_| ()).await else { return };
+    let Some((node, playground, service, host, mut raw)) = serving("killed", |_| ()).await else {
+        return;
+    };
     let start = || Served::serve(&playground, "one", &node.url(), &service);
     raw.call("w", "write", json!({"seconds": 20})).await;
     running(&playground, "write");
@@ -29,10 +31,16 @@ async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() 
     running(&playground, "echo");
     kill(host);
     let host = start();
-    assert_eq!(raw.answer("r").await["response"], "{\"seconds\":2}", "{}", host.said());
+    assert_eq!(
+        raw.answer("r").await["response"],
+        "{\"seconds\":2}",
+        "{}",
+        host.said()
+    );
     assert!(host.said().contains("it is run again"), "{}", host.said());
     // And no third time.
-    raw.call("d", "echo", json!({"seconds": 20, "which": "d"})).await;
+    raw.call("d", "echo", json!({"seconds": 20, "which": "d"}))
+        .await;
     running(&playground, "echo");
     kill(host);
     let host = start();
@@ -47,7 +55,11 @@ async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() 
     while dead.is_none() && asked.elapsed() < PATIENCE {
         dead = raw.dead().await;
     }
-    assert!(String::from_utf8(dead.expect("it is kept for a person")).unwrap().contains("which"));
+    assert!(
+        String::from_utf8(dead.expect("it is kept for a person"))
+            .unwrap()
+            .contains("which")
+    );
     assert_eq!(raw.dead().await, None, "and nothing else is");
     drop(host);
 }
@@ -55,10 +67,13 @@ async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
-    let Some((node, playground, service, one, mut raw)) = serving("shared", |_| ()).await else { return };
+    let Some((node, playground, service, one, mut raw)) = serving("shared", |_| ()).await else {
+        return;
+    };
     let two = Served::serve(&playground, "two", &node.url(), &service);
     for n in 0..24 {
-        raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
+        raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5}))
+            .await;
     }
     one.says("result=\"success\"", 1);
     two.says("result=\"success\"", 1);
@@ -68,13 +83,19 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     for _ in 0..24 {
         let (id, body) = raw.reply().await;
         let id = String::from_utf8(id).unwrap();
-        let answer: Value = serde_json::from_str(body["response"].as_str().unwrap()).expect("an answer");
+        let answer: Value =
+            serde_json::from_str(body["response"].as_str().unwrap()).expect("an answer");
         assert_eq!(format!("n{}", answer["n"]), id, "somebody else's answer");
         assert!(answered.insert(id), "two answers");
     }
     raw.is_quiet().await;
     let by = |said: &str| said.matches("result=\"success\"").count();
-    assert!(by(&said) >= 4 && by(&two.said()) >= 4, "{} and {}", by(&said), by(&two.said()));
+    assert!(
+        by(&said) >= 4 && by(&two.said()) >= 4,
+        "{} and {}",
+        by(&said),
+        by(&two.said())
+    );
 }
 
 /// A way to the broker that can be cut.
@@ -100,7 +121,9 @@ impl Way {
         let (open, sockets) = (way.open.clone(), way.sockets.clone());
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else {
+                    continue;
+                };
                 if !open.load(Ordering::SeqCst) {
                     continue;
                 }
@@ -139,8 +162,16 @@ impl Way {
 pub fn status(playground: &Playground, socket: &str) -> (Value, bool) {
     let ended = playground.cli(&["status", "--http", socket, "--json"]);
     let mut curl = playground.outside("/usr/bin/curl");
-    curl.args(["-s", "--unix-socket", &socket[5..], "http://localhost/readyz"]);
-    (ended.out["brokers"][0].clone(), finish(curl, b"").text().contains("\"ready\""))
+    curl.args([
+        "-s",
+        "--unix-socket",
+        &socket[5..],
+        "http://localhost/readyz",
+    ]);
+    (
+        ended.out["brokers"][0].clone(),
+        finish(curl, b"").text().contains("\"ready\""),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,15 +192,30 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
     way.cut();
     host.says("is away", 1);
     let (told, ready) = status(&playground, &socket);
-    assert!(!ready && told["connected"] == false && told["open"] == 1 && told["why"].is_string(), "{told}");
+    assert!(
+        !ready && told["connected"] == false && told["open"] == 1 && told["why"].is_string(),
+        "{told}"
+    );
     wait_for("it has run", || host.said().contains("result=\"success\""));
     way.mend();
-    assert_eq!(raw.answer("w").await["response"], "{\"seconds\":3}", "{}", host.said());
+    assert_eq!(
+        raw.answer("w").await["response"],
+        "{\"seconds\":3}",
+        "{}",
+        host.said()
+    );
     wait_for("it is ready", || status(&playground, &socket).1);
     raw.is_quiet().await;
     let told = status(&playground, &socket).0;
-    assert!(told["connected"] == true && told["open"] == 0 && told["unanswered"] == 0, "{told}");
-    let wrote = |record: &&Value| record["tool"].as_str().is_some_and(|it| it.contains("write"));
+    assert!(
+        told["connected"] == true && told["open"] == 0 && told["unanswered"] == 0,
+        "{told}"
+    );
+    let wrote = |record: &&Value| {
+        record["tool"]
+            .as_str()
+            .is_some_and(|it| it.contains("write"))
+    };
     assert_eq!(playground.records().iter().filter(wrote).count(), 1);
 }
 
@@ -179,7 +225,13 @@ async fn a_broker_that_answers_slowly_is_served() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("slow"));
     let way = Way::slow(node.port, Duration::from_millis(700));
-    let host = Served::begin(&playground, "one", &format!("amqp://127.0.0.1:{}", way.port), &service, &[]);
+    let host = Served::begin(
+        &playground,
+        "one",
+        &format!("amqp://127.0.0.1:{}", way.port),
+        &service,
+        &[],
+    );
     host.says("is away: no connection within 15 s", 1);
     host.says("is connected", 1);
     Raw::to(&node.url(), &service).await.is_quiet().await;
@@ -200,10 +252,24 @@ async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
     let outages = host.said().matches(" is away").count();
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("fits", "echo", json!({"long": 50_000})).await;
-    assert_eq!(raw.answer("fits").await["response"].as_str().unwrap().len(), 50_000, "the control");
+    assert_eq!(
+        raw.answer("fits").await["response"].as_str().unwrap().len(),
+        50_000,
+        "the control"
+    );
     raw.call("large", "echo", json!({"long": 200_000})).await;
     let body = raw.answer("large").await;
-    assert!(body["error"]["message"].as_str().unwrap().contains("larger than a message may be"), "{body}");
+    assert!(
+        body["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("larger than a message may be"),
+        "{body}"
+    );
     raw.is_quiet().await;
-    assert!(host.said().matches(" is away").count() <= outages + 1, "{}", host.said());
+    assert!(
+        host.said().matches(" is away").count() <= outages + 1,
+        "{}",
+        host.said()
+    );
 }

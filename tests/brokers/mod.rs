@@ -44,7 +44,8 @@ pub fn world(who: Who) -> Playground {
     writer(&playground, "write", json!({}));
     playground.tool("both", "python", BOTH, json!({}));
     let upto = json!({"type": "object", "properties": {"upto": {"type": "integer"}}});
-    let count = json!({"handler": {"entryPoint": "go"}, "parameters": upto, "output": {"type": "string"}});
+    let count =
+        json!({"handler": {"entryPoint": "go"}, "parameters": upto, "output": {"type": "string"}});
     playground.tool("count", "python", COUNT, count);
     playground.allow("count", "esc:count", &["./**"], &[]);
     playground.policy("echo", "esc:echo", "[limits]\noutput_bytes = 8_000_000\n");
@@ -55,8 +56,12 @@ pub fn world(who: Who) -> Playground {
 /// A tool that may write.
 pub fn writer(playground: &Playground, name: &str, more: Value) {
     let mut manifest = json!({"parameters": {"type": "object", "additionalProperties": true}});
-    manifest["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
-    manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    manifest["securityContext"] =
+        json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
+    manifest
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     fs::create_dir(playground.tool(name, "python", ECHO, manifest).join("out")).unwrap();
     playground.allow(name, &format!("esc:{name}"), &["./**"], &["./out/**"]);
 }
@@ -73,12 +78,30 @@ impl Served {
     }
 
     /// And not waited for.
-    pub fn begin(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
-        Served::of(playground, name, &format!("url = \"{url}\"\n"), service, more)
+    pub fn begin(
+        playground: &Playground,
+        name: &str,
+        url: &str,
+        service: &str,
+        more: &[&str],
+    ) -> Served {
+        Served::of(
+            playground,
+            name,
+            &format!("url = \"{url}\"\n"),
+            service,
+            more,
+        )
     }
 
     /// `broker`: lines of its entry that say where the broker is, and as whom it is spoken to.
-    pub fn of(playground: &Playground, name: &str, broker: &str, service: &str, more: &[&str]) -> Served {
+    pub fn of(
+        playground: &Playground,
+        name: &str,
+        broker: &str,
+        service: &str,
+        more: &[&str],
+    ) -> Served {
         let text = format!(
             "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \"esc:count\", \"esc:both\"]\n\
              caller = \"trustgraph\"\nat_once = 4\n"
@@ -92,7 +115,11 @@ impl Served {
         fs::write(&config, text).unwrap();
         playground.settle();
         let mut command = playground.host();
-        command.arg("--config").arg(config).args(["--log", "info", "serve"]).args(more);
+        command
+            .arg("--config")
+            .arg(config)
+            .args(["--log", "info", "serve"])
+            .args(more);
         Hosted::start(command)
     }
 
@@ -118,7 +145,9 @@ pub async fn serving(
 
 /// One of these for all tests that run now.
 pub fn shared<T>(place: &Mutex<Weak<T>>, start: impl FnOnce() -> Option<T>) -> Option<Arc<T>> {
-    let mut shared = place.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut shared = place
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let found = shared.upgrade().or_else(|| start().map(Arc::new))?;
     *shared = Arc::downgrade(&found);
     Some(found)

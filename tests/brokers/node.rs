@@ -17,7 +17,11 @@ pub struct Node {
 static SHARED: Mutex<Weak<Node>> = Mutex::new(Weak::new());
 
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 impl Node {
@@ -37,7 +41,10 @@ impl Node {
             missing(1, "rabbitmq-server");
             return None;
         }
-        let folder = tempfile::Builder::new().prefix("rabbitmq-of-tests-").tempdir().unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("rabbitmq-of-tests-")
+            .tempdir()
+            .unwrap();
         let (port, names) = (free_port(), free_port());
         let settings = format!(
             "listeners.tcp.local = 127.0.0.1:{port}\nvm_memory_high_watermark.absolute = 512MiB\n\
@@ -47,9 +54,18 @@ impl Node {
         fs::write(folder.path().join("plugins"), "[].").unwrap();
         let mut epmd = Command::new("epmd");
         epmd.args(["-address", "127.0.0.1", "-port", &names.to_string()]);
-        let epmd = epmd.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let epmd = epmd
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let server = Mutex::new(run(folder.path(), port, names));
-        let node = Node { port, folder, epmd: (epmd, names), server };
+        let node = Node {
+            port,
+            folder,
+            epmd: (epmd, names),
+            server,
+        };
         node.is_up();
         Some(node)
     }
@@ -59,7 +75,9 @@ impl Node {
     }
 
     fn is_up(&self) {
-        within(START, "RabbitMQ is up", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        within(START, "RabbitMQ is up", || {
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
     }
 
     pub fn stop(&self) {
@@ -92,7 +110,9 @@ impl Node {
 fn run(folder: &Path, port: u16, names: u16) -> Child {
     let at = |name: &str| folder.join(name);
     let mut command = Command::new(SERVER);
-    command.env("HOME", folder).env("RABBITMQ_NODENAME", format!("t{port}@localhost"));
+    command
+        .env("HOME", folder)
+        .env("RABBITMQ_NODENAME", format!("t{port}@localhost"));
     for (variable, name) in [
         ("RABBITMQ_MNESIA_BASE", "mnesia"),
         ("RABBITMQ_LOG_BASE", "log"),
@@ -102,10 +122,22 @@ fn run(folder: &Path, port: u16, names: u16) -> Child {
     ] {
         command.env(variable, at(name));
     }
-    command.env("RABBITMQ_CONF_ENV_FILE", "/dev/null").env("RABBITMQ_DIST_PORT", free_port().to_string());
-    command.env("ERL_EPMD_PORT", names.to_string()).env("ERL_EPMD_ADDRESS", "127.0.0.1");
-    command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command
+        .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+        .env("RABBITMQ_DIST_PORT", free_port().to_string());
+    command
+        .env("ERL_EPMD_PORT", names.to_string())
+        .env("ERL_EPMD_ADDRESS", "127.0.0.1");
+    command.env(
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+        "-kernel inet_dist_use_interface {127,0,0,1}",
+    );
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 impl Drop for Node {

@@ -24,15 +24,27 @@ pub fn private(folder: &Path, who: Who, name: &str, text: &str) -> String {
 pub fn called(who: Who, name: &str, answer: &str, entries: &[(String, Option<&str>)]) {
     let host = tool_services::playground(who, name, "amqp://localhost");
     for (entry, reason) in entries {
-        fs::write(host.path("config.toml"), format!("[[tool_services]]\nservices = [\"*\"]\n{entry}")).unwrap();
+        fs::write(
+            host.path("config.toml"),
+            format!("[[tool_services]]\nservices = [\"*\"]\n{entry}"),
+        )
+        .unwrap();
         host.settle();
-        let ended = tool_services::call(&host, &format!("{name}:ask"), &json!({"what": "stream"}), &[]);
+        let ended = tool_services::call(
+            &host,
+            &format!("{name}:ask"),
+            &json!({"what": "stream"}),
+            &[],
+        );
         match reason {
             None => assert_eq!(ended.out["outputData"], answer, "{ended:?}"),
             Some(reason) => {
                 let none = format!("No instances available for tool {name}:ask");
                 assert_eq!(ended.error(), ("ServiceError", none.as_str()), "{ended:?}");
-                assert!(format!("{}{}", ended.stderr, ended.text()).contains(reason), "{reason}: {ended:?}");
+                assert!(
+                    format!("{}{}", ended.stderr, ended.text()).contains(reason),
+                    "{reason}: {ended:?}"
+                );
             }
         }
     }
@@ -53,15 +65,22 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
         at("certificate.pem", &certificate),
         at("key.pem", &key)
     );
-    let Some(node) = Node::with(&settings) else { return };
-    wait_for("it speaks TLS", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let Some(node) = Node::with(&settings) else {
+        return;
+    };
+    wait_for("it speaks TLS", || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
     let who = Who::ours();
     let playground = world(who);
     // Of the host's user alone, beside the playground, whose files everybody may read.
     let own = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| private(own.path(), who, name, text);
     let (password, other_password) = (&put("password", PASSWORD), &put("other-password", "guess"));
-    let (ca, other_ca) = (&put("ca.pem", &authority), &put("other-ca.pem", &certificates()[0]));
+    let (ca, other_ca) = (
+        &put("ca.pem", &authority),
+        &put("other-ca.pem", &certificates()[0]),
+    );
     std::os::unix::fs::chown(own.path(), who.uid(), None).unwrap();
     let entry = |port: u16, vhost: &str, password: &str, ca: &str| {
         format!(
@@ -70,10 +89,19 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
         )
     };
     let service = unique("secured");
-    let host = Served::of(&playground, "one", &entry(port, "of%2fagents", password, ca), &service, &[]);
+    let host = Served::of(
+        &playground,
+        "one",
+        &entry(port, "of%2fagents", password, ca),
+        &service,
+        &[],
+    );
     host.says("is connected", 1);
     assert!(!host.said().contains("is away: "), "{}", host.said());
-    let url = format!("amqp://agent:se%3Asa%2Fme%40@127.0.0.1:{}/of%2Fagents", node.port);
+    let url = format!(
+        "amqp://agent:se%3Asa%2Fme%40@127.0.0.1:{}/of%2Fagents",
+        node.port
+    );
     let mut raw = Raw::to(&url, &service).await;
     raw.call("1", "echo", json!({"a": 1})).await;
     assert_eq!(raw.answer("1").await["response"], "{\"a\":1}");
@@ -84,25 +112,48 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
     let name = unique("called");
     let entries = [
         (entry(port, "of%2fagents", password, ca), None),
-        (entry(port, "of%2fagents", other_password, ca), Some("ACCESS_REFUSED")),
-        (entry(port, "of%2fagents", password, other_ca), Some("invalid peer certificate: BadSignature")),
+        (
+            entry(port, "of%2fagents", other_password, ca),
+            Some("ACCESS_REFUSED"),
+        ),
+        (
+            entry(port, "of%2fagents", password, other_ca),
+            Some("invalid peer certificate: BadSignature"),
+        ),
     ];
     tokio::task::block_in_place(|| {
         let _peer = Peer::of(peer, &name, &format!("request:tg:{name}"));
         called(who, &name, "one two three", &entries);
     });
     for (entry, reason) in [
-        (entry(port, "of%2fagents", other_password, ca), "ACCESS_REFUSED"),
+        (
+            entry(port, "of%2fagents", other_password, ca),
+            "ACCESS_REFUSED",
+        ),
         (entry(port, "of%2fothers", password, ca), "NOT_ALLOWED"),
-        (entry(port, "of%2fagents", password, other_ca), "invalid peer certificate: BadSignature"),
-        (entry(node.port, "of%2fagents", password, ca), "InvalidContentType"),
+        (
+            entry(port, "of%2fagents", password, other_ca),
+            "invalid peer certificate: BadSignature",
+        ),
+        (
+            entry(node.port, "of%2fagents", password, ca),
+            "InvalidContentType",
+        ),
     ] {
         let socket = format!("unix:{}", playground.path("state/socket").display());
-        let host = Served::of(&playground, "one", &entry, &unique("secured"), &["--http", &socket]);
+        let host = Served::of(
+            &playground,
+            "one",
+            &entry,
+            &unique("secured"),
+            &["--http", &socket],
+        );
         host.says("is away: ", 1);
         wait_for(&format!("{reason}: {}", host.said()), || {
             let (told, ready) = status(&playground, &socket);
-            !ready && told["connected"] == false && told["why"].as_str().is_some_and(|why| why.contains(reason))
+            !ready
+                && told["connected"] == false
+                && told["why"].as_str().is_some_and(|why| why.contains(reason))
         });
         assert!(!host.said().contains(PASSWORD), "{}", host.said());
     }

@@ -18,15 +18,28 @@ fn playground(who: Who) -> Playground {
         "securityContext": {"fileAccess": {"allowWrite": ["out/"]}},
     });
     for name in ["pay", "other"] {
-        fs::create_dir_all(playground.tool(name, "python", script, more.clone()).join("out")).unwrap();
-        policy(&playground, name, "confirm_by_client = \"its person sits beside ours\"\n");
+        fs::create_dir_all(
+            playground
+                .tool(name, "python", script, more.clone())
+                .join("out"),
+        )
+        .unwrap();
+        policy(
+            &playground,
+            name,
+            "confirm_by_client = \"its person sits beside ours\"\n",
+        );
     }
     playground.settle();
     playground
 }
 
 fn policy(playground: &Playground, name: &str, more: &str) {
-    playground.policy(name, &format!("esc:{name}"), &format!("confirm = \"it spends money\"\n{more}{FILES}"));
+    playground.policy(
+        name,
+        &format!("esc:{name}"),
+        &format!("confirm = \"it spends money\"\n{more}{FILES}"),
+    );
 }
 
 fn ran(playground: &Playground) -> usize {
@@ -48,7 +61,10 @@ impl Newer<'_> {
     fn call(&self, name: &str, to: &str, back: Value) -> Value {
         let mut client = Client::that_can(self.0, true, &[self.1], &json!({ FORM: {} }));
         let mut params = json!({"name": name, "arguments": {"to": to}});
-        params.as_object_mut().unwrap().extend(back.as_object().cloned().unwrap());
+        params
+            .as_object_mut()
+            .unwrap()
+            .extend(back.as_object().cloned().unwrap());
         messages(&client.ask("tools/call", params)).pop().unwrap()
     }
 
@@ -59,13 +75,20 @@ impl Newer<'_> {
     }
 
     fn again(&self, name: &str, to: &str, asked: &Value, answer: &Value) -> Value {
-        self.call(name, to, json!({"requestState": asked["requestState"], "inputResponses": {KEY: answer}}))
+        self.call(
+            name,
+            to,
+            json!({"requestState": asked["requestState"], "inputResponses": {KEY: answer}}),
+        )
     }
 }
 
 fn words(answer: &Value) -> String {
     assert_eq!(answer["result"]["isError"], true, "{answer}");
-    answer["result"]["content"][0]["text"].as_str().unwrap().to_owned()
+    answer["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 #[test]
@@ -76,33 +99,73 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     let asked = alice.asked("Eve");
     let params = &asked["inputRequests"][KEY]["params"];
     let shown = params["message"].as_str().unwrap();
-    for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "alice", "{\"to\":\"Eve\"}"] {
+    for word in [
+        "esc:pay@1.0.0: may this call run?",
+        "it spends money (policy pay)",
+        "alice",
+        "{\"to\":\"Eve\"}",
+    ] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
-    assert!(!shown.contains(playground.path("").to_str().unwrap()), "no path of this host: {shown}");
+    assert!(
+        !shown.contains(playground.path("").to_str().unwrap()),
+        "no path of this host: {shown}"
+    );
     assert_eq!(params["requestedSchema"]["required"], json!(["approve"]));
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: asked")));
+    assert_eq!(
+        (&record["decision"], &record["rule"]),
+        (&json!("refused"), &json!("confirm: asked"))
+    );
     assert_eq!(ran(&playground), 0);
 
     // Another caller, other arguments, another tool: the state is not for them.
-    for (who, name, to) in [(&bob, "esc__pay", "Eve"), (&alice, "esc__pay", "Mallory"), (&alice, "esc__other", "Eve")] {
-        assert_eq!(who.again(name, to, &asked, &yes())["error"]["code"], -32602, "{name} {to}");
+    for (who, name, to) in [
+        (&bob, "esc__pay", "Eve"),
+        (&alice, "esc__pay", "Mallory"),
+        (&alice, "esc__other", "Eve"),
+    ] {
+        assert_eq!(
+            who.again(name, to, &asked, &yes())["error"]["code"],
+            -32602,
+            "{name} {to}"
+        );
     }
     assert_eq!(ran(&playground), 0);
     let paid = alice.again("esc__pay", "Eve", &asked, &yes());
-    assert_eq!(paid["result"]["structuredContent"], json!({"paid": 1}), "control: {paid}");
+    assert_eq!(
+        paid["result"]["structuredContent"],
+        json!({"paid": 1}),
+        "control: {paid}"
+    );
     let by = "alice (as the MCP client says)";
-    assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!(by)));
+    assert_eq!(
+        (
+            ran(&playground),
+            &playground.records().pop().unwrap()["approvedBy"]
+        ),
+        (1, &json!(by))
+    );
     let twice = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
     assert!(twice.contains("counts once"), "{twice}");
 
-    let (denied, dismissed) = (format!("confirm: denied by {by}"), format!("confirm: dismissed by {by}"));
+    let (denied, dismissed) = (
+        format!("confirm: denied by {by}"),
+        format!("confirm: dismissed by {by}"),
+    );
     for (given, told, rule) in [
         (answer("decline", &json!({})), "did not agree", &denied[..]),
         (answer("accept", &json!({})), "did not agree", &denied),
-        (answer("accept", &json!({"approve": "true"})), "did not agree", &denied),
-        (answer("cancel", &json!({})), "closed the question without an answer", &dismissed),
+        (
+            answer("accept", &json!({"approve": "true"})),
+            "did not agree",
+            &denied,
+        ),
+        (
+            answer("cancel", &json!({})),
+            "closed the question without an answer",
+            &dismissed,
+        ),
         (json!({}), "and did not", "confirm: no answer that counts"),
     ] {
         let refused = words(&alice.again("esc__pay", "Eve", &alice.asked("Eve"), &given));
@@ -111,15 +174,32 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     }
     // Policy says something else meanwhile.
     let asked = alice.asked("Eve");
-    policy(&playground, "pay", "confirm_by_client = \"another reason\"\n");
+    policy(
+        &playground,
+        "pay",
+        "confirm_by_client = \"another reason\"\n",
+    );
     web.signal(Signal::SIGHUP);
-    wait_for("the policy", || playground.cli(&["audit", "esc:pay"]).text().contains("another reason"));
+    wait_for("the policy", || {
+        playground
+            .cli(&["audit", "esc:pay"])
+            .text()
+            .contains("another reason")
+    });
     wait_for("the server's, too", || {
-        let now = alice.again("esc__pay", "Eve", &alice.asked("Eve"), &answer("cancel", &json!({})));
+        let now = alice.again(
+            "esc__pay",
+            "Eve",
+            &alice.asked("Eve"),
+            &answer("cancel", &json!({})),
+        );
         now["result"]["isError"] == true
     });
     let changed = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
-    assert!(changed.contains("changed while a person was asked"), "{changed}");
+    assert!(
+        changed.contains("changed while a person was asked"),
+        "{changed}"
+    );
     assert_eq!(ran(&playground), 1);
 }
 
@@ -128,23 +208,39 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
 #[test]
 fn the_file_of_callers_says_who_is_an_operator() {
     let playground = playground(Who::ours());
-    put(&playground, &(entry("alice", "\"*\"", "") + &entry("ops", "\"*\"", "role = \"operator\"\n")));
+    put(
+        &playground,
+        &(entry("alice", "\"*\"", "") + &entry("ops", "\"*\"", "role = \"operator\"\n")),
+    );
     playground.settle();
     let (web, headers) = Web::for_callers(&playground, ["alice!", "ops"]);
     let shown = headers.each_ref().map(|header| {
         let asked = Newer(&web, header).asked("Eve");
-        asked["inputRequests"][KEY]["params"]["message"].as_str().unwrap().contains("user_scripts/pay/out")
+        asked["inputRequests"][KEY]["params"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("user_scripts/pay/out")
     });
-    assert_eq!(shown, [false, true], "alice's token says operator and the file does not; the control: ops");
+    assert_eq!(
+        shown,
+        [false, true],
+        "alice's token says operator and the file does not; the control: ops"
+    );
 }
 
 /// A call of an older client, and the question that it is asked.
 fn asked(client: &mut Client) -> (TcpStream, Value) {
     let mut stream = client.begin("esc__pay");
     let all = heard(&mut stream, "elicitation/create");
-    let all = if all.ends_with('\n') { all } else { all + &heard(&mut stream, "\n") };
+    let all = if all.ends_with('\n') {
+        all
+    } else {
+        all + &heard(&mut stream, "\n")
+    };
     let mut data = all.lines().filter_map(|line| line.strip_prefix("data: "));
-    let question = data.find(|line| line.contains("elicitation/create")).unwrap();
+    let question = data
+        .find(|line| line.contains("elicitation/create"))
+        .unwrap();
     (stream, serde_json::from_str(question).unwrap())
 }
 
@@ -155,13 +251,22 @@ fn a_server_that_stops_takes_the_answer_of_a_client_and_is_not_held_up_by_its_qu
         gated(&playground);
         playground.settle();
         let mut web = Web::start(&playground, &[]);
-        let mut running = web.send("POST", "/v1/tools/esc:gate/calls", &[], "{\"file\": \"end\"}");
+        let mut running = web.send(
+            "POST",
+            "/v1/tools/esc:gate/calls",
+            &[],
+            "{\"file\": \"end\"}",
+        );
         playground.runs(GATE, 1);
         let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
         let (stream, question) = asked(&mut client);
         web.signal(Signal::SIGTERM);
         wait_for("it drains", || web.get("/readyz", &[]).status == 503);
-        assert_eq!(client.ask("ping", json!({})).status, 503, "control: no request is taken");
+        assert_eq!(
+            client.ask("ping", json!({})).status,
+            503,
+            "control: no request is taken"
+        );
         if answers {
             let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": yes()});
             assert_eq!(client.post(&reply).status, 202);
@@ -175,39 +280,73 @@ fn a_server_that_stops_takes_the_answer_of_a_client_and_is_not_held_up_by_its_qu
 }
 
 #[test]
-fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_the_client_does_not_allow_it() {
+fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_the_client_does_not_allow_it()
+ {
     let playground = playground(Who::ours());
     let web = Web::start(&playground, &[]);
     for (given, words) in [
         (json!({"result": yes()}), "paid"),
-        (json!({"result": answer("decline", &json!({}))}), "did not agree"),
-        (json!({"error": {"code": -32603, "message": "no window"}}), "and did not"),
+        (
+            json!({"result": answer("decline", &json!({}))}),
+            "did not agree",
+        ),
+        (
+            json!({"error": {"code": -32603, "message": "no window"}}),
+            "and did not",
+        ),
     ] {
         let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
         let (stream, question) = asked(&mut client);
-        assert!(question["params"]["message"].as_str().unwrap().contains("it spends money"), "{question}");
+        assert!(
+            question["params"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("it spends money"),
+            "{question}"
+        );
         let mut reply = json!({"jsonrpc": "2.0", "id": question["id"]});
-        reply.as_object_mut().unwrap().extend(given.as_object().cloned().unwrap());
+        reply
+            .as_object_mut()
+            .unwrap()
+            .extend(given.as_object().cloned().unwrap());
         // Another session's answer to a question of that id is none.
-        assert_eq!(Client::that_can(&web, false, &[], &json!({ FORM: {} })).post(&reply).status, 202);
+        assert_eq!(
+            Client::that_can(&web, false, &[], &json!({ FORM: {} }))
+                .post(&reply)
+                .status,
+            202
+        );
         assert_eq!(client.post(&reply).status, 202);
         let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
         assert!(rest.contains(words), "{rest}");
     }
     assert_eq!(ran(&playground), 1);
 
-    let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
+    let open = || {
+        web.get("/v1/approvals", &[]).json()["approvals"]
+            .as_array()
+            .unwrap()
+            .clone()
+    };
     let reply = |question: &Value, yes: bool| {
         let path = format!("/v1/approvals/{}", question["call"].as_str().unwrap());
-        web.ask("POST", &path, &[], &json!({"approve": yes}).to_string()).status
+        web.ask("POST", &path, &[], &json!({"approve": yes}).to_string())
+            .status
     };
     let by_operator = |modern: bool, can: Value| {
         let before = ran(&playground);
         std::thread::scope(|scope| {
-            let call = scope.spawn(|| Client::that_can(&web, modern, &[], &can).call("esc__pay", json!({})).0);
+            let call = scope.spawn(|| {
+                Client::that_can(&web, modern, &[], &can)
+                    .call("esc__pay", json!({}))
+                    .0
+            });
             wait_for("an operator is asked", || open().len() == 1);
             assert_eq!(reply(&open()[0], true), 200);
-            assert_eq!(call.join().unwrap()["result"]["structuredContent"], json!({"paid": 1}));
+            assert_eq!(
+                call.join().unwrap()["result"]["structuredContent"],
+                json!({"paid": 1})
+            );
         });
         assert_eq!(ran(&playground), before + 1);
     };
@@ -220,18 +359,30 @@ fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_t
     fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
     playground.settle();
     web.signal(Signal::SIGHUP);
-    wait_for("the cap", || playground.cli(&["audit", "esc:pay"]).text().contains("this host is watched"));
+    wait_for("the cap", || {
+        playground
+            .cli(&["audit", "esc:pay"])
+            .text()
+            .contains("this host is watched")
+    });
     let newer = Newer(&web, "X-Nothing: 1");
     wait_for("the server's, too", || {
         std::thread::scope(|scope| {
             let call = scope.spawn(|| newer.call("esc__pay", "Eve", json!({})));
-            wait_for("an answer, or a question", || call.is_finished() || !open().is_empty());
-            open().iter().for_each(|question| _ = reply(question, false));
+            wait_for("an answer, or a question", || {
+                call.is_finished() || !open().is_empty()
+            });
+            open()
+                .iter()
+                .for_each(|question| _ = reply(question, false));
             call.join().unwrap().to_string().contains("did not agree")
         })
     });
     let audit = playground.cli(&["audit", "esc:pay"]).text();
-    assert!(audit.contains("the MCP client that calls may ask its person: its person sits beside ours"), "{audit}");
+    assert!(
+        audit.contains("the MCP client that calls may ask its person: its person sits beside ours"),
+        "{audit}"
+    );
 }
 
 #[test]
@@ -241,39 +392,77 @@ fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
                   return toolhost.ask({'n': 7}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
                   return [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
     let requires = json!({"requiredCapabilities": ["ask:elicitation"]});
-    playground.tool("asks", "python", script, json!({"handler": {"entryPoint": "run"}, "securityContext": requires}));
+    playground.tool(
+        "asks",
+        "python",
+        script,
+        json!({"handler": {"entryPoint": "run"}, "securityContext": requires}),
+    );
     let grant = "[capabilities]\ngrant = [{ name = \"ask:elicitation\", why = \"a test\" }]\n";
     let text = format!("confirm = \"w\"\nconfirm_by_client = \"w\"\n{FILES}{grant}");
     playground.policy("asks", "esc:asks", &text);
-    playground.tool("slow", "python", "print('{\"slow\": 1}')\n", json!({"execution": {"task": "optional"}}));
+    playground.tool(
+        "slow",
+        "python",
+        "print('{\"slow\": 1}')\n",
+        json!({"execution": {"task": "optional"}}),
+    );
     policy(&playground, "slow", "confirm_by_client = \"w\"\n");
     playground.settle();
     let web = Web::start(&playground, &[]);
     let newer = Newer(&web, "X-Nothing: 1");
     let back = |asked: &Value, key: &str, answer: Value| {
         let result = &asked["result"];
-        assert!(result["inputRequests"][key].is_object() && result["requestState"].is_string(), "{key}: {asked}");
-        newer.call("esc__asks", "", json!({"requestState": result["requestState"], "inputResponses": {key: answer}}))
+        assert!(
+            result["inputRequests"][key].is_object() && result["requestState"].is_string(),
+            "{key}: {asked}"
+        );
+        newer.call(
+            "esc__asks",
+            "",
+            json!({"requestState": result["requestState"], "inputResponses": {key: answer}}),
+        )
     };
     let asks = back(&newer.call("esc__asks", "", json!({})), KEY, yes());
     let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
-    assert_eq!(words(&back(&second, KEY, answer("cancel", &json!({})))).matches("closed the question").count(), 1);
+    assert_eq!(
+        words(&back(&second, KEY, answer("cancel", &json!({}))))
+            .matches("closed the question")
+            .count(),
+        1
+    );
     let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
     let done = back(&second, KEY, yes());
-    assert_eq!(done["result"]["content"][0]["text"], "[\n  \"Al\",\n  7\n]", "{done}");
+    assert_eq!(
+        done["result"]["content"][0]["text"], "[\n  \"Al\",\n  7\n]",
+        "{done}"
+    );
 
     let can = json!({FORM: {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
     // Where a person must agree the client waits for the call, also if it knows tasks.
     let ask = |more: Value| {
         let mut params = json!({"name": "esc__slow", "arguments": {}});
-        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        messages(&Client::that_can(&web, true, &[], &can).ask("tools/call", params)).pop().unwrap()["result"].clone()
+        params
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        messages(&Client::that_can(&web, true, &[], &can).ask("tools/call", params))
+            .pop()
+            .unwrap()["result"]
+            .clone()
     };
-    for (given, outcome) in [(yes(), "slow"), (answer("decline", &json!({})), "did not agree")] {
+    for (given, outcome) in [
+        (yes(), "slow"),
+        (answer("decline", &json!({})), "did not agree"),
+    ] {
         let asked = ask(json!({}));
         let question = &asked["inputRequests"][KEY]["params"]["message"];
-        assert!(question.as_str().unwrap().contains("esc:slow@1.0.0"), "{asked}");
-        let ended = ask(json!({"requestState": asked["requestState"], "inputResponses": {KEY: given}}));
+        assert!(
+            question.as_str().unwrap().contains("esc:slow@1.0.0"),
+            "{asked}"
+        );
+        let ended =
+            ask(json!({"requestState": asked["requestState"], "inputResponses": {KEY: given}}));
         assert!(ended.to_string().contains(outcome), "{ended}");
     }
 }
@@ -284,12 +473,19 @@ struct Line(Child, ChildStdin, BufReader<ChildStdout>);
 impl Line {
     fn to(playground: &Playground, can: Value) -> Line {
         let mut command = playground.host();
-        command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["serve", "--stdio"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut server = command.spawn().unwrap();
-        let (to, from) = (server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()));
+        let (to, from) = (
+            server.stdin.take().unwrap(),
+            BufReader::new(server.stdout.take().unwrap()),
+        );
         let mut line = Line(server, to, from);
         let client = json!({"name": "t", "version": "1"});
-        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": client});
+        let hello =
+            json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": client});
         line.send(json!({"id": 1, "method": "initialize", "params": hello}));
         assert_eq!(line.next()["result"]["protocolVersion"], "2025-11-25");
         line.send(json!({"method": "notifications/initialized"}));
@@ -314,7 +510,9 @@ impl Line {
 
     /// The next message that is an answer or a question.
     fn next(&mut self) -> Value {
-        std::iter::repeat_with(|| self.read()).find(|message| message.get("id").is_some()).unwrap()
+        std::iter::repeat_with(|| self.read())
+            .find(|message| message.get("id").is_some())
+            .unwrap()
     }
 
     fn end(mut self) {
@@ -330,10 +528,17 @@ fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
     let question = line.pay(2);
     assert_eq!(question["method"], "elicitation/create", "{question}");
     let shown = question["params"]["message"].as_str().unwrap();
-    assert!(shown.contains("it spends money") && shown.contains("read "), "an operator sees all of it: {shown}");
+    assert!(
+        shown.contains("it spends money") && shown.contains("read "),
+        "an operator sees all of it: {shown}"
+    );
     line.send(json!({"id": question["id"], "result": yes()}));
     let paid = line.next();
-    assert_eq!((&paid["id"], &paid["result"]["structuredContent"]), (&json!(2), &json!({"paid": 1})), "{paid}");
+    assert_eq!(
+        (&paid["id"], &paid["result"]["structuredContent"]),
+        (&json!(2), &json!({"paid": 1})),
+        "{paid}"
+    );
     let by = format!("{} (as the MCP client says)", me(playground.who));
     assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
     // A call that its client cancels takes its question back.

@@ -11,8 +11,13 @@ mod waits;
 
 /// The name by which the command line's user authenticates.
 fn me(who: Who) -> String {
-    let uid = who.uid().map_or_else(nix::unistd::getuid, nix::unistd::Uid::from_raw);
-    nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+    let uid = who
+        .uid()
+        .map_or_else(nix::unistd::getuid, nix::unistd::Uid::from_raw);
+    nix::unistd::User::from_uid(uid)
+        .ok()
+        .flatten()
+        .map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// A host with tools of two namespaces; `ME` in the text is the command line's user.
@@ -21,7 +26,11 @@ fn playground(who: Who, callers: &str) -> Playground {
     let echo = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
     let any = json!({"parameters": {"type": "object", "properties": {
         "n": {"type": "number", "description": "d"}, "s": {"type": "string", "description": "d"}}}});
-    for (id, file) in [("a:one", "alice/one/main.py"), ("a:two", "alice/two/main.py"), ("b:one", "bob/one/main.py")] {
+    for (id, file) in [
+        ("a:one", "alice/one/main.py"),
+        ("a:two", "alice/two/main.py"),
+        ("b:one", "bob/one/main.py"),
+    ] {
         playground.tool_at(id, "python", file, echo, any.clone());
     }
     playground.allow("core", BY_PATH, &["./**"], &[]);
@@ -45,10 +54,17 @@ fn script(path: &str) -> Value {
 /// A call that says for whom it is made.
 fn labelled(server: &mut Server, label: &str, tool: &str, arguments: Value) -> Value {
     let meta = json!({"dev.toolhost/user": label});
-    server.asked("tools/call", json!({"name": tool.replace(':', "__"), "arguments": arguments, "_meta": meta}))
+    server.asked(
+        "tools/call",
+        json!({"name": tool.replace(':', "__"), "arguments": arguments, "_meta": meta}),
+    )
 }
 
 fn put(playground: &Playground, callers: &str) {
     let text = callers.replace("ME", &me(playground.who));
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
+    fs::write(
+        playground.path("sandbox-policies/callers.policy.toml"),
+        text,
+    )
+    .unwrap();
 }

@@ -22,15 +22,33 @@ const TWO_A_MINUTE: &str = "[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\ncalls_per
 
 #[test]
 fn the_sixth_of_five_a_minute_is_refused_with_its_wait_and_who_acts_as_others_has_a_limit_too() {
-    let playground = playground(Who::ours(), &format!("{HEAD}calls_per_minute = 5\n{TWO_A_MINUTE}"));
+    let playground = playground(
+        Who::ours(),
+        &format!("{HEAD}calls_per_minute = 5\n{TWO_A_MINUTE}"),
+    );
     let mut alice = serve(&playground, "alice");
-    let told: Vec<String> = (0..6).map(|_| words(&alice.called("a:one", json!({"n": 1})))).collect();
-    assert!(told[..5].iter().all(|words| !words.contains("Error")), "{told:?}");
-    assert!(told[5].contains("RateLimitError") && told[5].contains("5 calls a minute. Try again in 1"), "{}", told[5]);
+    let told: Vec<String> = (0..6)
+        .map(|_| words(&alice.called("a:one", json!({"n": 1}))))
+        .collect();
+    assert!(
+        told[..5].iter().all(|words| !words.contains("Error")),
+        "{told:?}"
+    );
+    assert!(
+        told[5].contains("RateLimitError") && told[5].contains("5 calls a minute. Try again in 1"),
+        "{}",
+        told[5]
+    );
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["user"], &record["rule"]), (&json!("alice"), &json!("guard")));
+    assert_eq!(
+        (&record["user"], &record["rule"]),
+        (&json!("alice"), &json!("guard"))
+    );
     let mut bob = |tool: &str| said_to(&mut alice, "bob", tool, json!({}));
-    assert!(!bob("a:one").contains("Error"), "another caller is counted apart");
+    assert!(
+        !bob("a:one").contains("Error"),
+        "another caller is counted apart"
+    );
     let told = [0; 3].map(|_| bob("b:one").contains("RateLimitError"));
     assert_eq!(told, [false, false, true], "and a tool has its own limit");
 
@@ -38,11 +56,16 @@ fn the_sixth_of_five_a_minute_is_refused_with_its_wait_and_who_acts_as_others_ha
         put(&playground, head);
         let mut server = serve(&playground, "alice");
         ["alice", "bob", "alice", "bob"].map(|label| {
-            said_to(&mut server, label, "a:one", json!({"n": "x"})).contains("You may make 3 calls a minute")
+            said_to(&mut server, label, "a:one", json!({"n": "x"}))
+                .contains("You may make 3 calls a minute")
         })
     };
     let own = HEAD.replacen("act_as", "calls_per_minute = 3\nact_as", 1);
-    assert_eq!(refusals(&own), [false, false, false, true], "of its own, whomever it acts as");
+    assert_eq!(
+        refusals(&own),
+        [false, false, false, true],
+        "of its own, whomever it acts as"
+    );
     assert_eq!(refusals(HEAD), [false; 4], "control: without that limit");
 }
 
@@ -55,22 +78,37 @@ fn the_limit_of_a_tool_holds_for_its_script_too_and_calls_that_cannot_run_use_up
     host.args(["serve", "--stdio", "--user", "alice"]);
     let (mut server, mut err) = Server::heard(host);
     for _ in 0..12 {
-        assert!(words(&server.called("b:one", json!({"n": "x"}))).contains("ParameterValidationError"));
+        assert!(
+            words(&server.called("b:one", json!({"n": "x"}))).contains("ParameterValidationError")
+        );
         assert!(words(&server.called("b:one", json!({"n": 2}))).contains("AuthorizationError"));
     }
-    let mut run = |path: &str| words(&server.called(BY_PATH, json!({"scriptPath": path, "inputData": {"n": 1}})));
-    let told = [0; 3].map(|_| run("bob/one/main.py").contains("This tool may be called 2 times a minute"));
+    let mut run = |path: &str| {
+        words(&server.called(BY_PATH, json!({"scriptPath": path, "inputData": {"n": 1}})))
+    };
+    let told =
+        [0; 3].map(|_| run("bob/one/main.py").contains("This tool may be called 2 times a minute"));
     assert_eq!(told, [false, false, true]);
-    assert_eq!([0; 4].map(|_| run("alice/one/main.py").contains("Error")), [false; 4], "control: of another tool");
+    assert_eq!(
+        [0; 4].map(|_| run("alice/one/main.py").contains("Error")),
+        [false; 4],
+        "control: of another tool"
+    );
     for label in ["alice", "bob"] {
         let told = said_to(&mut server, label, "b:one", json!({"n": 1}));
-        assert!(told.contains("RateLimitError"), "one count for both ways and all callers: {told}");
+        assert!(
+            told.contains("RateLimitError"),
+            "one count for both ways and all callers: {told}"
+        );
     }
     // Whom policy keeps refusing is told to the person, once a minute.
     drop(server);
     let mut said = String::new();
     err.read_to_string(&mut said).unwrap();
-    let alerts = said.lines().filter(|line| line.contains("toolhost::alert")).collect::<Vec<_>>();
+    let alerts = said
+        .lines()
+        .filter(|line| line.contains("toolhost::alert"))
+        .collect::<Vec<_>>();
     assert!(alerts.len() == 1 && alerts[0].contains("alice"), "{said}");
 }
 
@@ -80,24 +118,50 @@ fn what_cannot_be_read_counts_too() {
     let web = Web::start(&playground, &[]);
     let act = |user: &str| {
         let text = "<ACTION><tool_id>a:one</tool_id><inputs></ACTION>";
-        web.ask("POST", "/v1/actions", &[], &json!({"user": user, "text": text}).to_string()).body
+        web.ask(
+            "POST",
+            "/v1/actions",
+            &[],
+            &json!({"user": user, "text": text}).to_string(),
+        )
+        .body
     };
     let told = [0; 6].map(|_| act("alice"));
-    assert!(told[..5].iter().all(|words| words.contains("ActionParseError")), "{told:?}");
+    assert!(
+        told[..5]
+            .iter()
+            .all(|words| words.contains("ActionParseError")),
+        "{told:?}"
+    );
     assert!(told[5].contains("RateLimitError"), "{}", told[5]);
-    assert!(act("bob").contains("ActionParseError"), "control: another caller");
+    assert!(
+        act("bob").contains("ActionParseError"),
+        "control: another caller"
+    );
     // A body that is not a call counts as one of whoever authenticated, and leaves its record.
     let long = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(20_000));
     let names = ["t0", "t1", "t2", "t3"];
     let paths = ["/v1/tools/a:one/calls", "/v1/calls", "/v1/actions", "/mcp"];
     let bodies = ["{\"a\":1,\"a\":2}", "{\"calls\": 1}", "[]", &long];
-    put(&playground, &names.map(|name| entry(name, "\"*\"", "calls_per_minute = 2\n")).concat());
+    put(
+        &playground,
+        &names
+            .map(|name| entry(name, "\"*\"", "calls_per_minute = 2\n"))
+            .concat(),
+    );
     let (web, headers) = Web::for_callers(&playground, names);
     for ((path, body), header) in paths.into_iter().zip(bodies).zip(&headers) {
         let before = playground.records().len();
-        assert_eq!([0; 3].map(|_| web.ask("POST", path, &[header], body).status), [400, 400, 429], "{path}");
+        assert_eq!(
+            [0; 3].map(|_| web.ask("POST", path, &[header], body).status),
+            [400, 400, 429],
+            "{path}"
+        );
         let records = playground.records();
-        let outcomes: Vec<_> = records[before..].iter().map(|record| record["outcome"].as_str().unwrap()).collect();
+        let outcomes: Vec<_> = records[before..]
+            .iter()
+            .map(|record| record["outcome"].as_str().unwrap())
+            .collect();
         let unread = "ParameterValidationError";
         assert_eq!(outcomes, [unread, unread, "RateLimitError"], "{path}");
     }
@@ -111,22 +175,42 @@ fn of_many_refusals_few_have_a_record_which_counts_the_others() {
     let began = Instant::now();
     let mut asked = |n: usize| {
         let ids: Vec<u64> = (0..n).map(|_| server.call("a:one", json!({}))).collect();
-        server.answers(&ids).values().filter(|answer| words(answer).contains("RateLimitError")).count()
+        server
+            .answers(&ids)
+            .values()
+            .filter(|answer| words(answer).contains("RateLimitError"))
+            .count()
     };
     let refused: usize = (0..10).map(|_| asked(40)).sum();
     // Those that are only counted yet are recorded before the host ends.
     drop(server.to.take());
-    wait_for("the host ends", || server.child.try_wait().unwrap().is_some());
+    wait_for("the host ends", || {
+        server.child.try_wait().unwrap().is_some()
+    });
     let records = playground.records();
-    let refusals: Vec<&Value> = records.iter().filter(|record| record["outcome"] == "RateLimitError").collect();
+    let refusals: Vec<&Value> = records
+        .iter()
+        .filter(|record| record["outcome"] == "RateLimitError")
+        .collect();
     let most = 60 + usize::try_from(began.elapsed().as_secs()).unwrap() + 2;
-    assert!((60..=most).contains(&refusals.len()), "{} records of {refused}", refusals.len());
+    assert!(
+        (60..=most).contains(&refusals.len()),
+        "{} records of {refused}",
+        refusals.len()
+    );
     let left = |record: &&&Value| -> Option<usize> {
-        record["notes"][0].as_str()?.strip_suffix(" such refusals before this one have no record")?.parse().ok()
+        record["notes"][0]
+            .as_str()?
+            .strip_suffix(" such refusals before this one have no record")?
+            .parse()
+            .ok()
     };
     let unrecorded: usize = refusals.iter().filter_map(|record| left(&record)).sum();
     assert_eq!(refusals.len() + unrecorded, refused, "none is lost");
-    assert!(records.len() - refusals.len() >= 5, "control: those within the limit have theirs");
+    assert!(
+        records.len() - refusals.len() >= 5,
+        "control: those within the limit have theirs"
+    );
 }
 
 /// A tool of bob, as a generator and as a script, and one of alice: each waits until the file `go` lies beside it.
@@ -135,7 +219,13 @@ fn waiters(limit: &str) -> Playground {
     let waits = "import os, time\ndef wait():\n  while not os.path.exists(os.path.dirname(__file__) + '/go'):\n    \
                  time.sleep(0.01)\ndef go():\n  yield 1\n  wait()\n  yield 2\n\
                  if __name__ == '__main__':\n  wait()\n  print('{}')\n";
-    playground.tool_at("b:gen", "python", "bob/gen/main.py", waits, json!({"handler": {"entryPoint": "go"}}));
+    playground.tool_at(
+        "b:gen",
+        "python",
+        "bob/gen/main.py",
+        waits,
+        json!({"handler": {"entryPoint": "go"}}),
+    );
     playground.tool_at("b:slow", "python", "bob/slow/main.py", waits, json!({}));
     playground.settle();
     playground
@@ -154,20 +244,41 @@ fn a_call_waits_for_the_limit_of_its_tool_as_long_as_it_may_run_and_holds_up_no_
     let playground = waiters(ONE_AT_ONCE);
     let web = Web::start(&playground, &[]);
     let call = |path: &str, ms: u64| {
-        web.call(BY_PATH, &json!({"arguments": script(path), "config": {"timeoutMs": ms}}), &[]).json()
+        web.call(
+            BY_PATH,
+            &json!({"arguments": script(path), "config": {"timeoutMs": ms}}),
+            &[],
+        )
+        .json()
     };
     std::thread::scope(|scope| {
         let equal = [0; 3].map(|_| scope.spawn(|| call("bob/slow/main.py", 20_000)));
         playground.runs(SLOW, 1);
-        wait_for("two wait", || web.get("/v1/calls", &[]).body.matches("\"waiting\"").count() == 2);
+        wait_for("two wait", || {
+            web.get("/v1/calls", &[])
+                .body
+                .matches("\"waiting\"")
+                .count()
+                == 2
+        });
         assert_eq!(call("alice/one/main.py", 20_000)["success"], true);
         let late = call("bob/slow/main.py", 500);
         assert_eq!(late["error"]["type"], "RateLimitError", "{late}");
-        assert!(late["error"]["message"].as_str().unwrap().starts_with("No slot for this call"), "{late}");
+        assert!(
+            late["error"]["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("No slot for this call"),
+            "{late}"
+        );
         playground.runs(SLOW, 1);
         go(&playground, "slow");
         let ended = equal.map(|call| call.join().unwrap()["outputData"].clone());
-        assert_eq!(ended, [0; 3].map(|_| json!({})), "control: those that may wait longer run");
+        assert_eq!(
+            ended,
+            [0; 3].map(|_| json!({})),
+            "control: those that may wait longer run"
+        );
     });
 }
 
@@ -176,7 +287,12 @@ fn a_stream_has_its_slot_until_it_ends() {
     for limit in [ONE_AT_ONCE, ""] {
         let playground = waiters(limit);
         let web = Web::start(&playground, &[]);
-        let mut stream = web.send("POST", "/v1/tools/b:gen/calls", &["Accept: text/event-stream"], "{}");
+        let mut stream = web.send(
+            "POST",
+            "/v1/tools/b:gen/calls",
+            &["Accept: text/event-stream"],
+            "{}",
+        );
         heard(&mut stream, "event: chunk");
         std::thread::scope(|scope| {
             let again = scope.spawn(|| web.call("b:gen", &json!({}), &[]).json());
@@ -184,9 +300,18 @@ fn a_stream_has_its_slot_until_it_ends() {
             if limit.is_empty() {
                 playground.runs("user_scripts/bob/gen/main.py", 3);
             } else {
-                wait_for("both wait", || web.get("/v1/calls", &[]).body.matches("\"waiting\"").count() == 2);
+                wait_for("both wait", || {
+                    web.get("/v1/calls", &[])
+                        .body
+                        .matches("\"waiting\"")
+                        .count()
+                        == 2
+                });
                 std::thread::sleep(Duration::from_millis(300));
-                let script = playground.path("user_scripts/bob/gen/main.py").display().to_string();
+                let script = playground
+                    .path("user_scripts/bob/gen/main.py")
+                    .display()
+                    .to_string();
                 assert_eq!(processes_of(&script).len(), 1, "the stream alone runs");
             }
             go(&playground, "gen");
@@ -211,20 +336,43 @@ fn a_tool_that_times_out_or_crashes_for_one_caller_is_held_back_from_that_one() 
     let mut server = serve(&playground, "alice");
     let mut flaky = |n: Value| words(&server.called("esc:flaky", json!({ "n": n })));
     // Neither what the caller did wrong, nor a script that ends with an error, nor a failure before a success counts.
-    for n in [json!(1), json!(1), json!(1), json!("x"), json!("x"), json!(2), json!(0), json!(2)] {
+    for n in [
+        json!(1),
+        json!(1),
+        json!(1),
+        json!("x"),
+        json!("x"),
+        json!(2),
+        json!(0),
+        json!(2),
+    ] {
         assert!(!flaky(n).contains("CircuitOpenError"));
     }
-    assert!(flaky(json!(3)).contains("TimeoutError"), "the second in a row");
+    assert!(
+        flaky(json!(3)).contains("TimeoutError"),
+        "the second in a row"
+    );
     let open = flaky(json!(0));
-    assert!(open.contains("CircuitOpenError") && open.contains("Circuit breaker open for esc__flaky"), "{open}");
+    assert!(
+        open.contains("CircuitOpenError") && open.contains("Circuit breaker open for esc__flaky"),
+        "{open}"
+    );
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("guard")), "nothing ran");
+    assert_eq!(
+        (&record["decision"], &record["rule"]),
+        (&json!("refused"), &json!("guard")),
+        "nothing ran"
+    );
     // Nor by the tool that runs a script by its path, which is itself not held back.
     let open = words(&server.called(BY_PATH, script("flaky/main.py")));
     assert!(open.contains("CircuitOpenError"), "{open}");
     let ran = words(&server.called(BY_PATH, script("alice/one/main.py")));
     assert!(!ran.contains("Error"), "{ran}");
-    assert_eq!(said_to(&mut server, "bob", "esc:flaky", json!({"n": 0})), "0", "another caller's failures are its own");
+    assert_eq!(
+        said_to(&mut server, "bob", "esc:flaky", json!({"n": 0})),
+        "0",
+        "another caller's failures are its own"
+    );
     let mut flaky = |n: u64| words(&server.called("esc:flaky", json!({ "n": n })));
     std::thread::sleep(Duration::from_millis(1100));
     assert!(flaky(2).contains("ScriptError"), "one tries");
@@ -243,13 +391,28 @@ fn the_limit_of_a_tool_that_becomes_an_owner_meanwhile_counts() {
         playground.runs(SLOW, 1);
         let folder = playground.path("user_scripts/bob/slow");
         let manifest = fs::read_to_string(folder.join("b-slow.tool.json")).unwrap();
-        fs::write(folder.join("b-late.tool.json"), manifest.replace("b:slow", "b:late")).unwrap();
+        fs::write(
+            folder.join("b-late.tool.json"),
+            manifest.replace("b:slow", "b:late"),
+        )
+        .unwrap();
         playground.settle();
-        server.reload("the other owner is listed", |server| server.names().contains(&"b__late".to_owned()));
+        server.reload("the other owner is listed", |server| {
+            server.names().contains(&"b__late".to_owned())
+        });
         go(&playground, "slow");
         let answers = server.answers(&both);
-        assert!(answers.values().all(|answer| answer["result"]["isError"] != true), "{answers:?}");
+        assert!(
+            answers
+                .values()
+                .all(|answer| answer["result"]["isError"] != true),
+            "{answers:?}"
+        );
         let third = words(&server.called(BY_PATH, script("bob/slow/main.py")));
-        assert_eq!(third.contains("This tool may be called 1 times a minute"), refused, "{third}");
+        assert_eq!(
+            third.contains("This tool may be called 1 times a minute"),
+            refused,
+            "{third}"
+        );
     }
 }

@@ -8,7 +8,10 @@ const DEFAULT: &str = include_str!("../../sandbox-policies/default.policy.toml")
 fn who_can_counts_every_folder_a_script_may_lie_in() {
     let host = host();
     let root = host.folder.path().canonicalize().unwrap();
-    host.put("sandbox-policies/core.policy.toml", include_str!("../../sandbox-policies/core.policy.toml"));
+    host.put(
+        "sandbox-policies/core.policy.toml",
+        include_str!("../../sandbox-policies/core.policy.toml"),
+    );
     fs::create_dir_all(root.join("user_scripts/demo/.cache/deep")).unwrap();
     host.put("user_scripts/demo/s.py", "");
     symlink(root.join("user_scripts"), root.join("link")).unwrap();
@@ -20,16 +23,35 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
     let none = "write:user_scripts/demo/not-there-yet write:user_scripts/demo/s.py write:elsewhere write:state";
     for (questions, how) in [(a_part, Some(part)), (wholly, Some(whole)), (none, None)] {
         for question in questions.split_whitespace() {
-            let said = host.json(&["audit", "--who-can", &question.replace(':', &format!(":{}/", root.display()))]);
+            let said = host.json(&[
+                "audit",
+                "--who-can",
+                &question.replace(':', &format!(":{}/", root.display())),
+            ]);
             let answers = said["answers"].as_array().unwrap();
-            let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
-            assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {said}");
+            let found = answers
+                .iter()
+                .find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
+            assert_eq!(
+                found.map(|answer| answer["how"].as_str().unwrap()),
+                how,
+                "{question}: {said}"
+            );
         }
     }
     // The same where the folder of scripts is named through a link.
     let asked = format!("write:{}/user_scripts/demo", root.display());
-    let (_, text, _) = host.run(&["--scripts", root.join("link").to_str().unwrap(), "audit", "--who-can", &asked]);
-    assert!(text.contains("core:execute-python-script") && text.contains(part), "{text}");
+    let (_, text, _) = host.run(&[
+        "--scripts",
+        root.join("link").to_str().unwrap(),
+        "audit",
+        "--who-can",
+        &asked,
+    ]);
+    assert!(
+        text.contains("core:execute-python-script") && text.contains(part),
+        "{text}"
+    );
 }
 
 /// The report of a large registry is printed as it is made: it takes no more memory than the list of its tools.
@@ -45,14 +67,26 @@ fn a_report_of_every_tool_is_not_held_in_memory() {
                       subprocess.run(sys.argv[2:], stdout=open(sys.argv[1], 'wb'), check=True)\n\
                       print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n";
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", python]).args([printed.as_os_str(), host.process().get_program()]);
-        command.args(host.process().get_args()).args(arguments).env("XDG_STATE_HOME", host.path("state"));
-        finish(command, b"").out.as_u64().unwrap_or_else(|| panic!("{arguments:?}"))
+        command
+            .args(["-c", python])
+            .args([printed.as_os_str(), host.process().get_program()]);
+        command
+            .args(host.process().get_args())
+            .args(arguments)
+            .env("XDG_STATE_HOME", host.path("state"));
+        finish(command, b"")
+            .out
+            .as_u64()
+            .unwrap_or_else(|| panic!("{arguments:?}"))
     };
     let (list, audit) = (peak(&["list"]), peak(&["audit", "--all", "--json"]));
     assert!(audit < list + 15 * 1024, "KiB: list {list}, audit {audit}");
     let whole: Value = serde_json::from_slice(&fs::read(&printed).unwrap()).unwrap();
-    assert_eq!(whole["tools"].as_array().unwrap().len(), 605, "the builtin ones too");
+    assert_eq!(
+        whole["tools"].as_array().unwrap().len(),
+        605,
+        "the builtin ones too"
+    );
 }
 
 impl Host {
@@ -76,31 +110,65 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_is_written_to_a_new
     let asks = |files: Value| json!({ "securityContext": { "fileAccess": files } });
     host.tool("t:mixed", asks(json!({ "allowWrite": [".", "out/**"] })));
     let text = host.suggested("t:mixed");
-    let (comment, policy) = text.split_once("\nname = ").unwrap_or_else(|| panic!("{text}"));
-    assert!(comment.contains("No policy can give t:mixed this, so every call is refused"), "{text}");
+    let (comment, policy) = text
+        .split_once("\nname = ")
+        .unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        comment.contains("No policy can give t:mixed this, so every call is refused"),
+        "{text}"
+    );
     assert!(comment.contains("write .: the tool's own"), "{text}");
     let write = policy.split_once("write = [").unwrap().1;
-    assert!(write.contains("\"./out/**\"") && !write.contains("\"./**\""), "{text}");
+    assert!(
+        write.contains("\"./out/**\"") && !write.contains("\"./**\""),
+        "{text}"
+    );
     // Nothing that a policy could give: no policy.
-    host.tool("t:none", asks(json!({ "allowRead": ["/proc/**"], "allowWrite": ["."] })));
+    host.tool(
+        "t:none",
+        asks(json!({ "allowRead": ["/proc/**"], "allowWrite": ["."] })),
+    );
     let text = host.suggested("t:none");
-    assert!(!text.contains("name = ") && text.contains("none is suggested"), "{text}");
+    assert!(
+        !text.contains("name = ") && text.contains("none is suggested"),
+        "{text}"
+    );
     // `--out` writes a new file, whole, that loads as it stands; what is there is not written over.
     host.tool("t:own", asks(json!({ "allowWrite": ["out/*.csv"] })));
     host.put("sandbox-policies/default.policy.toml", DEFAULT);
     let file = host.path("sandbox-policies/t-own.policy.toml");
     let printed = host.suggested("t:own");
-    let out = || host.run(&["audit", "t:own", "--suggest-policy", "--out", file.to_str().unwrap()]).0;
-    assert_eq!((out(), fs::read_to_string(&file).unwrap()), (0, printed.clone()));
+    let out = || {
+        host.run(&[
+            "audit",
+            "t:own",
+            "--suggest-policy",
+            "--out",
+            file.to_str().unwrap(),
+        ])
+        .0
+    };
+    assert_eq!(
+        (out(), fs::read_to_string(&file).unwrap()),
+        (0, printed.clone())
+    );
     assert_eq!(host.governed("t:own"), "t-own");
     assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
     // What is refused for want of a name is given one.
-    let code = ["call", "core:run-code", "--input", r#"{"language": "python", "code": "print(1)"}"#];
+    let code = [
+        "call",
+        "core:run-code",
+        "--input",
+        r#"{"language": "python", "code": "print(1)"}"#,
+    ];
     let (exit, _, err) = host.run(&code);
     let hint = "`toolhost audit core:run-code --suggest-policy` prints what would grant it";
     assert!(exit == 3 && err.contains(hint), "{err}");
     let text = host.suggested("core:run-code");
-    assert!(text.contains("tools = [\"core:run-code\"]") && !text.contains("none is suggested"), "{text}");
+    assert!(
+        text.contains("tools = [\"core:run-code\"]") && !text.contains("none is suggested"),
+        "{text}"
+    );
     host.policy(&text);
     assert_eq!(host.governed("core:run-code"), "core-run-code");
     assert!(!host.run(&code).2.contains("SecurityError"));
@@ -111,22 +179,52 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_is_written_to_a_new
 fn a_policy_that_is_for_another_folder_is_named_with_its_fix() {
     let host = host();
     host.put("sandbox-policies/default.policy.toml", DEFAULT);
-    host.tool("t:moved", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
+    host.tool(
+        "t:moved",
+        json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }),
+    );
     let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
     let for_folder = |folder: &str| {
-        let head = format!("name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n");
+        let head = format!(
+            "name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n"
+        );
         host.put("sandbox-policies/mine.policy.toml", head + rules);
     };
     for_folder("user_scripts/old");
-    let folder = host.folder.path().canonicalize().unwrap().join("user_scripts/moved").display().to_string();
-    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &folder, "to `folders` there"];
+    let folder = host
+        .folder
+        .path()
+        .canonicalize()
+        .unwrap()
+        .join("user_scripts/moved")
+        .display()
+        .to_string();
+    let parts = [
+        "`mine`",
+        "mine.policy.toml:4",
+        "user_scripts/old",
+        &folder,
+        "to `folders` there",
+    ];
     let (code, _, refusal) = host.run(&["call", "t:moved"]);
     assert_eq!(code, 3, "{refusal}");
     let suggested = host.suggested("t:moved");
-    for text in [&host.run(&["audit", "t:moved"]).1, &refusal, &suggested, &host.run(&["check"]).1] {
-        parts.iter().for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
+    for text in [
+        &host.run(&["audit", "t:moved"]).1,
+        &refusal,
+        &suggested,
+        &host.run(&["check"]).1,
+    ] {
+        parts
+            .iter()
+            .for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
     }
-    assert!(suggested.lines().all(|line| line.starts_with('#') || line.is_empty()), "{suggested}");
+    assert!(
+        suggested
+            .lines()
+            .all(|line| line.starts_with('#') || line.is_empty()),
+        "{suggested}"
+    );
     for_folder("user_scripts/moved");
     assert_eq!(host.governed("t:moved"), "mine");
     let (_, check, _) = host.run(&["check"]);
@@ -140,7 +238,12 @@ type Case<'a> = (&'a str, &'a [&'a str], &'a str, &'a [(&'a str, u32)]);
 const CLOSED: [Case; 4] = [
     ("shadow", &["/etc/shadow"], "", &[]),
     ("closed-file", &["data/a.csv"], "", &[("data/a.csv", 0o000)]),
-    ("closed-pattern", &["data/*.csv"], "", &[("data/a.csv", 0o200), ("data/b.csv", 0o644)]),
+    (
+        "closed-pattern",
+        &["data/*.csv"],
+        "",
+        &[("data/a.csv", 0o200), ("data/b.csv", 0o644)],
+    ),
     ("closed-folder", &["data/**"], "", &[("data/", 0o300)]),
 ];
 
@@ -148,12 +251,21 @@ const CLOSED: [Case; 4] = [
 fn wrong(playground: &Playground, (name, _, home, _): Case) -> Vec<Value> {
     let mut command = playground.host();
     if !home.is_empty() {
-        command.env("HOME", home.replace("$ROOT", &playground.base.display().to_string()));
+        command.env(
+            "HOME",
+            home.replace("$ROOT", &playground.base.display().to_string()),
+        );
     }
     command.args(["audit", &format!("esc:{name}"), "--probe", "--json"]);
     let ended = finish(command, b"");
-    let tried = ended.out["tried"].as_array().unwrap_or_else(|| panic!("{name}: {ended:?}"));
-    tried.iter().filter(|t| t["asSaid"] == false).cloned().collect()
+    let tried = ended.out["tried"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{name}: {ended:?}"));
+    tried
+        .iter()
+        .filter(|t| t["asSaid"] == false)
+        .cloned()
+        .collect()
 }
 
 /// A playground with a tool for each case.
@@ -162,19 +274,32 @@ fn cases(who: Who, below: &str, cases: &[Case]) -> Playground {
     let root = playground.base.display().to_string();
     fs::create_dir_all(playground.path("user_scripts/near-other/deep")).unwrap();
     for (name, read, _, made) in cases {
-        let read: Vec<String> = read.iter().map(|path| path.replace("$ROOT", &root)).collect();
+        let read: Vec<String> = read
+            .iter()
+            .map(|path| path.replace("$ROOT", &root))
+            .collect();
         let asks = json!({ "securityContext": { "fileAccess": { "allowRead": read } } });
         let folder = playground.tool(name, "python", "print(1)\n", asks);
         for (file, _) in *made {
             let path = folder.join(file);
-            fs::create_dir_all(if file.ends_with('/') { &path } else { path.parent().unwrap() }).unwrap();
+            fs::create_dir_all(if file.ends_with('/') {
+                &path
+            } else {
+                path.parent().unwrap()
+            })
+            .unwrap();
             if !file.ends_with('/') {
                 fs::write(path, "x").unwrap();
             }
         }
     }
     let near = format!("{root}/user_scripts/near-other/deep/**");
-    playground.allow("esc", "esc:*", &["./**", "/usr/share/**", "/etc/shadow", &near], &[]);
+    playground.allow(
+        "esc",
+        "esc:*",
+        &["./**", "/usr/share/**", "/etc/shadow", &near],
+        &[],
+    );
     playground.settle();
     for (name, _, _, made) in cases {
         for (file, mode) in *made {
@@ -189,19 +314,43 @@ fn cases(who: Who, below: &str, cases: &[Case]) -> Playground {
 #[test]
 fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
     let homes = ["proc", "root", "dev", "etc", "usr", "var", "run"];
-    let homes = homes.map(|home| (format!("home-{home}"), format!("/{}", home.trim_start_matches("root"))));
+    let homes = homes.map(|home| {
+        (
+            format!("home-{home}"),
+            format!("/{}", home.trim_start_matches("root")),
+        )
+    });
     // What every call has of its own stands there, empty; so does the folder of a near name, above a grant.
     let mut plain: Vec<Case> = vec![
         ("nothing", &[], "", &[]),
         ("elsewhere", &["/usr/share/**"], "", &[]),
-        ("near", &["self", "$ROOT/user_scripts/near-other/deep/**"], "", &[]),
-        ("in-grant", &["./**"], "$ROOT/user_scripts/in-grant/h", &[("h/.bashrc", 0o644)]),
+        (
+            "near",
+            &["self", "$ROOT/user_scripts/near-other/deep/**"],
+            "",
+            &[],
+        ),
+        (
+            "in-grant",
+            &["./**"],
+            "$ROOT/user_scripts/in-grant/h",
+            &[("h/.bashrc", 0o644)],
+        ),
     ];
     for (below, homes) in [("/tmp", &[][..]), ("/var/tmp", &homes)] {
-        plain.extend(homes.iter().map(|(name, home)| (name.as_str(), &["self"][..], home.as_str(), &[][..])));
+        plain.extend(
+            homes
+                .iter()
+                .map(|(name, home)| (name.as_str(), &["self"][..], home.as_str(), &[][..])),
+        );
         let playground = cases(Who::ours(), below, &plain);
         for case in &plain {
-            assert_eq!(wrong(&playground, *case), Vec::<Value>::new(), "{} below {below}", case.0);
+            assert_eq!(
+                wrong(&playground, *case),
+                Vec::<Value>::new(),
+                "{} below {below}",
+                case.0
+            );
         }
     }
 }
@@ -210,22 +359,47 @@ fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
 #[test]
 fn a_probe_knows_which_of_two_grants_decides() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, read) in [("sub", "data/sub/"), ("file", "data/a.csv"), ("some", "data/*.csv"), ("whole", "data/")] {
+    for (name, read) in [
+        ("sub", "data/sub/"),
+        ("file", "data/a.csv"),
+        ("some", "data/*.csv"),
+        ("whole", "data/"),
+    ] {
         let asks = json!({ "fileAccess": { "allowRead": [read], "allowWrite": ["data/*"] } });
-        let folder = playground.tool(name, "python", "print(1)\n", json!({ "securityContext": asks }));
+        let folder = playground.tool(
+            name,
+            "python",
+            "print(1)\n",
+            json!({ "securityContext": asks }),
+        );
         fs::create_dir_all(folder.join("data/sub")).unwrap();
         fs::write(folder.join("data/a.csv"), "x").unwrap();
     }
     playground.allow("esc", "esc:*", &["./**"], &["./data/**"]);
     playground.settle();
     for name in ["sub", "file", "some", "whole"] {
-        assert_eq!(wrong(&playground, (name, &[], "", &[])), Vec::<Value>::new(), "{name}");
+        assert_eq!(
+            wrong(&playground, (name, &[], "", &[])),
+            Vec::<Value>::new(),
+            "{name}"
+        );
     }
     let said = playground.cli(&["audit", "esc:sub", "--probe"]).text();
-    let data = playground.path("user_scripts/sub/data").display().to_string();
-    assert!(said.contains("PASS: blocked  make a file in") && said.contains(&format!("{data}/sub")), "{said}");
-    let made = said.lines().find(|line| line.contains(&format!("make a file in {data} ")));
-    assert!(made.is_some_and(|line| line.contains("PASS: allowed")), "the control: {said}");
+    let data = playground
+        .path("user_scripts/sub/data")
+        .display()
+        .to_string();
+    assert!(
+        said.contains("PASS: blocked  make a file in") && said.contains(&format!("{data}/sub")),
+        "{said}"
+    );
+    let made = said
+        .lines()
+        .find(|line| line.contains(&format!("make a file in {data} ")));
+    assert!(
+        made.is_some_and(|line| line.contains("PASS: allowed")),
+        "the control: {said}"
+    );
 }
 
 /// Of a guest only an absolute path grants anything: what is suggested is granted when it is written.
@@ -235,15 +409,31 @@ fn a_policy_that_is_suggested_for_a_guest_grants_what_it_says() {
     let asks = json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/*.csv"] } } });
     host.tool("t:home", asks.clone());
     let mut guest = manifest("t:guest", script("free/main.py", "python"), json!({}));
-    guest.as_object_mut().unwrap().extend(asks.as_object().unwrap().clone());
+    guest
+        .as_object_mut()
+        .unwrap()
+        .extend(asks.as_object().unwrap().clone());
     host.put("user_scripts/free/main.py", "print(1)\n");
     host.put("tool-defs/guest/guest.tool.json", guest.to_string());
     host.put("sandbox-policies/default.policy.toml", DEFAULT);
-    assert!(host.suggested("t:home").contains("path = \"./out/**\""), "the control");
+    assert!(
+        host.suggested("t:home").contains("path = \"./out/**\""),
+        "the control"
+    );
     let text = host.suggested("t:guest");
-    assert!(text.contains("user_scripts/free/out/**\"") && !text.contains("\"./"), "{text}");
-    host.put("sandbox-policies/t-guest.policy.toml", text.replace("/out/**", "/in/**"));
-    assert_ne!(host.json(&["audit", "t:guest"])["refused"], Value::Null, "the control");
+    assert!(
+        text.contains("user_scripts/free/out/**\"") && !text.contains("\"./"),
+        "{text}"
+    );
+    host.put(
+        "sandbox-policies/t-guest.policy.toml",
+        text.replace("/out/**", "/in/**"),
+    );
+    assert_ne!(
+        host.json(&["audit", "t:guest"])["refused"],
+        Value::Null,
+        "the control"
+    );
     host.put("sandbox-policies/t-guest.policy.toml", text);
     assert_eq!(host.governed("t:guest"), "t-guest");
 }
@@ -252,7 +442,13 @@ fn a_policy_that_is_suggested_for_a_guest_grants_what_it_says() {
 #[test]
 fn reports_state_the_same_grants_in_an_empty_shell() {
     let host = host();
-    let root = host.folder.path().canonicalize().unwrap().display().to_string();
+    let root = host
+        .folder
+        .path()
+        .canonicalize()
+        .unwrap()
+        .display()
+        .to_string();
     let files = json!({ "allowRead": ["data/"], "allowWrite": ["out/*.csv"] });
     let context = json!({
         "fileAccess": files, "networkAccess": { "allowHosts": ["a.example.com"] },
@@ -261,48 +457,90 @@ fn reports_state_the_same_grants_in_an_empty_shell() {
     host.tool("t:one", json!({ "securityContext": context }));
     host.put("user_scripts/one/data/x", "");
     let hash = "0".repeat(64);
-    host.put("user_scripts/one/requirements.txt", format!("six==1.16.0 --hash=sha256:{hash}\n"));
+    host.put(
+        "user_scripts/one/requirements.txt",
+        format!("six==1.16.0 --hash=sha256:{hash}\n"),
+    );
     let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
     let rest = "[network]\nhosts = [{ host = \"a.example.com\", why = \"w\" }]\n\
                 [packages]\npython = { index = \"default\", why = \"w\" }\n\
                 [secrets]\ngrant = [{ name = \"KEY\", from = \"env:KEY\", why = \"w\" }]\n\
                 [capabilities]\ngrant = [{ name = \"env:REGION\", why = \"w\" }]\n";
-    let policy = |files: &str| host.policy(&format!("name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n{files}{rest}"));
+    let policy = |files: &str| {
+        host.policy(&format!(
+            "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n{files}{rest}"
+        ))
+    };
     policy(files);
     let shell = |whole: bool, arguments: &[&str]| {
         let mut command = host.process();
-        command.env_clear().env("PATH", "/nowhere").env("XDG_STATE_HOME", host.path("state"));
+        command
+            .env_clear()
+            .env("PATH", "/nowhere")
+            .env("XDG_STATE_HOME", host.path("state"));
         if whole {
-            command.env("PATH", std::env::var_os("PATH").unwrap()).env("REGION", "eu").env("KEY", "0123456789abcdef");
+            command
+                .env("PATH", std::env::var_os("PATH").unwrap())
+                .env("REGION", "eu")
+                .env("KEY", "0123456789abcdef");
         }
         let output = command.args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     let here = ", but it is unavailable here now";
-    let (read, write) =
-        (format!("read:{root}/user_scripts/one/data"), format!("write:{root}/user_scripts/one/out/a.csv"));
-    let questions = [&read, &write, "reach:a.example.com", "secret:KEY", "package:six@1.16.0", "call:t:one"];
+    let (read, write) = (
+        format!("read:{root}/user_scripts/one/data"),
+        format!("write:{root}/user_scripts/one/out/a.csv"),
+    );
+    let questions = [
+        &read,
+        &write,
+        "reach:a.example.com",
+        "secret:KEY",
+        "package:six@1.16.0",
+        "call:t:one",
+    ];
     for question in questions {
-        let [full, empty] = [true, false].map(|whole| shell(whole, &["audit", "--who-can", question]));
-        assert!(full.contains("t:one@1.0.0: ") && empty.contains(here), "{full}{empty}");
-        let of = |text: &str| text.lines().find(|line| line.contains("t:one@")).map(|line| line.replace(here, ""));
+        let [full, empty] =
+            [true, false].map(|whole| shell(whole, &["audit", "--who-can", question]));
+        assert!(
+            full.contains("t:one@1.0.0: ") && empty.contains(here),
+            "{full}{empty}"
+        );
+        let of = |text: &str| {
+            text.lines()
+                .find(|line| line.contains("t:one@"))
+                .map(|line| line.replace(here, ""))
+        };
         assert_eq!(of(&full), of(&empty), "{question}");
     }
     let saved = |name: &str, whole| host.put(name, shell(whole, &["audit", "--all", "--json"]));
     let (full, empty) = (saved("full.json", true), saved("empty.json", false));
-    let compared =
-        |old: &str, new: &str| -> Value { serde_json::from_str(&shell(true, &["diff", old, new, "--json"])).unwrap() };
+    let compared = |old: &str, new: &str| -> Value {
+        serde_json::from_str(&shell(true, &["diff", old, new, "--json"])).unwrap()
+    };
     for (old, new) in [(&full, &empty), (&empty, &full)] {
         let diff = compared(old, new);
-        assert_eq!([&diff["newly"], &diff["noLonger"]], [&json!([]), &json!([])], "{diff}");
+        assert_eq!(
+            [&diff["newly"], &diff["noLonger"]],
+            [&json!([]), &json!([])],
+            "{diff}"
+        );
     }
     // The control: what policy takes away is said in every shell.
     policy("");
     for whole in [true, false] {
-        assert!(!shell(whole, &["audit", "--who-can", questions[1]]).contains("t:one@"), "the control");
+        assert!(
+            !shell(whole, &["audit", "--who-can", questions[1]]).contains("t:one@"),
+            "the control"
+        );
     }
-    assert_ne!(compared(&full, &saved("less.json", false))["noLonger"], json!([]), "the control");
+    assert_ne!(
+        compared(&full, &saved("less.json", false))["noLonger"],
+        json!([]),
+        "the control"
+    );
 }
 
 /// Source text has what the lock of the policy holds, and reports say so.
@@ -314,7 +552,10 @@ fn the_lock_that_a_policy_names_is_seen() {
     let lock = "lock-version = \"1.0\"\ncreated-by = \"t\"\n[[packages]]\nname = \"numpy\"\nversion = \"2.1.0\"\n\
                 [[packages.wheels]]\n"
         .to_owned();
-    host.put("sandbox-policies/code.pylock.toml", lock + &wheel.replace("HASH", &"a".repeat(64)));
+    host.put(
+        "sandbox-policies/code.pylock.toml",
+        lock + &wheel.replace("HASH", &"a".repeat(64)),
+    );
     let policy = |lock: &str| {
         let head = "name = \"code\"\nwhy = \"w\"\ntools = [\"core:run-code\"]\n[packages]\n";
         let line = format!("python = {{ index = \"default\"{lock}, why = \"w\" }}\n");
@@ -324,7 +565,9 @@ fn the_lock_that_a_policy_names_is_seen() {
         let who = host.run(&["audit", "--who-can", "package:numpy@2.1.0"]).1;
         (
             who.contains("core:run-code") && who.contains("locked at 2.1.0"),
-            host.run(&["audit", "core:run-code", "--all"]).1.contains("numpy"),
+            host.run(&["audit", "core:run-code", "--all"])
+                .1
+                .contains("numpy"),
         )
     };
     policy("");
@@ -335,7 +578,10 @@ fn the_lock_that_a_policy_names_is_seen() {
     fs::remove_file(host.path("sandbox-policies/code.pylock.toml")).unwrap();
     assert_eq!(seen(), (false, false));
     let report = host.run(&["audit", "core:run-code", "--all"]).1;
-    assert!(report.contains("code.pylock.toml: does not exist"), "{report}");
+    assert!(
+        report.contains("code.pylock.toml: does not exist"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -344,13 +590,22 @@ fn a_probe_says_of_a_file_that_its_own_mode_closes_it() {
         let playground = cases(who, "/var/tmp", &CLOSED);
         for case @ (name, ..) in CLOSED {
             let wrong = wrong(&playground, case);
-            let by_mode = |tried: &Value| tried["closed"].as_str().is_some_and(|why| why.starts_with("mode 0"));
+            let by_mode = |tried: &Value| {
+                tried["closed"]
+                    .as_str()
+                    .is_some_and(|why| why.starts_with("mode 0"))
+            };
             assert!(wrong.iter().all(by_mode), "{name} as {who:?}: {wrong:?}");
             let closed = name != "shadow" || who == Who::User;
             assert_eq!(!wrong.is_empty(), closed, "{name} as {who:?}: {wrong:?}");
             if closed {
-                let text = playground.cli(&["audit", &format!("esc:{name}"), "--probe"]).text();
-                assert!(text.contains("blocked although granted") && !text.contains("do not run"), "{text}");
+                let text = playground
+                    .cli(&["audit", &format!("esc:{name}"), "--probe"])
+                    .text();
+                assert!(
+                    text.contains("blocked although granted") && !text.contains("do not run"),
+                    "{text}"
+                );
             }
         }
     }

@@ -16,7 +16,11 @@ fn fields(schema: &Value, place: &str, found: &mut BTreeSet<String>) {
     if schema["items"].is_object() {
         fields(&schema["items"], &format!("{place}/*"), found);
     }
-    for part in ["oneOf", "anyOf", "allOf"].iter().filter_map(|word| schema[*word].as_array()).flatten() {
+    for part in ["oneOf", "anyOf", "allOf"]
+        .iter()
+        .filter_map(|word| schema[*word].as_array())
+        .flatten()
+    {
         fields(part, place, found);
     }
 }
@@ -24,8 +28,13 @@ fn fields(schema: &Value, place: &str, found: &mut BTreeSet<String>) {
 /// The places of all texts, numbers and flags in a value.
 fn leaves(value: &Value, place: String, found: &mut Vec<String>) {
     match value {
-        Value::Object(members) => members.iter().for_each(|(name, it)| leaves(it, format!("{place}/{name}"), found)),
-        Value::Array(items) => items.iter().enumerate().for_each(|(at, it)| leaves(it, format!("{place}/{at}"), found)),
+        Value::Object(members) => members
+            .iter()
+            .for_each(|(name, it)| leaves(it, format!("{place}/{name}"), found)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(at, it)| leaves(it, format!("{place}/{at}"), found)),
         _ => found.push(place),
     }
 }
@@ -45,7 +54,10 @@ fn changed(value: &Value) -> Vec<(String, Value)> {
         Value::Bool(flag) => json!(!flag),
         number => json!(number.as_i64().unwrap_or_default() + 1),
     };
-    places.iter().flat_map(|place| [change(place, other), change(place, |_| Value::Null)]).collect()
+    places
+        .iter()
+        .flat_map(|place| [change(place, other), change(place, |_| Value::Null)])
+        .collect()
 }
 
 #[test]
@@ -54,17 +66,34 @@ fn every_field_of_a_manifest_that_changes_is_reported() {
     let raw: Value = serde_json::from_str(include_str!("every_field.tool.json")).unwrap();
     let place = |name: &str| PathBuf::from("/t").join(name);
     let (path, folder) = (Some(place("one/main.py")), place("one"));
-    let site = ToolPaths { manifest: place("x.tool.json"), base: place(""), script: path, folder };
+    let site = ToolPaths {
+        manifest: place("x.tool.json"),
+        base: place(""),
+        script: path,
+        folder,
+    };
     let powers = |raw: &Value| {
-        let tool = Manifest { raw: raw.clone(), ..tool.clone() };
+        let tool = Manifest {
+            raw: raw.clone(),
+            ..tool.clone()
+        };
         let decision = policy::decide(&tool, &site, &Policies::built_in(), &Machine::default());
         [Powers::from_json(policy::audit::json(&decision, &tool)).expect("an audit")]
     };
     let old = powers(&raw);
-    assert_eq!(between(&old, &powers(&raw.clone())), Default::default(), "the control");
+    assert_eq!(
+        between(&old, &powers(&raw.clone())),
+        Default::default(),
+        "the control"
+    );
     for (place, new) in changed(&raw) {
         for diff in [between(&old, &powers(&new)), between(&powers(&new), &old)] {
-            assert!(diff.different.iter().any(|it| it.place == format!("/manifest{place}")), "{place}: {diff:?}");
+            assert!(
+                diff.different
+                    .iter()
+                    .any(|it| it.place == format!("/manifest{place}")),
+                "{place}: {diff:?}"
+            );
         }
     }
 }
@@ -80,22 +109,42 @@ fn every_field_of_a_policy_that_changes_is_reported() {
     fields(policy::schema(), "", &mut known);
     let written = |field: &&String| {
         let below = |places: Vec<_>, name: &str| match name {
-            "*" => places.into_iter().filter_map(Value::as_array).flatten().collect(),
-            name => places.into_iter().filter_map(|it: &Value| it.get(name)).collect(),
+            "*" => places
+                .into_iter()
+                .filter_map(Value::as_array)
+                .flatten()
+                .collect(),
+            name => places
+                .into_iter()
+                .filter_map(|it: &Value| it.get(name))
+                .collect(),
         };
-        !field.split('/').skip(1).fold(vec![&whole.source], below).is_empty()
+        !field
+            .split('/')
+            .skip(1)
+            .fold(vec![&whole.source], below)
+            .is_empty()
     };
     let unknown: Vec<&String> = known.iter().filter(|field| !written(field)).collect();
-    assert!(unknown.is_empty(), "a field that this test does not change: {unknown:?}");
+    assert!(
+        unknown.is_empty(),
+        "a field that this test does not change: {unknown:?}"
+    );
     let differs = |source: &Value| {
         let [old, new] = [&whole.source, source].map(|source| {
-            let policy = Policy { source: source.clone(), ..whole.clone() };
+            let policy = Policy {
+                source: source.clone(),
+                ..whole.clone()
+            };
             Policies::from_parts(vec![policy], None).expect("no conflict")
         });
         let [old, new] = of_policies(&old, &new);
         !between(&old, &new).different.is_empty()
     };
-    assert!(!differs(&whole.source) && !differs(&read(&format!("# a remark\n{POLICY}")).source), "the control");
+    assert!(
+        !differs(&whole.source) && !differs(&read(&format!("# a remark\n{POLICY}")).source),
+        "the control"
+    );
     for (place, new) in changed(&whole.source) {
         assert!(differs(&new), "{place}");
     }
@@ -113,14 +162,22 @@ fn a_script_whose_bytes_changed_is_reported() {
     };
     let saved = |name: &str, what: &str| host.put(name, host.run(&["audit", what, "--json"]).1);
     let old = saved("old.json", "--all");
-    assert_eq!(diff(&old, &saved("same.json", "--all")), SILENT, "the control");
+    assert_eq!(
+        diff(&old, &saved("same.json", "--all")),
+        SILENT,
+        "the control"
+    );
     host.put("user_scripts/one/main.py", "print(2)\n");
     for new in [&saved("new.json", "--all"), "t:one"] {
         let said = diff(&old, new);
         assert!(said.contains("/scriptBytes"), "{said}");
     }
     assert_eq!(diff(&saved("one.json", "t:one"), "t:one"), SILENT);
-    for (bad, why) in [("{}", "missing field `tool`"), ("[3]", "not an object"), ("oops", "expected")] {
+    for (bad, why) in [
+        ("{}", "missing field `tool`"),
+        ("[3]", "not an object"),
+        ("oops", "expected"),
+    ] {
         let (code, _, err) = host.run(&["diff", &host.put("bad.json", bad), "t:one"]);
         assert!(code == 2 && err.contains(why), "{bad}: {err}");
     }

@@ -8,18 +8,25 @@ const READ_ALL: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]
 const READ_NONE: &str = r#"{"securityContext":{"fileAccess":{"allowRead":[]}}}"#;
 const READ_SELF: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"]}}}"#;
 const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/**"]}}}"#;
-const WRITE_OUT: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#;
-const STAGE_CSV: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/*.csv"]}}}"#;
-const READ_SECRET: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#;
+const WRITE_OUT: &str =
+    r#"{"securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#;
+const STAGE_CSV: &str =
+    r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/*.csv"]}}}"#;
+const READ_SECRET: &str =
+    r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#;
 /// Allows the folder of the secret as well, which the other policies do not.
-const SECRET_TOO: &str =
-    "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \"{base}/secret/**\", why = \"t\" }]\n";
+const SECRET_TOO: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \"{base}/secret/**\", why = \"t\" }]\n";
 const LESS: &str = "mode = \"narrow\"\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
 const NOTHING: &str = "[limits]\ntimeout_ms = 30000\n[files]\nread = []\n";
 
 /// The control: the same probe under a policy that allows it.
 const fn if_granted(manifest: &'static str, changes: &'static [&'static str]) -> Control {
-    Control::Granted { manifest, policy: "", ends: Says("ok"), changes }
+    Control::Granted {
+        manifest,
+        policy: "",
+        ends: Says("ok"),
+        changes,
+    }
 }
 
 /// A folder of the tool becomes a link to the folder of the secret, or a file to the secret.
@@ -62,8 +69,18 @@ macro_rules! forbidden {
 
 pub const FILES: &[Case] = &[
     // Asking for less.
-    Case { name: "nothing asked for", promises: "P1 P5", manifest: READ_NONE, ..CASE },
-    Case { name: "only itself asked for", promises: "P1 P5", manifest: READ_SELF, ..CASE },
+    Case {
+        name: "nothing asked for",
+        promises: "P1 P5",
+        manifest: READ_NONE,
+        ..CASE
+    },
+    Case {
+        name: "only itself asked for",
+        promises: "P1 P5",
+        manifest: READ_SELF,
+        ..CASE
+    },
     Case {
         name: "scratch, with nothing asked for",
         promises: "P1 P18",
@@ -86,8 +103,16 @@ pub const FILES: &[Case] = &[
         promises: "P1",
         probe: r#"{"do":"read","path":"{base}/secret/secret.txt"}"#,
         held: Denied("ENOENT", "{outside}"),
-        denials: ("", "read {base}/secret/secret.txt: wasm: not granted; manifest"),
-        control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
+        denials: (
+            "",
+            "read {base}/secret/secret.txt: wasm: not granted; manifest",
+        ),
+        control: Control::Granted {
+            manifest: READ_SECRET,
+            policy: SECRET_TOO,
+            ends: Says("ok"),
+            changes: &[],
+        },
         ..CASE
     },
     Case {
@@ -96,7 +121,12 @@ pub const FILES: &[Case] = &[
         probe: r#"{"do":"list","path":"{base}/secret"}"#,
         held: Denied("ENOENT", "{outside}"),
         denials: ("", "read {base}/secret: wasm: not granted; manifest"),
-        control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
+        control: Control::Granted {
+            manifest: READ_SECRET,
+            policy: SECRET_TOO,
+            ends: Says("ok"),
+            changes: &[],
+        },
         ..CASE
     },
     Case {
@@ -176,8 +206,16 @@ pub const FILES: &[Case] = &[
         policy: LESS,
         probe: r#"{"do":"read","path":"{base}/secret/secret.txt"}"#,
         held: Denied("ENOENT", "{outside}"),
-        denials: ("", "read {base}/secret/secret.txt: wasm: not granted; policy"),
-        control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
+        denials: (
+            "",
+            "read {base}/secret/secret.txt: wasm: not granted; policy",
+        ),
+        control: Control::Granted {
+            manifest: READ_SECRET,
+            policy: SECRET_TOO,
+            ends: Says("ok"),
+            changes: &[],
+        },
         ..CASE
     },
     Case {
@@ -191,17 +229,42 @@ pub const FILES: &[Case] = &[
         ..CASE
     },
     // Writing.
-    in_read_grant!("a file of a read grant rewritten", "write", "out/kept.txt", ["out/kept.txt"]),
-    in_read_grant!("a file made in a read grant", "write", "out/new.txt", ["out", "out/new.txt"]),
-    in_read_grant!("a file of a read grant removed", "unlink", "out/kept.txt", ["out", "out/kept.txt"]),
+    in_read_grant!(
+        "a file of a read grant rewritten",
+        "write",
+        "out/kept.txt",
+        ["out/kept.txt"]
+    ),
+    in_read_grant!(
+        "a file made in a read grant",
+        "write",
+        "out/new.txt",
+        ["out", "out/new.txt"]
+    ),
+    in_read_grant!(
+        "a file of a read grant removed",
+        "unlink",
+        "out/kept.txt",
+        ["out", "out/kept.txt"]
+    ),
     in_read_grant!(
         "a file of a read grant renamed",
         "rename" to "out/moved.txt",
         "out/kept.txt",
         ["out", "out/kept.txt", "out/moved.txt"]
     ),
-    in_read_grant!("a file of a read grant re-timed", "touch", "out/kept.txt", ["out/kept.txt"]),
-    in_read_grant!("a folder made in a read grant", "mkdir", "out/folder", ["out", "out/folder"]),
+    in_read_grant!(
+        "a file of a read grant re-timed",
+        "touch",
+        "out/kept.txt",
+        ["out/kept.txt"]
+    ),
+    in_read_grant!(
+        "a folder made in a read grant",
+        "mkdir",
+        "out/folder",
+        ["out", "out/folder"]
+    ),
     Case {
         name: "dot-dot out of the write grant",
         promises: "P2 P3",

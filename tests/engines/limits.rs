@@ -4,14 +4,41 @@ use super::{CASE, Case, Control, Verdict};
 use Verdict::{Denied, Ends, Refused, Says};
 
 /// The same probe under the default limits.
-const DEFAULTS: Control = Control::Granted { manifest: "{}", policy: "", ends: Says("ok"), changes: &[] };
-const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: DEFAULTS, ..CASE };
-const TIMED: Case =
-    Case { wall: "namespaces", promises: "P15", held: Ends("TimeoutError", "timed out", "timed out"), ..LIMIT };
-const OUTPUT: Case = Case { wall: "limits", promises: "P16 P17", ..LIMIT };
-const VARIABLE: Case = Case { wall: "environment", promises: "P12", ..LIMIT };
+const DEFAULTS: Control = Control::Granted {
+    manifest: "{}",
+    policy: "",
+    ends: Says("ok"),
+    changes: &[],
+};
+const LIMIT: Case = Case {
+    wall: "cgroup",
+    promises: "P16",
+    control: DEFAULTS,
+    ..CASE
+};
+const TIMED: Case = Case {
+    wall: "namespaces",
+    promises: "P15",
+    held: Ends("TimeoutError", "timed out", "timed out"),
+    ..LIMIT
+};
+const OUTPUT: Case = Case {
+    wall: "limits",
+    promises: "P16 P17",
+    ..LIMIT
+};
+const VARIABLE: Case = Case {
+    wall: "environment",
+    promises: "P12",
+    ..LIMIT
+};
 /// No grant decides how a tool ends: the control is a tool that does nothing of the kind.
-const ENDING: Case = Case { wall: "namespaces", promises: "P23", control: Control::Quiet, ..CASE };
+const ENDING: Case = Case {
+    wall: "namespaces",
+    promises: "P23",
+    control: Control::Quiet,
+    ..CASE
+};
 
 const fn over(part: &'static str) -> Verdict {
     Ends("ResourceLimitError", part, part)
@@ -111,7 +138,12 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"limits":{"outputBytes":1024}}"#,
         probe: r#"{"do":"flood","n":1023}"#,
         held: over("outputBytes (1024 bytes)"),
-        control: Control::Granted { manifest: "{}", policy: "", ends: Verdict::Text(1023), changes: &[] },
+        control: Control::Granted {
+            manifest: "{}",
+            policy: "",
+            ends: Verdict::Text(1023),
+            changes: &[],
+        },
         ..OUTPUT
     },
     Case {
@@ -173,14 +205,22 @@ pub const LIMITS: &[Case] = &[
     Case {
         name: "a crash",
         probe: r#"{"do":"crash"}"#,
-        held: Ends("ScriptError", "Script was killed by signal", "the module trapped: wasm trap: wasm `unreachable`"),
+        held: Ends(
+            "ScriptError",
+            "Script was killed by signal",
+            "the module trapped: wasm trap: wasm `unreachable`",
+        ),
         ..ENDING
     },
     Case {
         name: "a complaint on stderr, where that is failure",
         manifest: r#"{"execution":{"stderr":"error"}}"#,
         probe: r#"{"do":"log","n":5}"#,
-        held: Ends("ScriptError", "counts as failure: xxxxx", "counts as failure: xxxxx"),
+        held: Ends(
+            "ScriptError",
+            "counts as failure: xxxxx",
+            "counts as failure: xxxxx",
+        ),
         control: DEFAULTS,
         ..ENDING
     },

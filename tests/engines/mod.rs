@@ -71,7 +71,12 @@ enum Verdict {
 
 enum Control {
     /// The same probe under another manifest and policy.
-    Granted { manifest: &'static str, policy: &'static str, ends: Verdict, changes: &'static [&'static str] },
+    Granted {
+        manifest: &'static str,
+        policy: &'static str,
+        ends: Verdict,
+        changes: &'static [&'static str],
+    },
     /// The same tool and probe, before its folder was spoilt.
     Unspoilt,
     /// The same tool without that ask or deed: it runs (one call for all these rows).
@@ -81,7 +86,14 @@ enum Control {
 }
 
 /// Walls that root of a user namespace could pass in another way than an ordinary user.
-const OF_MAPPED_ROOT: [&str; 6] = ["namespaces", "view", "landlock", "scratch", "identity", "seccomp"];
+const OF_MAPPED_ROOT: [&str; 6] = [
+    "namespaces",
+    "view",
+    "landlock",
+    "scratch",
+    "identity",
+    "seccomp",
+];
 
 const CASE: Case = Case {
     name: "",
@@ -107,7 +119,10 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
 
 /// Those that need no world outside.
 fn in_folders() -> impl Iterator<Item = &'static Case> {
-    files::FILES.iter().chain(limits::LIMITS).chain(refusals::REFUSALS)
+    files::FILES
+        .iter()
+        .chain(limits::LIMITS)
+        .chain(refusals::REFUSALS)
 }
 
 /// Who makes the calls of a table.
@@ -127,7 +142,10 @@ struct Seen {
 impl Seen {
     fn error(&self) -> (&str, &str) {
         let error = &self.outcome["error"];
-        (error["type"].as_str().unwrap_or("none"), error["message"].as_str().unwrap_or_default())
+        (
+            error["type"].as_str().unwrap_or("none"),
+            error["message"].as_str().unwrap_or_default(),
+        )
     }
 }
 
@@ -149,22 +167,34 @@ impl Row<'_> {
     }
 
     fn fill(&self, text: &str) -> String {
-        let file = if self.engine == 0 { "main.py" } else { "main.wat" };
+        let file = if self.engine == 0 {
+            "main.py"
+        } else {
+            "main.wat"
+        };
         // The guest's own /tmp is open to it: files of the host's /tmp are not found there.
-        let outside = if self.playground.base.starts_with("/tmp") { "ENOENT" } else { "EPERM" };
+        let outside = if self.playground.base.starts_with("/tmp") {
+            "ENOENT"
+        } else {
+            "EPERM"
+        };
         let text = text.replace("{base}", &self.playground.base.display().to_string());
         text.replace("{file}", file).replace("{outside}", outside)
     }
 
     fn own(&self, role: &str) -> PathBuf {
-        self.playground.path(&format!("user_scripts/{}", self.tool(role)))
+        self.playground
+            .path(&format!("user_scripts/{}", self.tool(role)))
     }
 
     fn make(&self, role: &str, manifest: &str, policy: &str) {
         let (language, script) = ENGINES[self.engine];
-        let manifest: Value = serde_json::from_str(&self.fill(manifest)).unwrap_or_else(|e| panic!("{manifest}: {e}"));
+        let manifest: Value = serde_json::from_str(&self.fill(manifest))
+            .unwrap_or_else(|e| panic!("{manifest}: {e}"));
         let script = self.sockets().unwrap_or_else(|| script.to_owned());
-        let own = self.playground.tool(&self.tool(role), language, &script, manifest);
+        let own = self
+            .playground
+            .tool(&self.tool(role), language, &script, manifest);
         for (name, text) in [
             ("data/in.csv", "in\n"),
             ("data/other.txt", "other\n"),
@@ -181,7 +211,11 @@ impl Row<'_> {
         }
         std::os::unix::fs::symlink("in.csv", own.join("data/near")).unwrap();
         if !policy.is_empty() {
-            self.playground.policy(&self.tool(role), &format!("esc:{}", self.tool(role)), &self.fill(policy));
+            self.playground.policy(
+                &self.tool(role),
+                &format!("esc:{}", self.tool(role)),
+                &self.fill(policy),
+            );
         }
     }
 
@@ -189,7 +223,9 @@ impl Row<'_> {
     fn sockets(&self) -> Option<String> {
         #[cfg(feature = "wasi")]
         if self.engine == 1 {
-            return crate::harness::components::sockets(&serde_json::from_str(self.case.probe).unwrap());
+            return crate::harness::components::sockets(
+                &serde_json::from_str(self.case.probe).unwrap(),
+            );
         }
         None
     }
@@ -197,14 +233,17 @@ impl Row<'_> {
     fn prepare(&self) {
         self.make("held", self.case.manifest, self.case.policy);
         match self.case.control {
-            Control::Granted { manifest, policy, .. } => self.make("free", manifest, policy),
+            Control::Granted {
+                manifest, policy, ..
+            } => self.make("free", manifest, policy),
             Control::Quiet | Control::Unspoilt | Control::None(_) => {}
         }
     }
 
     fn call(&self, host: Host, role: &str, probe: &str) -> Seen {
         let (own, tool) = (self.own(role), format!("esc:{}", self.tool(role)));
-        let mut input: Value = serde_json::from_str(&self.fill(probe)).unwrap_or_else(|e| panic!("{probe}: {e}"));
+        let mut input: Value =
+            serde_json::from_str(&self.fill(probe)).unwrap_or_else(|e| panic!("{probe}: {e}"));
         if self.case.padding > 0 {
             input["padding"] = Value::String("x".repeat(self.case.padding));
         }
@@ -221,19 +260,39 @@ impl Row<'_> {
         let call = || web.call(&tool, &input, &[]).json();
         let mut outcome = call();
         // On a busy machine a short time may be over before anything ran.
-        if outcome["error"]["message"].as_str().is_some_and(|m| m.contains("before the tool could be started")) {
+        if outcome["error"]["message"]
+            .as_str()
+            .is_some_and(|m| m.contains("before the tool could be started"))
+        {
             outcome = call();
         }
         let after = self.playground.state_below(&own, &[]);
         let paths: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
-        let changed = paths.into_iter().filter(|path| before.get(*path) != after.get(*path));
-        let changes = changed.map(|path| path.strip_prefix(&own).unwrap_or(path).display().to_string()).collect();
+        let changed = paths
+            .into_iter()
+            .filter(|path| before.get(*path) != after.get(*path));
+        let changes = changed
+            .map(|path| {
+                path.strip_prefix(&own)
+                    .unwrap_or(path)
+                    .display()
+                    .to_string()
+            })
+            .collect();
         Seen { outcome, changes }
     }
 
     fn call_at(&self, socket: &str, tool: &str, input: &Value) -> Value {
         let mut curl = self.playground.outside("/usr/bin/curl");
-        curl.args(["-gsS", "--unix-socket", socket, "-H", "Content-Type: application/json", "--data-binary", "@-"]);
+        curl.args([
+            "-gsS",
+            "--unix-socket",
+            socket,
+            "-H",
+            "Content-Type: application/json",
+            "--data-binary",
+            "@-",
+        ]);
         curl.arg(format!("http://localhost/v1/tools/{tool}/calls"));
         let ended = finish(curl, input.to_string().as_bytes());
         assert!(ended.out.is_object(), "{ended:?}");
@@ -246,7 +305,10 @@ impl Row<'_> {
             return Err(format!("wanted {wanted:?}, got {about}"));
         }
         if seen.changes != changes {
-            return Err(format!("wanted {changes:?} changed outside, found {:?}", seen.changes));
+            return Err(format!(
+                "wanted {changes:?} changed outside, found {:?}",
+                seen.changes
+            ));
         }
         Ok(())
     }
@@ -259,11 +321,17 @@ impl Row<'_> {
         match wanted {
             Verdict::Says(word) => ended_well && *answer == json!({"did": self.fill(word)}),
             Verdict::Denied(script, module) => self.fits(Verdict::Says(of(script, module)), seen),
-            Verdict::Text(length) => ended_well && answer.as_str().is_some_and(|text| text.len() == length),
-            Verdict::Logs(part) => self.fits(Verdict::Says("ok"), seen) && outcome["logs"].to_string().contains(part),
+            Verdict::Text(length) => {
+                ended_well && answer.as_str().is_some_and(|text| text.len() == length)
+            }
+            Verdict::Logs(part) => {
+                self.fits(Verdict::Says("ok"), seen) && outcome["logs"].to_string().contains(part)
+            }
             Verdict::Ends(wanted, script, module) => {
                 let part = of(script, module);
-                kind == wanted && answer.is_null() && (message.contains(part) || more("details").contains(part))
+                kind == wanted
+                    && answer.is_null()
+                    && (message.contains(part) || more("details").contains(part))
             }
             Verdict::Refused(wanted, part) => {
                 let record = self.playground.records().pop().unwrap_or_default();
@@ -274,14 +342,22 @@ impl Row<'_> {
                     && (message.contains(part) || more("person").contains(part))
             }
             Verdict::Unloaded(part) => {
-                let refused = Verdict::Refused("ToolNotFoundError", "is not loaded: its manifest has a fault");
+                let refused = Verdict::Refused(
+                    "ToolNotFoundError",
+                    "is not loaded: its manifest has a fault",
+                );
                 let manifest = format!("{}:", self.manifest());
                 let is_said = |line: &str| line.contains(&manifest) && line.contains(part);
                 self.fits(refused, seen) && self.problems.lines().any(is_said)
             }
-            Verdict::WhereCounted(word, kind, part) => {
-                self.fits(if self.counted { Verdict::Says(word) } else { Verdict::Refused(kind, part) }, seen)
-            }
+            Verdict::WhereCounted(word, kind, part) => self.fits(
+                if self.counted {
+                    Verdict::Says(word)
+                } else {
+                    Verdict::Refused(kind, part)
+                },
+                seen,
+            ),
         }
     }
 
@@ -305,29 +381,51 @@ impl Row<'_> {
         let mut wrong = Vec::new();
         let mut note = |what: &str, result: Result<(), String>| {
             if let Err(why) = result {
-                wrong.push(format!("{} ({}; {}): {what}{why}", case.name, ENGINES[self.engine].0, case.promises));
+                wrong.push(format!(
+                    "{} ({}; {}): {what}{why}",
+                    case.name, ENGINES[self.engine].0, case.promises
+                ));
             }
         };
         let ok = Verdict::Says("ok");
         match case.control {
             Control::Granted { ends, changes, .. } => {
-                note("control: ", self.judged(ends, changes, &self.call(host, "free", case.probe)));
+                note(
+                    "control: ",
+                    self.judged(ends, changes, &self.call(host, "free", case.probe)),
+                );
             }
-            Control::Unspoilt => note("control: ", self.judged(ok, &[], &self.call(host, "held", case.probe))),
+            Control::Unspoilt => note(
+                "control: ",
+                self.judged(ok, &[], &self.call(host, "held", case.probe)),
+            ),
             Control::Quiet => {}
             Control::None(why) => assert!(!why.is_empty()),
         }
         if (case.spoil)(self.playground, &self.own("held")) {
-            let wanted = if self.engine == 1 { case.wasi.unwrap_or(case.held) } else { case.held };
+            let wanted = if self.engine == 1 {
+                case.wasi.unwrap_or(case.held)
+            } else {
+                case.held
+            };
             let seen = self.call(host, "held", case.probe);
             note("", self.judged(wanted, case.changes, &seen));
             let published = artifacts(&seen.outcome["artifacts"]);
             if published != case.artifacts {
-                note("", Err(format!("artifacts: wanted {:?}, got {published:?}", case.artifacts)));
+                note(
+                    "",
+                    Err(format!(
+                        "artifacts: wanted {:?}, got {published:?}",
+                        case.artifacts
+                    )),
+                );
             }
             let (wanted, refused) = (self.denials(), denials(&seen.outcome));
             if refused != wanted {
-                note("", Err(format!("denials: wanted {wanted:?}, got {refused:?}")));
+                note(
+                    "",
+                    Err(format!("denials: wanted {wanted:?}, got {refused:?}")),
+                );
             }
         } else {
             skipped(1, case.name);
@@ -339,18 +437,30 @@ impl Row<'_> {
 
 /// `path published`, `path dropped`.
 fn artifacts(list: &Value) -> String {
-    let word = |artifact: &Value| if artifact["published"] == true { "published" } else { "dropped" };
+    let word = |artifact: &Value| {
+        if artifact["published"] == true {
+            "published"
+        } else {
+            "dropped"
+        }
+    };
     let all = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    all.iter().map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a))).collect::<Vec<_>>().join(", ")
+    all.iter()
+        .map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// What was refused. A limit that ended the call is left out: the verdict names it.
 fn denials(outcome: &Value) -> String {
-    let all = outcome["denials"]["observed"].as_array().into_iter().flatten();
+    let all = outcome["denials"]["observed"]
+        .as_array()
+        .into_iter()
+        .flatten();
     let all = all.filter(|denial| denial["operation"] != "limit");
     let text = |denial: &Value| {
-        let [operation, target, rule, narrower] =
-            ["operation", "target", "rule", "narrower"].map(|name| denial[name].as_str().unwrap_or("?").to_owned());
+        let [operation, target, rule, narrower] = ["operation", "target", "rule", "narrower"]
+            .map(|name| denial[name].as_str().unwrap_or("?").to_owned());
         format!("{operation} {target}: {rule}; {narrower}")
     };
     all.map(text).collect::<Vec<_>>().join(", ")
@@ -358,37 +468,74 @@ fn denials(outcome: &Value) -> String {
 
 fn both_engines(who: Who, below: &str) {
     if !who.possible() {
-        return skipped(in_folders().count() * 2, "the table as root or mapped root needs root");
+        return skipped(
+            in_folders().count() * 2,
+            "the table as root or mapped root needs root",
+        );
     }
-    let cases: Vec<_> =
-        in_folders().filter(|case| who != Who::MappedRoot || OF_MAPPED_ROOT.contains(&case.wall)).collect();
-    let wrong: Vec<String> = (0..ENGINES.len()).flat_map(|engine| one_playground(who, below, engine, &cases)).collect();
-    assert!(wrong.is_empty(), "{} rows, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
+    let cases: Vec<_> = in_folders()
+        .filter(|case| who != Who::MappedRoot || OF_MAPPED_ROOT.contains(&case.wall))
+        .collect();
+    let wrong: Vec<String> = (0..ENGINES.len())
+        .flat_map(|engine| one_playground(who, below, engine, &cases))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} rows, as {}:\n{}",
+        wrong.len(),
+        who.name(),
+        wrong.join("\n")
+    );
 }
 
 /// What went wrong in the rows on one engine.
 fn one_playground(who: Who, below: &str, engine: usize, cases: &[&'static Case]) -> Vec<String> {
     let mut playground = Playground::new(who, below);
     playground.allow("engines", "esc:*", &["./**"], &["./out/**"]);
-    let row =
-        |case, number| Row { case, playground: &playground, engine, number, counted: false, problems: String::new() };
+    let row = |case, number| Row {
+        case,
+        playground: &playground,
+        engine,
+        number,
+        counted: false,
+        problems: String::new(),
+    };
     let quiet = row(&CASE, 0);
     quiet.make("quiet", "{}", "");
-    let mut rows: Vec<_> = cases.iter().copied().zip(1..).map(|(case, number)| row(case, number)).collect();
+    let mut rows: Vec<_> = cases
+        .iter()
+        .copied()
+        .zip(1..)
+        .map(|(case, number)| row(case, number))
+        .collect();
     rows.iter().for_each(Row::prepare);
     playground.settle();
     let web = Web::start(&playground, &[]);
     let host = Host::Server(&web);
     let seen = quiet.call(host, "quiet", CASE.probe);
     let control = quiet.judged(Verdict::Says("ok"), &[], &seen);
-    let mut wrong: Vec<String> =
-        control.err().map(|why| format!("control of {}: {why}", ENGINES[engine].0)).into_iter().collect();
+    let mut wrong: Vec<String> = control
+        .err()
+        .map(|why| format!("control of {}: {why}", ENGINES[engine].0))
+        .into_iter()
+        .collect();
     let mut walls = seen.outcome["walls"].as_array().into_iter().flatten();
     let counted = walls.any(|wall| wall["name"] == "cgroup" && wall["state"] == "cgroup");
-    let unloaded = rows.iter().filter(|row| matches!(row.case.held, Verdict::Unloaded(_)));
-    let manifests: Vec<_> = unloaded.map(|row| row.own("held").join(row.manifest()).display().to_string()).collect();
-    let check: Vec<&str> = ["check"].into_iter().chain(manifests.iter().map(String::as_str)).collect();
-    let problems = if manifests.is_empty() { String::new() } else { playground.cli(&check).text() };
+    let unloaded = rows
+        .iter()
+        .filter(|row| matches!(row.case.held, Verdict::Unloaded(_)));
+    let manifests: Vec<_> = unloaded
+        .map(|row| row.own("held").join(row.manifest()).display().to_string())
+        .collect();
+    let check: Vec<&str> = ["check"]
+        .into_iter()
+        .chain(manifests.iter().map(String::as_str))
+        .collect();
+    let problems = if manifests.is_empty() {
+        String::new()
+    } else {
+        playground.cli(&check).text()
+    };
     for row in &mut rows {
         (row.counted, row.problems) = (counted, problems.clone());
     }
@@ -398,7 +545,10 @@ fn one_playground(who: Who, below: &str, engine: usize, cases: &[&'static Case])
     drop(web);
     // Spoiling a folder may make one in the secret's folder; the files there stay as they were.
     let files = |state: BTreeMap<PathBuf, String>| -> Vec<_> {
-        state.into_iter().filter(|(path, _)| path.is_file() && !path.starts_with(playground.path("secret"))).collect()
+        state
+            .into_iter()
+            .filter(|(path, _)| path.is_file() && !path.starts_with(playground.path("secret")))
+            .collect()
     };
     if files(before) != files(playground.state(&[&tools])) {
         wrong.push("a call changed a file of the playground".into());
@@ -427,7 +577,10 @@ fn one_verdict_on_both_engines_as_an_ordinary_user() {
 #[test]
 fn one_verdict_on_both_engines_as_root_of_a_user_namespace() {
     if !is_root() {
-        return skipped(in_folders().count() * 2, "mapped root needs root to become an ordinary user first");
+        return skipped(
+            in_folders().count() * 2,
+            "mapped root needs root to become an ordinary user first",
+        );
     }
     both_engines(Who::MappedRoot, "/var/tmp");
 }

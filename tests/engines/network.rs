@@ -5,26 +5,35 @@ use crate::http::Web;
 use crate::network::in_both_worlds;
 use Verdict::{Denied, Ends, Says};
 
-const API: &str = r#"{"securityContext":{"networkAccess":{"allowHosts":["api.example.com:7000"]}}}"#;
-const BOTH: &str =
-    r#"{"securityContext":{"networkAccess":{"allowHosts":["api.example.com:7000","other.example.com:7000"]}}}"#;
-const PORTS: &str =
-    r#"{"securityContext":{"networkAccess":{"allowHosts":["api.example.com:7000","api.example.com:22"]}}}"#;
+const API: &str =
+    r#"{"securityContext":{"networkAccess":{"allowHosts":["api.example.com:7000"]}}}"#;
+const BOTH: &str = r#"{"securityContext":{"networkAccess":{"allowHosts":["api.example.com:7000","other.example.com:7000"]}}}"#;
+const PORTS: &str = r#"{"securityContext":{"networkAccess":{"allowHosts":["api.example.com:7000","api.example.com:22"]}}}"#;
 const ADDRESS: &str = r#"{"securityContext":{"networkAccess":{"allowHosts":["45.20.0.1:7000"]}}}"#;
-const ADDRESSES: &str = r#"{"securityContext":{"networkAccess":{"allowHosts":["45.20.0.1:7000","45.20.0.2:7000"]}}}"#;
-const INSIDE: &str = r#"{"securityContext":{"networkAccess":{"allowHosts":["inside.example.com:7000"]}}}"#;
+const ADDRESSES: &str =
+    r#"{"securityContext":{"networkAccess":{"allowHosts":["45.20.0.1:7000","45.20.0.2:7000"]}}}"#;
+const INSIDE: &str =
+    r#"{"securityContext":{"networkAccess":{"allowHosts":["inside.example.com:7000"]}}}"#;
 
 const ALLOW_API: &str = "[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }]\n";
 const ALLOW_BOTH: &str = "[network]\nhosts = [{ host = \"*.example.com:7000\", why = \"t\" }]\n";
 const ALLOW_PORTS: &str = "[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }, { host = \"api.example.com:22\", why = \"t\" }]\n";
-const ALLOW_ADDRESSES: &str =
-    "[network]\nhosts = [{ host = \"45.20.0.1:7000\", why = \"t\" }, { host = \"45.20.0.2:7000\", why = \"t\" }]\n";
-const ALLOW_INSIDE: &str =
-    "[network]\nhosts = [{ host = \"inside.example.com:7000\", ranges = [\"10.1.0.0/16\"], why = \"t\" }]\n";
-const LESS: &str = "mode = \"narrow\"\n[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }]\n";
+const ALLOW_ADDRESSES: &str = "[network]\nhosts = [{ host = \"45.20.0.1:7000\", why = \"t\" }, { host = \"45.20.0.2:7000\", why = \"t\" }]\n";
+const ALLOW_INSIDE: &str = "[network]\nhosts = [{ host = \"inside.example.com:7000\", ranges = [\"10.1.0.0/16\"], why = \"t\" }]\n";
+const LESS: &str =
+    "mode = \"narrow\"\n[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }]\n";
 
-const fn reached(manifest: &'static str, policy: &'static str, by: &'static [&'static str]) -> Control {
-    Control::Granted { manifest, policy, ends: Says("ok"), changes: by }
+const fn reached(
+    manifest: &'static str,
+    policy: &'static str,
+    by: &'static [&'static str],
+) -> Control {
+    Control::Granted {
+        manifest,
+        policy,
+        ends: Says("ok"),
+        changes: by,
+    }
 }
 
 /// The same of the script and of the module.
@@ -33,7 +42,13 @@ const fn both(denial: &'static str) -> (&'static str, &'static str) {
 }
 
 const NOT_GRANTED: &str = "On the network: resolve other.example.com: not granted.";
-const HELD: Case = Case { wall: "network", promises: "P6", manifest: API, policy: ALLOW_API, ..CASE };
+const HELD: Case = Case {
+    wall: "network",
+    promises: "P6",
+    manifest: API,
+    policy: ALLOW_API,
+    ..CASE
+};
 
 pub const NETWORK: &[Case] = &[
     Case {
@@ -117,7 +132,10 @@ pub const NETWORK: &[Case] = &[
         name: "a datagram",
         probe: r#"{"do":"datagram","path":"45.20.0.1","n":9}"#,
         held: Denied("ENETUNREACH", "access-denied"),
-        denials: ("", "connect by a UDP socket: no tool has UDP, but for names; house"),
+        denials: (
+            "",
+            "connect by a UDP socket: no tool has UDP, but for names; house",
+        ),
         control: Control::None("no policy can grant it; network::roads has the control"),
         ..HELD
     },
@@ -156,7 +174,10 @@ pub const NETWORK: &[Case] = &[
         promises: "P5 P6",
         manifest: BOTH,
         probe: r#"{"do":"connect","path":"api.example.com","n":7000}"#,
-        held: Verdict::Refused("SecurityError", "reach other.example.com:7000: no entry of [network] hosts"),
+        held: Verdict::Refused(
+            "SecurityError",
+            "reach other.example.com:7000: no entry of [network] hosts",
+        ),
         control: reached(BOTH, ALLOW_BOTH, &["tcp 45.20.0.1 7000"]),
         ..HELD
     },
@@ -175,16 +196,24 @@ fn one_verdict_on_both_engines_in_a_network() {
             counted: false,
             problems: String::new(),
         };
-        let rows = engines.flat_map(|engine| NETWORK.iter().enumerate().map(move |case| (engine, case)));
+        let rows =
+            engines.flat_map(|engine| NETWORK.iter().enumerate().map(move |case| (engine, case)));
         let rows: Vec<Row> = rows.map(row).collect();
         rows.iter().for_each(Row::prepare);
         playground.settle();
         let socket = playground.path("state/host.sock").display().to_string();
         let mut serve = world.host();
         serve.args(["serve", "--http", &format!("unix:{socket}")]);
-        let _server = Web::run(serve, None).unwrap_or_else(|said| panic!("it did not start: {said}"));
+        let _server =
+            Web::run(serve, None).unwrap_or_else(|said| panic!("it did not start: {said}"));
         let host = Host::World(world, &socket);
         let wrong: Vec<String> = rows.iter().flat_map(|row| row.run(host)).collect();
-        assert!(wrong.is_empty(), "{} rows, as {}:\n{}", wrong.len(), playground.who.name(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{} rows, as {}:\n{}",
+            wrong.len(),
+            playground.who.name(),
+            wrong.join("\n")
+        );
     });
 }

@@ -6,14 +6,23 @@ use crate::prelude::*;
 use Verdict::{Refused, Says};
 
 fn second_name(playground: &Playground, own: &Path) -> bool {
-    fs::hard_link(playground.path("secret/secret.txt"), own.join("out/innocent.txt")).unwrap();
+    fs::hard_link(
+        playground.path("secret/secret.txt"),
+        own.join("out/innocent.txt"),
+    )
+    .unwrap();
     true
 }
 
 fn mount_below(_: &Playground, own: &Path) -> bool {
     let inner = own.join("data/inner");
     fs::create_dir_all(&inner).unwrap();
-    is_root() && Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&inner).status().is_ok_and(|s| s.success())
+    is_root()
+        && Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(&inner)
+            .status()
+            .is_ok_and(|s| s.success())
 }
 
 fn unmount(own: &Path) {
@@ -37,11 +46,17 @@ fn out_is_a_link(playground: &Playground, own: &Path) -> bool {
 }
 
 const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/**"]}}}"#;
-const READ_DEEP: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","deep/inner/**"]}}}"#;
-const WRITE_OUT: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/**"]}}}"#;
+const READ_DEEP: &str =
+    r#"{"securityContext":{"fileAccess":{"allowRead":["self","deep/inner/**"]}}}"#;
+const WRITE_OUT: &str =
+    r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/**"]}}}"#;
 
 /// What is requested and not allowed: a tool that does not request it runs.
-const REQUESTED: Case = Case { promises: "P5", control: Control::Quiet, ..CASE };
+const REQUESTED: Case = Case {
+    promises: "P5",
+    control: Control::Quiet,
+    ..CASE
+};
 
 /// What lies in the folder: the same tool ran before it was spoilt.
 const fn spoilt(
@@ -50,7 +65,15 @@ const fn spoilt(
     spoil: fn(&Playground, &Path) -> bool,
     why: &'static str,
 ) -> Case {
-    Case { name, promises: "P2", manifest, spoil, held: security(why), control: Control::Unspoilt, ..CASE }
+    Case {
+        name,
+        promises: "P2",
+        manifest,
+        spoil,
+        held: security(why),
+        control: Control::Unspoilt,
+        ..CASE
+    }
 }
 
 const fn security(why: &'static str) -> Verdict {
@@ -58,37 +81,92 @@ const fn security(why: &'static str) -> Verdict {
 }
 
 /// A manifest that requests more than any policy, or this one, allows.
-const fn too_much(name: &'static str, promises: &'static str, manifest: &'static str, why: &'static str) -> Case {
-    Case { name, promises, manifest, held: security(why), ..REQUESTED }
+const fn too_much(
+    name: &'static str,
+    promises: &'static str,
+    manifest: &'static str,
+    why: &'static str,
+) -> Case {
+    Case {
+        name,
+        promises,
+        manifest,
+        held: security(why),
+        ..REQUESTED
+    }
 }
 
 /// A manifest that does not load: its tool does not exist, and `check` says where it is wrong.
-const fn unloaded(name: &'static str, promises: &'static str, manifest: &'static str, place: &'static str) -> Case {
-    Case { name, promises, manifest, held: Verdict::Unloaded(place), ..REQUESTED }
+const fn unloaded(
+    name: &'static str,
+    promises: &'static str,
+    manifest: &'static str,
+    place: &'static str,
+) -> Case {
+    Case {
+        name,
+        promises,
+        manifest,
+        held: Verdict::Unloaded(place),
+        ..REQUESTED
+    }
 }
 
 /// A manifest with these file grants: `Read` or `Write`, and a path.
 macro_rules! files {
     ($access:ident $path:literal) => {
-        concat!("{\"securityContext\":{\"fileAccess\":{\"allow", stringify!($access), "\":[\"", $path, "\"]}}}")
+        concat!(
+            "{\"securityContext\":{\"fileAccess\":{\"allow",
+            stringify!($access),
+            "\":[\"",
+            $path,
+            "\"]}}}"
+        )
     };
 }
 
 /// A manifest that requires a capability.
 macro_rules! needs {
     ($capability:literal) => {
-        concat!("{\"securityContext\":{\"requiredCapabilities\":[\"", $capability, "\"]}}")
+        concat!(
+            "{\"securityContext\":{\"requiredCapabilities\":[\"",
+            $capability,
+            "\"]}}"
+        )
     };
 }
 
 pub const REFUSALS: &[Case] = &[
-    spoilt("hard link in a write grant", WRITE_OUT, second_name, "out/innocent.txt: has more than one hard link"),
+    spoilt(
+        "hard link in a write grant",
+        WRITE_OUT,
+        second_name,
+        "out/innocent.txt: has more than one hard link",
+    ),
     Case {
         restore: unmount,
-        ..spoilt("mount point in a read grant", READ_DATA, mount_below, "data/inner is mounted inside the granted")
+        ..spoilt(
+            "mount point in a read grant",
+            READ_DATA,
+            mount_below,
+            "data/inner is mounted inside the granted",
+        )
     },
-    spoilt("read grant is a link", READ_DATA, folder_is_a_link, "/data: is a symbolic link"),
-    Case { promises: "P2 P3", ..spoilt("write grant is a link", WRITE_OUT, out_is_a_link, "/out: is a symbolic link") },
+    spoilt(
+        "read grant is a link",
+        READ_DATA,
+        folder_is_a_link,
+        "/data: is a symbolic link",
+    ),
+    Case {
+        promises: "P2 P3",
+        ..spoilt(
+            "write grant is a link",
+            WRITE_OUT,
+            out_is_a_link,
+            "/out: is a symbolic link",
+        )
+    },
     spoilt(
         "component of a grant is a link",
         READ_DEEP,
@@ -110,17 +188,42 @@ pub const REFUSALS: &[Case] = &[
             "read ./**: no entry of [files] read in policy",
         )
     },
-    too_much("the whole machine", "P5", files!(Read "/**"), "all of /, which is never granted"),
-    too_much("/proc asked for", "P5 P9", files!(Read "/proc/**"), "nothing below /proc is ever granted"),
-    too_much("own folder to write", "P3 P5", files!(Write "./**"), "the tool's own "),
-    too_much("own script to write", "P3 P5", files!(Write "{file}"), "the tool's own "),
+    too_much(
+        "the whole machine",
+        "P5",
+        files!(Read "/**"),
+        "all of /, which is never granted",
+    ),
+    too_much(
+        "/proc asked for",
+        "P5 P9",
+        files!(Read "/proc/**"),
+        "nothing below /proc is ever granted",
+    ),
+    too_much(
+        "own folder to write",
+        "P3 P5",
+        files!(Write "./**"),
+        "the tool's own ",
+    ),
+    too_much(
+        "own script to write",
+        "P3 P5",
+        files!(Write "{file}"),
+        "the tool's own ",
+    ),
     too_much(
         "the policies to write",
         "P3 P5",
         files!(Write "{base}/sandbox-policies/**"),
         "a policy, a manifest, a script or a file of this host could be written",
     ),
-    too_much("modules to write", "P3", files!(Write "node_modules/**"), "run or obey `node_modules`"),
+    too_much(
+        "modules to write",
+        "P3",
+        files!(Write "node_modules/**"),
+        "run or obey `node_modules`",
+    ),
     Case {
         wall: "network",
         ..too_much(
@@ -134,7 +237,10 @@ pub const REFUSALS: &[Case] = &[
     Case {
         name: "a capability nobody built yet",
         manifest: needs!("long-running"),
-        held: Refused("CapabilityError", "the capability 'long-running': not built yet"),
+        held: Refused(
+            "CapabilityError",
+            "the capability 'long-running': not built yet",
+        ),
         ..REQUESTED
     },
     Case {
@@ -151,7 +257,10 @@ pub const REFUSALS: &[Case] = &[
         manifest: needs!("subprocess"),
         probe: r#"{"do":"process"}"#,
         held: Says("ok"),
-        wasi: Some(Refused("CapabilityError", "the capability 'subprocess': a WASI module starts no processes")),
+        wasi: Some(Refused(
+            "CapabilityError",
+            "the capability 'subprocess': a WASI module starts no processes",
+        )),
         ..REQUESTED
     },
     Case {
@@ -178,7 +287,12 @@ pub const REFUSALS: &[Case] = &[
         r#"{"securityContext":{"fileAccess":{"allowRaed":["./**"]}}}"#,
         "/securityContext/fileAccess/allowRaed",
     ),
-    unloaded("a grant that leads out", "P2 P5", files!(Read "../other/**"), "/securityContext/fileAccess/allowRead/0"),
+    unloaded(
+        "a grant that leads out",
+        "P2 P5",
+        files!(Read "../other/**"),
+        "/securityContext/fileAccess/allowRead/0",
+    ),
     unloaded(
         "a field of one engine in securityContext",
         "P5",

@@ -37,7 +37,16 @@ const START: &str = "import json, os, signal, sys, time, mmap, socket, threading
 
 impl Call {
     fn tool(&self) -> String {
-        self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
+        self.name
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() {
+                    c.to_ascii_lowercase()
+                } else {
+                    '-'
+                }
+            })
+            .collect()
     }
 
     fn script(&self) -> String {
@@ -54,15 +63,28 @@ impl Call {
 fn judge(playground: &Playground, call: &Call) -> Option<(String, bool)> {
     let ended = playground.call(&format!("esc:{}", call.tool()), &call.input());
     let is_sampled = ended.counted() == "sampled";
-    let wanted = call.sampled.as_ref().filter(|_| is_sampled).unwrap_or(&call.ends).all();
-    let misses: Vec<String> = wanted.iter().filter_map(|wanted| ends(wanted, &ended).err()).collect();
-    let limit = call.more["execution"]["timeoutMs"].as_u64().unwrap_or(8_000);
+    let wanted = call
+        .sampled
+        .as_ref()
+        .filter(|_| is_sampled)
+        .unwrap_or(&call.ends)
+        .all();
+    let misses: Vec<String> = wanted
+        .iter()
+        .filter_map(|wanted| ends(wanted, &ended).err())
+        .collect();
+    let limit = call.more["execution"]["timeoutMs"]
+        .as_u64()
+        .unwrap_or(8_000);
     let late = ended.took > Duration::from_millis(limit) + Duration::from_secs(3);
     if misses.len() < wanted.len() && !late {
         return None;
     }
     let (name, promises, counted, took) = (&call.name, &call.promises, ended.counted(), ended.took);
-    let why = format!("{name} ({promises}; counted by {counted}): took {took:?}, {:.900}", misses.join(" or "));
+    let why = format!(
+        "{name} ({promises}; counted by {counted}): took {took:?}, {:.900}",
+        misses.join(" or ")
+    );
     Some((why, late || is_sampled || ended.kind() == "TimeoutError"))
 }
 
@@ -93,7 +115,13 @@ fn calls(who: Who, below: &str) {
     if !playground.canary_lives() {
         wrong.push("a process of the host was killed".into());
     }
-    assert!(wrong.is_empty(), "{} calls, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} calls, as {}:\n{}",
+        wrong.len(),
+        who.name(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -111,15 +139,26 @@ fn calls_as_an_ordinary_user() {
 fn calls_outside_reach_their_goal() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let mut wrong = Vec::new();
-    for (call, control) in CALLS.iter().filter_map(|call| Some((call, call.control.as_ref()?))) {
+    for (call, control) in CALLS
+        .iter()
+        .filter_map(|call| Some((call, call.control.as_ref()?)))
+    {
         let script = playground.path("control.py");
         fs::write(&script, call.script()).unwrap();
         let mut command = playground.outside(PYTHON);
         command.args(["-s", "-E", "-B"]).arg(&script);
         let ended = finish(command, call.input().as_bytes());
         if ended.out != serde_json::from_str::<Value>(control).unwrap() {
-            wrong.push(format!("{}: wanted {control}, got {}: {}", call.name, ended.out, ended.stderr));
+            wrong.push(format!(
+                "{}: wanted {control}, got {}: {}",
+                call.name, ended.out, ended.stderr
+            ));
         }
     }
-    assert!(wrong.is_empty(), "{} controls:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} controls:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

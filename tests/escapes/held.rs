@@ -22,8 +22,12 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         for (name, mib, _) in UNSEEN {
-            for (name, mib, ms) in [(name.to_owned(), mib, 30_000), (format!("{name}-wide"), 256 << 10, 100_000)] {
-                let more = json!({"limits": {"memoryBytes": mib << 20}, "execution": {"timeoutMs": ms}});
+            for (name, mib, ms) in [
+                (name.to_owned(), mib, 30_000),
+                (format!("{name}-wide"), 256 << 10, 100_000),
+            ] {
+                let more =
+                    json!({"limits": {"memoryBytes": mib << 20}, "execution": {"timeoutMs": ms}});
                 playground.tool(&name, "python", include_str!("unseen.py"), more);
             }
         }
@@ -46,7 +50,9 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
             std::thread::scope(|scope| {
                 for (name, _, prints) in UNSEEN {
                     let (playground, tool) = (&playground, format!("esc:{name}-wide"));
-                    scope.spawn(move || playground.expect(&tool, &input(name), &format!("ok {prints}")));
+                    scope.spawn(move || {
+                        playground.expect(&tool, &input(name), &format!("ok {prints}"))
+                    });
                 }
             });
         }
@@ -58,7 +64,8 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
 fn a_call_has_a_share_of_what_is_counted_for_its_user() {
     let text = fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").unwrap();
     let slots = text.trim().parse::<u64>().unwrap() / 10_000;
-    let (_, signals) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_SIGPENDING).unwrap();
+    let (_, signals) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_SIGPENDING).unwrap();
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("shares", "python", include_str!("shares.py"), json!({}));
@@ -70,20 +77,49 @@ fn a_call_has_a_share_of_what_is_counted_for_its_user() {
             if configured {
                 command.arg("--config").arg(&config);
             }
-            command.args(["call", "esc:shares", "--json", "--input", &input.to_string()]);
+            command.args([
+                "call",
+                "esc:shares",
+                "--json",
+                "--input",
+                &input.to_string(),
+            ]);
             finish(command, b"")
         };
         let watches = |n: u64, seconds: f64| json!({"watches": n, "seconds": seconds});
         let (few, many) = (watches(4000, 1.5), watches(8000, 1.5));
         assert_eq!(ends("ok 4000", &call(&few, true)), Ok(()), "{who:?}");
-        assert_eq!(ends("ok 8000", &call(&many, false)), Ok(()), "{who:?}: the control");
+        assert_eq!(
+            ends("ok 8000", &call(&many, false)),
+            Ok(()),
+            "{who:?}: the control"
+        );
         let over = call(&watches(8000, 25.0), true);
-        assert_eq!(ends("ResourceLimitError: openFiles", &over), Ok(()), "{who:?}");
-        assert!(over.out.to_string().contains("entries in epolls"), "{who:?}: {}", over.out);
+        assert_eq!(
+            ends("ResourceLimitError: openFiles", &over),
+            Ok(()),
+            "{who:?}"
+        );
+        assert!(
+            over.out.to_string().contains("entries in epolls"),
+            "{who:?}: {}",
+            over.out
+        );
         let queued = json!({"signals": true});
-        let (share, usual) = ((signals / (2 * slots)).min(1024), (signals / (2 * 64)).min(1024));
-        assert_eq!(ends(&format!("ok {share}"), &call(&queued, true)), Ok(()), "{who:?}");
-        assert_eq!(ends(&format!("ok {usual}"), &call(&queued, false)), Ok(()), "{who:?}: the control");
+        let (share, usual) = (
+            (signals / (2 * slots)).min(1024),
+            (signals / (2 * 64)).min(1024),
+        );
+        assert_eq!(
+            ends(&format!("ok {share}"), &call(&queued, true)),
+            Ok(()),
+            "{who:?}"
+        );
+        assert_eq!(
+            ends(&format!("ok {usual}"), &call(&queued, false)),
+            Ok(()),
+            "{who:?}: the control"
+        );
     }
 }
 
@@ -95,12 +131,21 @@ fn a_named_file_of_proc_counts_unread() {
         let script = "import json, os, sys, time\n\
                       kept = [os.open('/proc/kmsg', os.O_PATH) for _ in range(json.load(sys.stdin)['n'])]\n\
                       time.sleep(1.5)\nprint(len(kept))\n";
-        playground.tool("names", "python", script, json!({"limits": {"memoryBytes": 64 << 20}}));
+        playground.tool(
+            "names",
+            "python",
+            script,
+            json!({"limits": {"memoryBytes": 64 << 20}}),
+        );
         playground.settle();
         playground.expect("esc:names", r#"{"n": 8}"#, "ok 8");
         let ended = playground.call("esc:names", r#"{"n": 60}"#);
         // With a cgroup the kernel counts, and these hold nothing.
-        let expected = if ended.counted() == "sampled" { "ResourceLimitError: memoryBytes" } else { "ok 60" };
+        let expected = if ended.counted() == "sampled" {
+            "ResourceLimitError: memoryBytes"
+        } else {
+            "ok 60"
+        };
         assert_eq!(ends(expected, &ended), Ok(()), "{who:?}");
     }
 }
@@ -126,7 +171,11 @@ fn a_program_that_cannot_be_read_counts_as_the_most() {
         playground.expect("esc:runs", r#"{"program": "shown"}"#, "ok [0, true]");
         let ended = playground.call("esc:runs", r#"{"program": "hidden"}"#);
         // With a cgroup the kernel counts.
-        let expected = if ended.counted() == "sampled" { "ResourceLimitError: memoryBytes" } else { "ok [0, false]" };
+        let expected = if ended.counted() == "sampled" {
+            "ResourceLimitError: memoryBytes"
+        } else {
+            "ok [0, false]"
+        };
         assert_eq!(ends(expected, &ended), Ok(()), "{who:?}");
     }
 }
@@ -139,7 +188,9 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
         fs::write(&words, [1u8; 4096]).unwrap();
         let granted = format!("{}/granted/ro/**", playground.base.display());
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**", granted]}}});
-        let script = playground.tool("mover", "python", include_str!("words.py"), asks).join("main.py");
+        let script = playground
+            .tool("mover", "python", include_str!("words.py"), asks)
+            .join("main.py");
         playground.allow("words", "esc:*", &["./**", &granted], &[]);
         playground.settle();
         let run = |does: &str| {
@@ -150,12 +201,18 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
         for (inside, woken) in [(false, "left"), (true, "woken")] {
             // Only the control is not woken, and waits to the end.
             let patience = if inside { "60" } else { "5" };
-            let mut waiter = run("waits").arg(patience).stdout(Stdio::piped()).spawn().unwrap();
+            let mut waiter = run("waits")
+                .arg(patience)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
             let mut out = waiter.stdout.take().unwrap();
             out.read_exact(&mut [0; 6]).unwrap();
             // proc_pid_syscall(5): it is in futex(2).
             let call = format!("/proc/{}/syscall", waiter.id());
-            wait_for("it waits", || fs::read_to_string(&call).is_ok_and(|call| call.starts_with("202 ")));
+            wait_for("it waits", || {
+                fs::read_to_string(&call).is_ok_and(|call| call.starts_with("202 "))
+            });
             if inside {
                 let refused = format!("ok -{}", nix::libc::ENOSYS);
                 playground.expect("esc:mover", &json!({"path": words}).to_string(), &refused);
@@ -180,7 +237,12 @@ fn other_calls_are_in_time_beside_spinners() {
     spinners_outside_keep_others_waiting();
     as_everyone("spinners", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        playground.tool("spin", "python", SPINNERS, json!({"limits": {"cpuMs": 60_000}}));
+        playground.tool(
+            "spin",
+            "python",
+            SPINNERS,
+            json!({"limits": {"cpuMs": 60_000}}),
+        );
         let hangs = json!({"execution": {"timeoutMs": 1500}});
         playground.tool("hangs", "python", "import time\ntime.sleep(60)\n", hangs);
         playground.without_breaker();
@@ -191,24 +253,45 @@ fn other_calls_are_in_time_beside_spinners() {
             if spinners > 0 {
                 server.call_n("spin", spinners);
                 // They and the one that made them are there, or were ended for their sessions.
-                let (script, before) = (playground.path("user_scripts/spin/main.py"), playground.records().len());
-                let spinning = || processes_of(&script.display().to_string()).len() as u64 > spinners;
-                wait_for("the spinners spin", || spinning() || playground.records().len() > before);
+                let (script, before) = (
+                    playground.path("user_scripts/spin/main.py"),
+                    playground.records().len(),
+                );
+                let spinning =
+                    || processes_of(&script.display().to_string()).len() as u64 > spinners;
+                wait_for("the spinners spin", || {
+                    spinning() || playground.records().len() > before
+                });
             }
             let before = playground.records().len();
             (0..8).for_each(|n| _ = server.call_n("hangs", n));
             let ended = || -> Vec<Value> {
                 let records = playground.records().split_off(before);
-                records.into_iter().filter(|record| record["tool"] == "esc:hangs").collect()
+                records
+                    .into_iter()
+                    .filter(|record| record["tool"] == "esc:hangs")
+                    .collect()
             };
             // Spinners that still run end with the server.
             wait_for("the calls end", || ended().len() == 8);
             let ended = ended();
-            assert!(ended.iter().all(|record| record["outcome"] == "TimeoutError"), "{who:?}: {ended:?}");
-            ended.iter().filter_map(|record| record["usage"]["wallMs"].as_u64()).max().unwrap()
+            assert!(
+                ended
+                    .iter()
+                    .all(|record| record["outcome"] == "TimeoutError"),
+                "{who:?}: {ended:?}"
+            );
+            ended
+                .iter()
+                .filter_map(|record| record["usage"]["wallMs"].as_u64())
+                .max()
+                .unwrap()
         };
         let (alone, beside) = (longest(0), longest(110));
-        assert!(beside * 10 <= alone * 25, "{who:?}: {beside} ms beside spinners, {alone} ms without");
+        assert!(
+            beside * 10 <= alone * 25,
+            "{who:?}: {beside} ms beside spinners, {alone} ms without"
+        );
     });
 }
 
@@ -220,30 +303,51 @@ fn one_callers_spinners_leave_another_its_share() {
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
     let n = json!({"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "integer"}}});
-    let spins = json!({"parameters": n, "limits": {"cpuMs": 60_000}, "execution": {"timeoutMs": 100_000}});
+    let spins =
+        json!({"parameters": n, "limits": {"cpuMs": 60_000}, "execution": {"timeoutMs": 100_000}});
     let work = "import json, time\nbegan, spent = time.time(), time.process_time()\n\
                 while time.process_time() < spent + 0.1:\n    pass\nprint(json.dumps(time.time() - began))\n";
-    let spin = playground.tool("spin", "python", SPINNERS, spins).join("main.py").display().to_string();
-    playground.tool("work", "python", work, json!({"execution": {"timeoutMs": 100_000}}));
+    let spin = playground
+        .tool("spin", "python", SPINNERS, spins)
+        .join("main.py")
+        .display()
+        .to_string();
+    playground.tool(
+        "work",
+        "python",
+        work,
+        json!({"execution": {"timeoutMs": 100_000}}),
+    );
     playground.settle();
-    let callers = ["loud", "quiet"].map(|name| crate::http::caller(name, "")).concat();
+    let callers = ["loud", "quiet"]
+        .map(|name| crate::http::caller(name, ""))
+        .concat();
     crate::http::write_callers(&playground, &callers);
     let (web, [loud, quiet]) = crate::http::Web::for_callers(&playground, ["loud", "quiet"]);
     // How long a tenth of a second of work takes a caller.
     let took = |who: &str| {
         let worked = || {
             let answer = web.call("esc:work", &json!({}), &[who]).json();
-            answer["outputData"].as_f64().unwrap_or_else(|| panic!("{answer}"))
+            answer["outputData"]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{answer}"))
         };
         (0..3).map(|_| worked()).fold(f64::MAX, f64::min)
     };
     let (calls, each) = (6, 10);
     let body = json!({"n": each, "s": 90}).to_string();
     let path = "/v1/tools/esc:spin/calls";
-    let spinning: Vec<TcpStream> = (0..calls).map(|_| web.send("POST", path, &[&loud], &body)).collect();
-    wait_for("the spinners spin", || processes_of(&spin).len() >= calls * each);
+    let spinning: Vec<TcpStream> = (0..calls)
+        .map(|_| web.send("POST", path, &[&loud], &body))
+        .collect();
+    wait_for("the spinners spin", || {
+        processes_of(&spin).len() >= calls * each
+    });
     let (other, same) = (took(&quiet), took(&loud));
-    assert!(same > 2.0 * other, "{other} s beside another's spinners, {same} s beside its own");
+    assert!(
+        same > 2.0 * other,
+        "{other} s beside another's spinners, {same} s beside its own"
+    );
     // The groups of its calls lie in one group, which goes with the last of them.
     let pids: Vec<u32> = processes_of(&spin).iter().map(|(pid, _)| *pid).collect();
     let mut groups = groups_of(&pids);
@@ -265,27 +369,44 @@ fn a_group_that_is_still_used_goes_with_a_later_call() {
         return skipped(1, "only root has groups here");
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
-    playground.tool("hangs", "python", "import time\ntime.sleep(60)\n", json!({}));
+    playground.tool(
+        "hangs",
+        "python",
+        "import time\ntime.sleep(60)\n",
+        json!({}),
+    );
     playground.tool("good", "python", "print('{\"n\": 1}')\n", json!({}));
     playground.settle();
     let mut server = Server::start(&playground);
-    let script = playground.path("user_scripts/hangs/main.py").display().to_string();
+    let script = playground
+        .path("user_scripts/hangs/main.py")
+        .display()
+        .to_string();
     let call = server.call_n("hangs", 1);
     wait_for("it runs", || !processes_of(&script).is_empty());
     let tool = processes_of(&script)[0].0;
     let groups = groups_of(&[tool]);
     let mut slow = Command::new("/bin/sleep").arg("60").spawn().unwrap();
-    groups.iter().for_each(|group| fs::write(group.join("cgroup.procs"), slow.id().to_string()).unwrap());
+    groups
+        .iter()
+        .for_each(|group| fs::write(group.join("cgroup.procs"), slow.id().to_string()).unwrap());
     let launcher = parent_of(parent_of(tool).unwrap()).unwrap();
     signal(launcher, Signal::SIGKILL);
     server.answers(&[call]);
     // A host locks its groups. Later it is this lock that keeps other hosts from removing them.
-    let locks: Vec<_> = groups.iter().map(|group| fs::File::open(group).unwrap()).collect();
-    wait_for("the host drops them", || locks.iter().all(|group| group.try_lock().is_ok()));
+    let locks: Vec<_> = groups
+        .iter()
+        .map(|group| fs::File::open(group).unwrap())
+        .collect();
+    wait_for("the host drops them", || {
+        locks.iter().all(|group| group.try_lock().is_ok())
+    });
     slow.kill().unwrap();
     slow.wait().unwrap();
     server.called("esc:good", json!({}));
-    wait_for("they are gone", || !groups.is_empty() && groups.iter().all(|group| !group.exists()));
+    wait_for("they are gone", || {
+        !groups.is_empty() && groups.iter().all(|group| !group.exists())
+    });
 }
 
 /// The control: what a fifth of the spinners do to a program beside them, outside of any group. They would keep the
@@ -295,9 +416,16 @@ fn spinners_outside_keep_others_waiting() {
     let script = playground.path("home/spin.py");
     fs::write(&script, SPINNERS).unwrap();
     let mut spin = playground.outside(PYTHON);
-    spin.arg(&script).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    spin.arg(&script)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let mut spin = spin.spawn().unwrap();
-    spin.stdin.take().unwrap().write_all(br#"{"n": 22, "s": 60}"#).unwrap();
+    spin.stdin
+        .take()
+        .unwrap()
+        .write_all(br#"{"n": 22, "s": 60}"#)
+        .unwrap();
     spin.stderr.take().unwrap().read_exact(&mut [0; 6]).unwrap();
     let mut work = playground.outside(PYTHON);
     work.args([
@@ -348,12 +476,23 @@ fn a_handler_of_core_dumps_gets_nothing() {
         playground.tool("crash", "python", &crash, json!({}));
         fs::write(playground.path("home/crash.py"), &crash).unwrap();
         playground.settle();
-        let (handler, got) = (playground.path("state/handler"), playground.path("state/got"));
-        fs::write(&handler, format!("#!/bin/sh\necho $1 >> {}\ncat > /dev/null\n", got.display())).unwrap();
+        let (handler, got) = (
+            playground.path("state/handler"),
+            playground.path("state/got"),
+        );
+        fs::write(
+            &handler,
+            format!("#!/bin/sh\necho $1 >> {}\ncat > /dev/null\n", got.display()),
+        )
+        .unwrap();
         fs::set_permissions(&handler, fs::Permissions::from_mode(0o755)).unwrap();
         let count = || {
             std::thread::sleep(Duration::from_millis(500));
-            fs::read_to_string(&got).unwrap_or_default().lines().filter(|line| *line == name).count()
+            fs::read_to_string(&got)
+                .unwrap_or_default()
+                .lines()
+                .filter(|line| *line == name)
+                .count()
         };
         let before = CorePattern::set(&format!("|{} %e", handler.display()));
         let ended = playground.call("esc:crash", "{}");
@@ -363,8 +502,17 @@ fn a_handler_of_core_dumps_gets_nothing() {
         finish(command, b"");
         let outside = count();
         drop(before);
-        assert_eq!(ended.error().0, "ScriptError", "{who:?}: {:?}", ended.error());
-        assert_eq!((inside, outside), (0, 2), "{who:?}: a limit of 0 stops no handler behind a pipe, 1 does");
+        assert_eq!(
+            ended.error().0,
+            "ScriptError",
+            "{who:?}: {:?}",
+            ended.error()
+        );
+        assert_eq!(
+            (inside, outside),
+            (0, 2),
+            "{who:?}: a limit of 0 stops no handler behind a pipe, 1 does"
+        );
     }
 }
 
@@ -376,7 +524,13 @@ fn nothing_runs_where_nobody_tells_who_is_root() {
         playground.settle();
         let call = |line: &str| {
             let mut command = playground.outside("/usr/bin/unshare");
-            command.args(["-Urmpf", "/bin/sh", "-c", &format!("{line} && exec \"$@\""), "sh"]);
+            command.args([
+                "-Urmpf",
+                "/bin/sh",
+                "-c",
+                &format!("{line} && exec \"$@\""),
+                "sh",
+            ]);
             let ended = called_by(&playground, command, "esc:one", "{}");
             (ended.out, ended.stderr)
         };
@@ -384,15 +538,20 @@ fn nothing_runs_where_nobody_tells_who_is_root() {
         if who == Who::User {
             assert_eq!(report["outputData"], 1, "control: {report} {told}");
         } else {
-            assert!(told.contains("maps our id to uid 0 of the machine"), "{report} {told}");
+            assert!(
+                told.contains("maps our id to uid 0 of the machine"),
+                "{report} {told}"
+            );
         }
         // Without the overflow id every file is everybody's, for both: first the policies, then the audit log.
         let policies = playground.path("sandbox-policies");
-        for (kind, mark) in [("SecurityError", "sandbox-policies: "), ("InternalError", " ")] {
+        for (kind, mark) in [
+            ("SecurityError", "sandbox-policies: "),
+            ("InternalError", " "),
+        ] {
             let (report, told) = call("mount -t proc -o subset=pid proc /proc");
             assert_eq!(report["error"]["type"], kind, "{who:?}: {report} {told}");
-            let why =
-                "belongs to another user (uid 0, which stands for everybody without an id in this user namespace)";
+            let why = "belongs to another user (uid 0, which stands for everybody without an id in this user namespace)";
             assert!(told.contains(&format!("{mark}{why}")), "{who:?}: {told}");
             let _ = fs::remove_dir_all(&policies);
         }

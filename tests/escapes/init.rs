@@ -37,8 +37,14 @@ fn signals_end_a_tool_and_not_its_init_which_takes_no_place() {
             ("node-signal", "nodejs", NODE_TOOL),
             ("bun-signal", "bun", NODE_TOOL),
         ];
-        let tools: Vec<_> = tools.into_iter().filter(|(_, language, _)| has(language, 1)).collect();
-        let others = [("shell", "python", SHELL_TOOL), ("to-init", "python", TO_INIT)];
+        let tools: Vec<_> = tools
+            .into_iter()
+            .filter(|(_, language, _)| has(language, 1))
+            .collect();
+        let others = [
+            ("shell", "python", SHELL_TOOL),
+            ("to-init", "python", TO_INIT),
+        ];
         for (name, language, script) in tools.iter().chain(&others) {
             playground.tool(name, language, script, json!({}));
         }
@@ -50,15 +56,28 @@ fn signals_end_a_tool_and_not_its_init_which_takes_no_place() {
         // `processes` counts what the tool has: itself and nine more.
         playground.expect("esc:ten", "{}", "ok 9");
         let mut server = Server::start(&playground);
-        let mut call = |tool: &str, signal: &str| server.called(&format!("esc:{tool}"), json!({"signal": signal}));
+        let mut call = |tool: &str, signal: &str| {
+            server.called(&format!("esc:{tool}"), json!({"signal": signal}))
+        };
         for (tool, ..) in tools {
             assert_eq!(words(&call(tool, "")), "1", "{tool}, the control");
-            let all = ["SIGSEGV", "SIGABRT", "SIGALRM", "SIGTERM", "SIGKILL", "SIGUSR1", "SIGXCPU", "SIGHUP"];
-            let few = |signal: &&str| tool == "own-signal" || ["SIGTERM", "SIGKILL"].contains(signal);
+            let all = [
+                "SIGSEGV", "SIGABRT", "SIGALRM", "SIGTERM", "SIGKILL", "SIGUSR1", "SIGXCPU",
+                "SIGHUP",
+            ];
+            let few =
+                |signal: &&str| tool == "own-signal" || ["SIGTERM", "SIGKILL"].contains(signal);
             for signal in all.into_iter().filter(few) {
                 let ended = call(tool, signal);
-                assert_eq!(kind(&ended), "ScriptError", "{who:?} {tool} {signal}: {ended}");
-                assert!(words(&ended).contains(signal), "{who:?} {tool} {signal}: {ended}");
+                assert_eq!(
+                    kind(&ended),
+                    "ScriptError",
+                    "{who:?} {tool} {signal}: {ended}"
+                );
+                assert!(
+                    words(&ended).contains(signal),
+                    "{who:?} {tool} {signal}: {ended}"
+                );
             }
         }
         assert_eq!(words(&call("shell", "SIGTERM")), "-15", "{who:?}");
@@ -72,8 +91,13 @@ fn signals_end_a_tool_and_not_its_init_which_takes_no_place() {
 #[test]
 fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
-    let own = groups.lines().find_map(|line| line.split_once(":memory:")).map_or("", |(_, group)| group);
-    let memory = Path::new("/sys/fs/cgroup/memory").join(own.trim_start_matches('/')).join("toolhost");
+    let own = groups
+        .lines()
+        .find_map(|line| line.split_once(":memory:"))
+        .map_or("", |(_, group)| group);
+    let memory = Path::new("/sys/fs/cgroup/memory")
+        .join(own.trim_start_matches('/'))
+        .join("toolhost");
     if !Who::Root.possible() || !memory.is_dir() {
         return skipped(1, "groups of one hierarchy: it needs root, and cgroup v1");
     }
@@ -86,12 +110,22 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     for round in 0..3 {
         fs::create_dir(&leftover).unwrap();
         let answer = first.called("esc:good", json!({"n": round}));
-        assert_eq!(answer["result"]["isError"], json!(false), "round {round}: {answer}");
+        assert_eq!(
+            answer["result"]["isError"],
+            json!(false),
+            "round {round}: {answer}"
+        );
         let host = playground.host();
         let mut other = playground.outside("/usr/bin/unshare");
-        other.args(["--pid", "--fork", "--mount-proc", "--"]).arg(host.get_program()).args(host.get_args());
+        other
+            .args(["--pid", "--fork", "--mount-proc", "--"])
+            .arg(host.get_program())
+            .args(host.get_args());
         other.args(["call", "esc:good", "--json", "--input", "{}"]);
-        other.envs(host.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        other.envs(
+            host.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         let ended = finish(other, b"");
         assert_eq!(ended.code, Some(0), "{ended:?}");
         assert!(!leftover.exists(), "round {round}: it sweeps");
@@ -105,22 +139,44 @@ fn a_tool_begins_after_its_init() {
         let playground = Playground::new(who, "/var/tmp");
         let program = playground.path("bin/python3.11");
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-x", "c", "-o"]).args([&program]);
+        compiler
+            .args([
+                "-O1",
+                "-static",
+                "-nostdlib",
+                "-fno-stack-protector",
+                "-x",
+                "c",
+                "-o",
+            ])
+            .args([&program]);
         compiler.arg(repository("tests/escapes/first.c"));
         assert_eq!(finish(compiler, b"").code, Some(0));
         for (name, observe) in [("plain", false), ("recorded", true)] {
             playground.tool(name, "python", "", json!({}));
-            let named = format!("[runtimes]\npython = {{ path = {program:?}, why = \"a test\" }}\n");
-            playground.policy(name, &format!("esc:{name}"), &format!("observe = {observe}\n{named}"));
+            let named =
+                format!("[runtimes]\npython = {{ path = {program:?}, why = \"a test\" }}\n");
+            playground.policy(
+                name,
+                &format!("esc:{name}"),
+                &format!("observe = {observe}\n{named}"),
+            );
         }
         playground.settle();
         let outside = finish(playground.outside(&program.to_string_lossy()), b"");
-        assert_ne!(outside.out, "pid 1: ", "the control: pid 1 out here has a name");
+        assert_ne!(
+            outside.out, "pid 1: ",
+            "the control: pid 1 out here has a name"
+        );
         let mut server = Server::start(&playground);
         for round in 0..40 {
             for name in ["plain", "recorded"] {
                 let seen = server.called(&format!("esc:{name}"), json!({}));
-                assert_eq!(words(&seen), "pid 1: ", "{who:?} {name}, round {round}: {seen}");
+                assert_eq!(
+                    words(&seen),
+                    "pid 1: ",
+                    "{who:?} {name}, round {round}: {seen}"
+                );
             }
         }
     }

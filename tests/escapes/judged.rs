@@ -11,24 +11,46 @@ const SLEEPER: &str = "import os, sys, time, json, signal\n\
 
 /// A call that is left running, once its script runs.
 fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
-    let script = playground.path(&format!("user_scripts/{tool}/main.py")).display().to_string();
+    let script = playground
+        .path(&format!("user_scripts/{tool}/main.py"))
+        .display()
+        .to_string();
     let mut command = playground.host();
     command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut found = Vec::new();
     within(Duration::from_secs(10), &format!("{tool} starts"), || {
-        found = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
+        found = processes_of(&script)
+            .into_iter()
+            .map(|(pid, _)| pid)
+            .collect();
         found.len() >= 4 || child.try_wait().unwrap().is_some()
     });
-    assert!(found.len() >= 4, "{tool} did not start: {found:?}, {:?}", child.wait());
+    assert!(
+        found.len() >= 4,
+        "{tool} did not start: {found:?}, {:?}",
+        child.wait()
+    );
     (child, found)
 }
 
 pub fn uids(pids: &[u32]) -> BTreeSet<u32> {
     let ids = |pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with("Uid:")).unwrap_or_default().to_owned();
-        line.split_whitespace().skip(1).filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("Uid:"))
+            .unwrap_or_default()
+            .to_owned();
+        line.split_whitespace()
+            .skip(1)
+            .filter_map(|id| id.parse().ok())
+            .collect::<Vec<u32>>()
     };
     pids.iter().flat_map(ids).collect()
 }
@@ -43,9 +65,19 @@ fn nobody_runs_as_uid_0_and_as_root_no_two_calls_share_a_uid() {
         let (mut one, first) = started(&playground, "first");
         let (mut two, second) = started(&playground, "second");
         let (mine, theirs) = (uids(&first), uids(&second));
-        assert!(mine.len() == 1 && theirs.len() == 1, "{who:?}: one uid a call: {mine:?} {theirs:?}");
-        assert!(!mine.contains(&0) && !theirs.contains(&0), "{who:?}: a tool runs as kernel uid 0");
-        assert_eq!(mine == theirs, who != Who::Root, "{who:?}: {mine:?} {theirs:?}");
+        assert!(
+            mine.len() == 1 && theirs.len() == 1,
+            "{who:?}: one uid a call: {mine:?} {theirs:?}"
+        );
+        assert!(
+            !mine.contains(&0) && !theirs.contains(&0),
+            "{who:?}: a tool runs as kernel uid 0"
+        );
+        assert_eq!(
+            mine == theirs,
+            who != Who::Root,
+            "{who:?}: {mine:?} {theirs:?}"
+        );
         for child in [&mut one, &mut two] {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -65,12 +97,18 @@ fn a_host_that_is_killed_leaves_nothing() {
         for signal in ["TERM", "INT", "HUP", "KILL"] {
             let (mut child, pids) = started(&playground, "sleeper");
             let (host, groups) = (child.id(), groups_of(&pids));
-            let sent = Command::new("/bin/kill").args([&format!("-{signal}"), &host.to_string()]).status().unwrap();
+            let sent = Command::new("/bin/kill")
+                .args([&format!("-{signal}"), &host.to_string()])
+                .status()
+                .unwrap();
             assert!(sent.success());
             let died = Instant::now();
             child.wait().unwrap();
             let took = died.elapsed();
-            assert!(took < Duration::from_secs(2), "{who:?}: SIG{signal}: the host took {took:?}");
+            assert!(
+                took < Duration::from_secs(2),
+                "{who:?}: SIG{signal}: the host took {took:?}"
+            );
             playground.assert_quiet(&format!("{who:?}: SIG{signal}"));
             assert_eq!(playground.mounts(), mounts, "{who:?}: SIG{signal}");
             wait_for("what only a kill can leave goes at the next start", || {
@@ -79,8 +117,14 @@ fn a_host_that_is_killed_leaves_nothing() {
             });
         }
         let records = playground.records();
-        let interrupted = records.iter().filter(|r| r["outcome"] == "CancelledError").count();
-        assert_eq!(interrupted, 3, "{who:?}: a call that was interrupted is recorded; only SIGKILL takes the record");
+        let interrupted = records
+            .iter()
+            .filter(|r| r["outcome"] == "CancelledError")
+            .count();
+        assert_eq!(
+            interrupted, 3,
+            "{who:?}: a call that was interrupted is recorded; only SIGKILL takes the record"
+        );
     }
 }
 
@@ -93,8 +137,14 @@ fn floods_do_not_make_the_host_grow() {
     playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
     playground.settle();
     let mut quiet = None;
-    for does in ["quiet", "flood", "logs", "large", "many", "numbers", "objects", "levels"] {
-        let (peak, report) = peak_of(&playground, "esc:floods", &json!({ "do": does }).to_string());
+    for does in [
+        "quiet", "flood", "logs", "large", "many", "numbers", "objects", "levels",
+    ] {
+        let (peak, report) = peak_of(
+            &playground,
+            "esc:floods",
+            &json!({ "do": does }).to_string(),
+        );
         match does {
             "flood" => assert_eq!(report["error"]["type"], "ResourceLimitError", "{report}"),
             "numbers" | "objects" | "levels" => assert_eq!(report["success"], true, "{does}"),
@@ -104,7 +154,10 @@ fn floods_do_not_make_the_host_grow() {
         let logs = report["logs"].to_string().len();
         assert!(logs < 256 * 1024, "{does}: {logs} bytes of logs");
         let quiet = *quiet.get_or_insert(peak);
-        assert!(peak < quiet + 4 * 1024 + 2 * 1024, "{does}: output limit × 4, and some noise: {peak}, {quiet} KiB");
+        assert!(
+            peak < quiet + 4 * 1024 + 2 * 1024,
+            "{does}: output limit × 4, and some noise: {peak}, {quiet} KiB"
+        );
     }
 }
 
@@ -113,16 +166,32 @@ fn peak_of(playground: &Playground, tool: &str, input: &str) -> (u64, Value) {
     // Into a file: a pipe that is not read while we look would hold the host up.
     let path = playground.path("state/report.json");
     let mut command = playground.host();
-    command.args(["call", tool, "--json", "--input", input]).stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.stdout(fs::File::create(&path).unwrap()).spawn().unwrap();
+    command
+        .args(["call", tool, "--json", "--input", input])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command
+        .stdout(fs::File::create(&path).unwrap())
+        .spawn()
+        .unwrap();
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let kib = |line: &str| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok();
+        let kib = |line: &str| {
+            line.strip_prefix("VmHWM:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
         peak = peak.max(status.lines().find_map(kib).unwrap_or(0));
         std::thread::sleep(Duration::from_millis(2));
     }
-    (peak, serde_json::from_slice(&fs::read(&path).unwrap()).unwrap())
+    (
+        peak,
+        serde_json::from_slice(&fs::read(&path).unwrap()).unwrap(),
+    )
 }
 
 #[test]
@@ -131,19 +200,35 @@ fn a_long_secret_argument_takes_no_more_memory_than_a_plain_one() {
     for (tool, secret) in [("plain", false), ("hides", true)] {
         let text = json!({"type": "string", "description": "d", "x-secret": secret});
         let parameters = json!({"parameters": {"type": "object", "properties": {"text": text}}});
-        playground.tool(tool, "python", "import sys\nprint(len(sys.stdin.read()))\n", parameters);
+        playground.tool(
+            tool,
+            "python",
+            "import sys\nprint(len(sys.stdin.read()))\n",
+            parameters,
+        );
     }
     playground.settle();
     let lines: Vec<String> = (0..100_000).map(|n| format!("{n:08}")).collect();
-    for (what, text) in [("one line", "k".repeat(900 * 1024)), ("lines", lines.join("\n"))] {
+    for (what, text) in [
+        ("one line", "k".repeat(900 * 1024)),
+        ("lines", lines.join("\n")),
+    ] {
         let input = playground.path("home/input.json");
         fs::write(&input, json!({ "text": text }).to_string()).unwrap();
         let [plain, hides] = ["esc:plain", "esc:hides"].map(|tool| {
             let (peak, report) = peak_of(&playground, tool, &format!("@{}", input.display()));
-            assert_eq!(report["success"], true, "{what}: {tool}: {:.2000}", report.to_string());
+            assert_eq!(
+                report["success"],
+                true,
+                "{what}: {tool}: {:.2000}",
+                report.to_string()
+            );
             peak
         });
-        assert!(hides < plain + 24 * 1024, "{what}: {hides} KiB and {plain} KiB");
+        assert!(
+            hides < plain + 24 * 1024,
+            "{what}: {hides} KiB and {plain} KiB"
+        );
     }
 }
 
@@ -161,14 +246,28 @@ fn a_script_cannot_forge_or_suppress_its_record() {
         playground.tool("killed", "python", "import os\nos.abort()\n", json!({}));
         playground.settle();
         let user = "alice\n{\"call\":\"forged\"}";
-        playground.call_with("esc:forger", r#"{"x": "\n{\"call\":\"forged\"}\n"}"#, &["--user", user]);
+        playground.call_with(
+            "esc:forger",
+            r#"{"x": "\n{\"call\":\"forged\"}\n"}"#,
+            &["--user", user],
+        );
         playground.call("esc:killed", "{}");
         playground.call("esc:none\n{\"call\":\"forged\"}", "{}");
         let records = playground.records();
         assert_eq!(records.len(), 3, "{who:?}: one record a call: {records:?}");
-        assert!(records.iter().all(|record| record["call"] != "forged"), "{who:?}: {records:?}");
-        let outcomes: Vec<&str> = records.iter().filter_map(|r| r["outcome"].as_str()).collect();
-        assert_eq!(outcomes, ["success", "ScriptError", "ToolNotFoundError"], "{who:?}: {records:?}");
+        assert!(
+            records.iter().all(|record| record["call"] != "forged"),
+            "{who:?}: {records:?}"
+        );
+        let outcomes: Vec<&str> = records
+            .iter()
+            .filter_map(|r| r["outcome"].as_str())
+            .collect();
+        assert_eq!(
+            outcomes,
+            ["success", "ScriptError", "ToolNotFoundError"],
+            "{who:?}: {records:?}"
+        );
         assert_eq!(records[0]["label"], user, "{who:?}: escaped, not cut");
         let log = fs::metadata(playground.path("state/audit.jsonl")).unwrap();
         assert_eq!(log.mode() & 0o777, 0o600, "{who:?}");
@@ -185,16 +284,38 @@ fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
     playground.settle();
     for words in [&["--verbose"][..], &[], &["--json"]] {
         let mut command = playground.host();
-        command.args(["call", "esc:loud", "--input", &json!({"text": evil}).to_string(), "--user", evil]).args(words);
+        command
+            .args([
+                "call",
+                "esc:loud",
+                "--input",
+                &json!({"text": evil}).to_string(),
+                "--user",
+                evil,
+            ])
+            .args(words);
         let ended = finish(command, b"");
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
         let shown = format!("{}{}", String::from_utf8_lossy(&ended.stdout), ended.stderr);
-        let raw = |c: char| (c.is_control() && c != '\n' && c != '\t') || "\u{202e}\u{e0041}\u{200b}".contains(c);
-        assert!(!shown.contains(raw), "{words:?}: {:?}", shown.chars().filter(|c| raw(*c)).collect::<String>());
-        assert!(shown.contains("[31m"), "{words:?}: what was said is shown, escaped: {shown}");
+        let raw = |c: char| {
+            (c.is_control() && c != '\n' && c != '\t') || "\u{202e}\u{e0041}\u{200b}".contains(c)
+        };
+        assert!(
+            !shown.contains(raw),
+            "{words:?}: {:?}",
+            shown.chars().filter(|c| raw(*c)).collect::<String>()
+        );
+        assert!(
+            shown.contains("[31m"),
+            "{words:?}: what was said is shown, escaped: {shown}"
+        );
     }
     let log = fs::read(playground.path("state/audit.jsonl")).unwrap();
-    assert!(log.iter().all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'), "the log is plain ASCII lines");
+    assert!(
+        log.iter()
+            .all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'),
+        "the log is plain ASCII lines"
+    );
 }
 
 /// An ordinary user whose machine gives no user namespaces: no walls, no call.
@@ -209,10 +330,24 @@ fn a_missing_wall_refuses_by_name() {
     command.args(["-Ur", "/bin/sh", "-c", line, "sh"]);
     let ended = called_by(&playground, command, "esc:weak", "{}");
     let report = &ended.out;
-    assert!(report["outputData"].is_null(), "it ran without walls: {report}");
-    assert_eq!((ended.code, ended.kind()), (Some(4), "CapabilityError"), "{report} {}", ended.stderr);
-    assert!(format!("{report}{}", ended.stderr).contains("namespace"), "the missing thing is named: {ended:?}");
-    assert!(!report.to_string().contains(&own.display().to_string()), "{report}");
+    assert!(
+        report["outputData"].is_null(),
+        "it ran without walls: {report}"
+    );
+    assert_eq!(
+        (ended.code, ended.kind()),
+        (Some(4), "CapabilityError"),
+        "{report} {}",
+        ended.stderr
+    );
+    assert!(
+        format!("{report}{}", ended.stderr).contains("namespace"),
+        "the missing thing is named: {ended:?}"
+    );
+    assert!(
+        !report.to_string().contains(&own.display().to_string()),
+        "{report}"
+    );
 }
 
 #[test]
@@ -233,7 +368,11 @@ fn new_files_belong_to_the_owner_of_the_folder() {
         let owner = fs::metadata(&own).unwrap();
         for name in ["out/made.txt", "out/mine"] {
             let made = fs::metadata(own.join(name)).unwrap();
-            assert_eq!((made.uid(), made.gid()), (owner.uid(), owner.gid()), "{who:?}: {name}");
+            assert_eq!(
+                (made.uid(), made.gid()),
+                (owner.uid(), owner.gid()),
+                "{who:?}: {name}"
+            );
         }
     }
 }
@@ -247,9 +386,17 @@ fn arguments_widen_nothing() {
     playground.settle();
     let path = playground.path("secret/secret.txt");
     let wide = json!({"path": path, "allowRead": ["/**"], "securityContext": {"fileAccess": {"allowRead": ["/**"]}}, "env": {"HOME": "/"}});
-    let ended = playground.call_with("esc:asker", &wide.to_string(), &["--timeout-ms", "99999999"]);
+    let ended = playground.call_with(
+        "esc:asker",
+        &wide.to_string(),
+        &["--timeout-ms", "99999999"],
+    );
     assert_eq!(fits("ok \"absent\"", &ended), Ok(()));
-    assert_eq!(unwalled(&playground, "asker", &wide.to_string()).out, "seen", "the control: without walls it sees it");
+    assert_eq!(
+        unwalled(&playground, "asker", &wide.to_string()).out,
+        "seen",
+        "the control: without walls it sees it"
+    );
 }
 
 /// The kernel counts descriptors that are being sent for each uid, and an ordinary user's calls share one.
@@ -260,28 +407,54 @@ fn descriptors_on_their_way_stop_no_other_call() {
         kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * 250))])\n        \
         sent += 250\nexcept OSError as e:\n    sent = e.errno\n";
     let long = json!({"execution": {"timeoutMs": 120_000}});
-    playground.tool("sender", "python", &format!("{send}time.sleep(110)\nprint(sent)\n"), long);
+    playground.tool(
+        "sender",
+        "python",
+        &format!("{send}time.sleep(110)\nprint(sent)\n"),
+        long,
+    );
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
-    fs::write(playground.path("home/send.py"), format!("{send}print(sent)\n")).unwrap();
+    fs::write(
+        playground.path("home/send.py"),
+        format!("{send}print(sent)\n"),
+    )
+    .unwrap();
     let few = |most: u64| {
         let mut command = playground.outside("/bin/sh");
         command.args(["-c", &format!("ulimit -n {most}; exec \"$@\""), "sh"]);
         command
     };
     let mut sender = playground.host_by(few(1024));
-    sender.args(["call", "esc:sender", "--json", "--input", r#"{"most": 100000}"#]);
-    let mut sender = sender.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    sender.args([
+        "call",
+        "esc:sender",
+        "--json",
+        "--input",
+        r#"{"most": 100000}"#,
+    ]);
+    let mut sender = sender
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     // The control: a program of that user with a lower limit can send none, once the sender has sent all it can.
     let mut other = String::new();
     while other != "109" {
-        assert!(sender.try_wait().unwrap().is_none(), "the sender ended, and others could still send: {other}");
+        assert!(
+            sender.try_wait().unwrap().is_none(),
+            "the sender ended, and others could still send: {other}"
+        );
         let mut command = few(512);
         command.arg(PYTHON).arg(playground.path("home/send.py"));
         other = finish(command, br#"{"most": 250}"#).text().trim().into();
     }
     let ended = called_by(&playground, few(1024), "esc:next", "{}");
-    assert!(sender.try_wait().unwrap().is_none(), "the sender still runs");
+    assert!(
+        sender.try_wait().unwrap().is_none(),
+        "the sender still runs"
+    );
     assert_eq!(fits("ok 1", &ended), Ok(()));
     sender.kill().unwrap();
     sender.wait().unwrap();
@@ -293,7 +466,12 @@ fn variables_of_a_call_are_gone_with_it() {
     // How long its own TOKEN is, and which variables there are besides.
     let script = "import json, os\ntoken = os.environ.pop('TOKEN', 'none')\n\
         print(json.dumps({'length': len(token), 'names': sorted(os.environ)}))\n";
-    playground.tool("vars", "python", script, json!({"execution": {"env": {"TOKEN": "none"}}}));
+    playground.tool(
+        "vars",
+        "python",
+        script,
+        json!({"execution": {"env": {"TOKEN": "none"}}}),
+    );
     let text = json!({"type": "string", "description": "d"});
     let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
         "methodName": "executeScript"});
@@ -302,7 +480,11 @@ fn variables_of_a_call_are_gone_with_it() {
             "env": {"type": "object", "description": "d", "additionalProperties": {"type": "string"}}}},
         "securityContext": {"fileAccess": {"allowRead": ["self"]}},
     });
-    fs::write(playground.path("tool-defs/runs.tool.json"), manifest("esc:runs", method, more).to_string()).unwrap();
+    fs::write(
+        playground.path("tool-defs/runs.tool.json"),
+        manifest("esc:runs", method, more).to_string(),
+    )
+    .unwrap();
     playground.settle();
     let mut server = Server::start(&playground);
     let mut names = BTreeSet::new();

@@ -14,7 +14,8 @@ const TIMED: &str = "import resource, subprocess, sys\ncode = subprocess.call(sy
 fn limits_hold_while_a_look_is_long() {
     let limits = |memory: u64, written: u64, cpu_ms: u64| {
         let files = json!({"allowRead": ["./**"], "allowWrite": ["out/**"]});
-        let limits = json!({"memoryBytes": memory * MIB, "writtenBytes": written * MIB, "cpuMs": cpu_ms});
+        let limits =
+            json!({"memoryBytes": memory * MIB, "writtenBytes": written * MIB, "cpuMs": cpu_ms});
         json!({"securityContext": {"fileAccess": files}, "limits": limits})
     };
     const OVER: &str = "ResourceLimitError";
@@ -40,7 +41,14 @@ fn limits_hold_while_a_look_is_long() {
             let mut timed = playground.outside(PYTHON);
             timed.args(["-c", TIMED]);
             let ended = called_by(&playground, timed, "esc:held", &input(make, n, "wait"));
-            let used: u64 = ended.stderr.rsplit_once("used ").unwrap().1.trim().parse().unwrap();
+            let used: u64 = ended
+                .stderr
+                .rsplit_once("used ")
+                .unwrap()
+                .1
+                .trim()
+                .parse()
+                .unwrap();
             assert!(used <= 6, "{who:?} {make}: {used} s of CPU time");
             let ended = playground.call("esc:writes", &input(make, n, "write"));
             let written = fs::metadata(&writes).map_or(0, |file| file.len() / MIB);
@@ -51,7 +59,8 @@ fn limits_hold_while_a_look_is_long() {
             assert_eq!(ends(OVER, &ended), Ok(()), "{who:?} {make}");
             assert!(touched * 16 <= 160, "{who:?} {make}: {} MiB", touched * 16);
         }
-        let few = json!({"make": "epolls", "n": 20, "forks": 10, "s": 3, "then": "wait"}).to_string();
+        let few =
+            json!({"make": "epolls", "n": 20, "forks": 10, "s": 3, "then": "wait"}).to_string();
         playground.expect("esc:wide", &few, "ok 1");
     }
 }

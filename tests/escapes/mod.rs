@@ -34,20 +34,30 @@ const PROBES_JS: &str = include_str!("probes.js");
 /// Layers that are set up otherwise for root of a user namespace.
 pub const AGAIN: [&str; 3] = ["identity", "view", "seccomp"];
 const PROMISES: [&str; 22] = [
-    "P1", "P2", "P3", "P4", "P5", "P6", "P9", "P10", "P11", "P12", "P13", "P14", "P15", "P16", "P17", "P18", "P23",
-    "P24", "P29", "P30", "P7", "P8",
+    "P1", "P2", "P3", "P4", "P5", "P6", "P9", "P10", "P11", "P12", "P13", "P14", "P15", "P16",
+    "P17", "P18", "P23", "P24", "P29", "P30", "P7", "P8",
 ];
 
 fn every_row() -> impl Iterator<Item = &'static Row> {
-    PROBES.files.iter().chain(&PROBES.node).chain(&PROBES.kernel).chain(&PROBES.granted_sockets)
+    PROBES
+        .files
+        .iter()
+        .chain(&PROBES.node)
+        .chain(&PROBES.kernel)
+        .chain(&PROBES.granted_sockets)
 }
 
 /// The name, the wall and the promises of everything that is tried.
 fn everything() -> Vec<[&'static str; 3]> {
     let rows = every_row().map(|row| [&*row.name, &row.wall, &row.promises]);
-    let calls = calls::CALLS.iter().map(|call| [&*call.name, &call.wall, &call.promises]);
+    let calls = calls::CALLS
+        .iter()
+        .map(|call| [&*call.name, &call.wall, &call.promises]);
     let cases = crate::engines::cases().map(|case| [case.name, case.wall, case.promises]);
-    let tests = PROBES.tests.iter().map(|test| [&*test.name, &test.wall, &test.promises]);
+    let tests = PROBES
+        .tests
+        .iter()
+        .map(|test| [&*test.name, &test.wall, &test.promises]);
     rows.chain(calls).chain(cases).chain(tests).collect()
 }
 
@@ -56,11 +66,18 @@ fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
     let all = everything();
     let walls = toolhost::sandbox::WALLS.map(|wall| wall.name);
     for wall in walls {
-        assert!(all.iter().any(|case| case[1] == wall), "nothing attacks the wall {wall}");
+        assert!(
+            all.iter().any(|case| case[1] == wall),
+            "nothing attacks the wall {wall}"
+        );
     }
     // P7 and P8 speak of named hosts, which no tool of this version can have: asking makes it unavailable.
     for promise in PROMISES {
-        assert!(all.iter().any(|case| case[2].split(' ').any(|p| p == promise)), "nothing tries {promise}");
+        assert!(
+            all.iter()
+                .any(|case| case[2].split(' ').any(|p| p == promise)),
+            "nothing tries {promise}"
+        );
     }
     let names: BTreeSet<_> = all.iter().map(|case| case[0]).collect();
     assert_eq!(names.len(), all.len(), "two cases of one name");
@@ -73,16 +90,30 @@ fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
 fn world(who: Who, below: &str, recorded: bool) -> Playground {
     let playground = Playground::new(who, below);
     let base = playground.base.display().to_string();
-    for (name, language, script) in [("files", "python", PROBES_PY), ("nodes", "nodejs", PROBES_JS)] {
+    for (name, language, script) in [
+        ("files", "python", PROBES_PY),
+        ("nodes", "nodejs", PROBES_JS),
+    ] {
         let asks = json!({"securityContext": {"fileAccess": {
             "allowRead": ["./**", format!("{base}/granted/ro/**")], "allowWrite": ["out/**"]}}});
         let folder = playground.tool(name, language, script, asks);
         fs::create_dir_all(folder.join("out/empty")).unwrap();
-        for file in ["out/kept.txt", "out/replacer.txt", "out/moved.txt", "doomed.py", "swapped.py"] {
+        for file in [
+            "out/kept.txt",
+            "out/replacer.txt",
+            "out/moved.txt",
+            "doomed.py",
+            "swapped.py",
+        ] {
             fs::write(folder.join(file), "kept\n").unwrap();
         }
     }
-    playground.tool("kernel", "python", PROBES_PY, json!({"securityContext": {"fileAccess": {"allowRead": ["self"]}}}));
+    playground.tool(
+        "kernel",
+        "python",
+        PROBES_PY,
+        json!({"securityContext": {"fileAccess": {"allowRead": ["self"]}}}),
+    );
     let rest = format!(
         "observe = {recorded}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}, \
          {{ path = \"{base}/granted/ro/**\", why = \"a test\" }}]\nwrite = [{{ path = \"./out/**\", why = \"a test\" }}]\n"
@@ -118,7 +149,9 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
         }
     }
     if after.len() != before.len() {
-        wrong.push(format!("{tool}: a file came or went outside of the write grant"));
+        wrong.push(format!(
+            "{tool}: a file came or went outside of the write grant"
+        ));
     }
     let heard = playground.listeners.heard();
     if heard > 0 {
@@ -135,7 +168,10 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
     }
     if out.exists() {
         wrong.extend(
-            playground.strange_files(&out).into_iter().map(|file| format!("{tool}: made in a write grant: {file}")),
+            playground
+                .strange_files(&out)
+                .into_iter()
+                .map(|file| format!("{tool}: made in a write grant: {file}")),
         );
     }
     playground.assert_quiet(tool);
@@ -152,7 +188,9 @@ fn called_by(playground: &Playground, program: Command, tool: &str, input: &str)
 /// The script of a tool as outside, without walls.
 fn unwalled(playground: &Playground, tool: &str, input: &str) -> Ended {
     let mut command = playground.outside(PYTHON);
-    command.args(["-s", "-E", "-B"]).arg(playground.path(&format!("user_scripts/{tool}/main.py")));
+    command
+        .args(["-s", "-E", "-B"])
+        .arg(playground.path(&format!("user_scripts/{tool}/main.py")));
     finish(command, input.as_bytes())
 }
 
@@ -169,13 +207,27 @@ fn probes(who: Who, below: &str, recorded: bool) {
     let mut playground = world(who, below, recorded);
     let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
     let mut wrong = attack(&mut playground, "files", &rows(who, &PROBES.files));
-    wrong.extend(attack(&mut playground, "files", &rows(who, &PROBES.granted_sockets)));
-    wrong.extend(attack(&mut playground, "kernel", &rows(who, &PROBES.kernel)));
+    wrong.extend(attack(
+        &mut playground,
+        "files",
+        &rows(who, &PROBES.granted_sockets),
+    ));
+    wrong.extend(attack(
+        &mut playground,
+        "kernel",
+        &rows(who, &PROBES.kernel),
+    ));
     match found("node") {
         Some(_) => wrong.extend(attack(&mut playground, "nodes", &rows(who, &PROBES.node))),
         None => missing(PROBES.node.len(), "node"),
     }
-    assert!(wrong.is_empty(), "{} of the probes, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of the probes, as {}:\n{}",
+        wrong.len(),
+        who.name(),
+        wrong.join("\n")
+    );
 }
 
 /// The same probes without walls must see and do what inside they could not.
@@ -201,21 +253,35 @@ fn controls(who: Who) {
         let before = playground.state(&[&writable]);
         wrong.extend(probe::outside(&playground, tool, script, rows));
         // The judges see what the probes did.
-        let knocks = rows.iter().any(|row| row.wall == "network" && row.succeeds());
+        let knocks = rows
+            .iter()
+            .any(|row| row.wall == "network" && row.succeeds());
         if knocks && playground.listeners.heard() == 0 {
             wrong.push(format!("{tool}: the listeners hear nothing"));
         }
-        let changes = rows.iter().any(|row| row.promises.contains("P4") && row.succeeds());
+        let changes = rows
+            .iter()
+            .any(|row| row.promises.contains("P4") && row.succeeds());
         if changes && playground.state(&[&writable]) == before {
             wrong.push(format!("{tool}: the changes are not seen"));
         }
     }
     for name in ["true", "scratch", "link"] {
         for folder in ["/tmp", "/dev/shm"] {
-            let _ = fs::remove_file(format!("{folder}/toolhost-{name}-{}-{}", std::process::id(), who.name()));
+            let _ = fs::remove_file(format!(
+                "{folder}/toolhost-{name}-{}-{}",
+                std::process::id(),
+                who.name()
+            ));
         }
     }
-    assert!(wrong.is_empty(), "{} controls, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} controls, as {}:\n{}",
+        wrong.len(),
+        who.name(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -242,7 +308,10 @@ fn probes_of_recorded_calls_as_an_ordinary_user() {
 #[test]
 fn probes_as_root_of_a_user_namespace() {
     if !is_root() {
-        return skipped(every_row().count(), "the suite as mapped root needs root to become an ordinary user first");
+        return skipped(
+            every_row().count(),
+            "the suite as mapped root needs root to become an ordinary user first",
+        );
     }
     probes(Who::MappedRoot, "/var/tmp", false);
 }

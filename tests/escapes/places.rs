@@ -13,12 +13,21 @@ fn pipe(path: &Path) {
 /// `audit --probe` finds each grant of the tool as it should be.
 fn assert_passes(playground: &Playground, tool: &str) {
     let audit = playground.cli(&["audit", &format!("esc:{tool}"), "--probe"]);
-    assert!(audit.code == Some(0) && audit.text().contains("PASS: "), "{:?} {tool}: {audit:?}", playground.who);
+    assert!(
+        audit.code == Some(0) && audit.text().contains("PASS: "),
+        "{:?} {tool}: {audit:?}",
+        playground.who
+    );
 }
 
 #[test]
 fn what_is_granted_has_one_place_and_keeps_its_own_access() {
-    let write = json!(["out/*.csv", "out/live/**", "out/sub/inner/**", "out/sub/deep/*.txt"]);
+    let write = json!([
+        "out/*.csv",
+        "out/live/**",
+        "out/sub/inner/**",
+        "out/sub/deep/*.txt"
+    ]);
     for (who, below) in Who::all().flat_map(|who| [(who, "/var/tmp"), (who, "/tmp")]) {
         let playground = Playground::new(who, below);
         let grant = format!("{}/granted/pipes/**", playground.base.display());
@@ -30,28 +39,64 @@ fn what_is_granted_has_one_place_and_keeps_its_own_access() {
             for name in ["out/live", "out/sub/inner", "out/sub/deep"] {
                 fs::create_dir_all(folder.join(name)).unwrap();
             }
-            for name in ["out/a.csv", "out/keep.txt", "out/other.txt", "out/sub/file", "out/sub/deep/d.txt"] {
+            for name in [
+                "out/a.csv",
+                "out/keep.txt",
+                "out/other.txt",
+                "out/sub/file",
+                "out/sub/deep/d.txt",
+            ] {
                 fs::write(folder.join(name), "x").unwrap();
             }
             playground.settle();
             pipe(&folder.join("out/sub/pipe"));
             let at = |name: &str| folder.join("out").join(name).display().to_string();
-            let names = ["a.csv", "keep.txt", "other.txt", "sub/file", "sub/pipe", "sub/deep/d.txt"];
+            let names = [
+                "a.csv",
+                "keep.txt",
+                "other.txt",
+                "sub/file",
+                "sub/pipe",
+                "sub/deep/d.txt",
+            ];
             let made = ["live/made", "sub/inner/made", "sub/made"].map(at);
             let input = json!({"look": names.map(at), "make": made});
-            let out = playground.expect(&format!("esc:{tool}"), &input.to_string(), "ok").out["outputData"].take();
+            let out = playground
+                .expect(&format!("esc:{tool}"), &input.to_string(), "ok")
+                .out["outputData"]
+                .take();
             let other = if tool == "all" { "r" } else { "" };
             for (name, wanted) in names.iter().zip(["rwp", "r", other, "r", "r", "rwp"]) {
                 assert_eq!(out[at(name)], wanted, "{who:?} {below} {tool} {name}");
             }
-            for (name, wanted) in [("live/made", true), ("sub/inner/made", true), ("sub/made", false)] {
-                assert_eq!(out[format!("make {}", at(name))], wanted, "{who:?} {below} {tool}");
-                assert_eq!(folder.join("out").join(name).exists(), wanted, "{who:?} {below} {tool} {name}");
+            for (name, wanted) in [
+                ("live/made", true),
+                ("sub/inner/made", true),
+                ("sub/made", false),
+            ] {
+                assert_eq!(
+                    out[format!("make {}", at(name))],
+                    wanted,
+                    "{who:?} {below} {tool}"
+                );
+                assert_eq!(
+                    folder.join("out").join(name).exists(),
+                    wanted,
+                    "{who:?} {below} {tool} {name}"
+                );
             }
             assert_passes(&playground, tool);
-            let outside = unwalled(&playground, tool, &json!({"look": names.map(at)}).to_string()).out;
+            let outside = unwalled(
+                &playground,
+                tool,
+                &json!({"look": names.map(at)}).to_string(),
+            )
+            .out;
             let wanted = names.map(|name| if name == "sub/pipe" { "rp" } else { "rwp" });
-            assert_eq!(json!(names.map(|name| outside[at(name)].clone())), json!(wanted));
+            assert_eq!(
+                json!(names.map(|name| outside[at(name)].clone())),
+                json!(wanted)
+            );
         }
 
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", grant]}}});
@@ -63,7 +108,11 @@ fn what_is_granted_has_one_place_and_keeps_its_own_access() {
         let input = json!({"look": [path]}).to_string();
         let wanted = json!({(path.clone()): "r", "pipes": [], "kept": [[]]});
         playground.expect("esc:looker", &input, &format!("ok {wanted}"));
-        assert_eq!(unwalled(&playground, "looker", &input).out[path], "rp", "{who:?}");
+        assert_eq!(
+            unwalled(&playground, "looker", &input).out[path],
+            "rp",
+            "{who:?}"
+        );
     }
 }
 
@@ -83,11 +132,22 @@ fn a_pattern_opens_what_the_folders_owner_has() {
     }
     playground.allow("escapes", "esc:*", &["./**", &format!("{base}/**")], &[]);
     let names = ["own.csv", "theirs.csv", "open.csv"];
-    names.iter().for_each(|name| fs::write(folder.join(name), "x").unwrap());
+    names
+        .iter()
+        .for_each(|name| fs::write(folder.join(name), "x").unwrap());
     playground.settle();
-    let owners = [("", 70_001, 0o755), (names[0], 70_001, 0o600), (names[1], 70_002, 0o600), (names[2], 70_002, 0o644)];
+    let owners = [
+        ("", 70_001, 0o755),
+        (names[0], 70_001, 0o600),
+        (names[1], 70_002, 0o600),
+        (names[2], 70_002, 0o644),
+    ];
     for (name, owner, mode) in owners {
-        let path = if name.is_empty() { folder.clone() } else { folder.join(name) };
+        let path = if name.is_empty() {
+            folder.clone()
+        } else {
+            folder.join(name)
+        };
         std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -95,9 +155,16 @@ fn a_pattern_opens_what_the_folders_owner_has() {
     let input = json!({"look": names.map(at)}).to_string();
     for (tool, wanted) in [("pattern", ["r", "", "r"]), ("named", ["", "r", ""])] {
         let out = playground.expect(&format!("esc:{tool}"), &input, "ok").out["outputData"].take();
-        assert_eq!(json!(names.map(|name| out[at(name)].clone())), json!(wanted), "{tool}");
+        assert_eq!(
+            json!(names.map(|name| out[at(name)].clone())),
+            json!(wanted),
+            "{tool}"
+        );
         assert_passes(&playground, tool);
     }
     let outside = unwalled(&playground, "pattern", &input).out;
-    assert!(names.iter().all(|name| outside[at(name)] == "rwp"), "root reads all: {outside}");
+    assert!(
+        names.iter().all(|name| outside[at(name)] == "rwp"),
+        "root reads all: {outside}"
+    );
 }

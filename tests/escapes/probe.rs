@@ -24,8 +24,9 @@ pub struct Attack {
     pub promises: String,
 }
 
-pub static PROBES: LazyLock<Probes> =
-    LazyLock::new(|| toml::from_str(include_str!("probes.toml")).unwrap_or_else(|e| panic!("probes.toml: {e}")));
+pub static PROBES: LazyLock<Probes> = LazyLock::new(|| {
+    toml::from_str(include_str!("probes.toml")).unwrap_or_else(|e| panic!("probes.toml: {e}"))
+});
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -94,7 +95,11 @@ impl Words {
         let base = playground.base.display().to_string();
         let (tcp, udp) = playground.listeners.ports();
         // Where the playground lies below /tmp, its first folder is shown inside scratch.
-        let top = playground.base.strip_prefix("/tmp").ok().and_then(|below| below.iter().next());
+        let top = playground
+            .base
+            .strip_prefix("/tmp")
+            .ok()
+            .and_then(|below| below.iter().next());
         let words = [
             ("{tmpfile}", format!("{base}-tmp")),
             ("{own}", format!("{base}/user_scripts/{own}")),
@@ -105,12 +110,24 @@ impl Words {
             ("{secret}", playground.secret.clone()),
             ("{secret-part}", format!("SECRET={}", playground.secret)),
             ("{pid}", playground.mark()),
-            ("{hostname}", fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()),
-            ("{tmptop}", top.map_or("-".into(), |top| top.to_string_lossy().into_owned())),
+            (
+                "{hostname}",
+                fs::read_to_string("/proc/sys/kernel/hostname")
+                    .unwrap()
+                    .trim()
+                    .to_owned(),
+            ),
+            (
+                "{tmptop}",
+                top.map_or("-".into(), |top| top.to_string_lossy().into_owned()),
+            ),
             ("{binary}", binary().display().to_string()),
             ("{base}", base),
         ];
-        let mut words: Vec<_> = words.into_iter().map(|(word, value)| (word.to_owned(), value)).collect();
+        let mut words: Vec<_> = words
+            .into_iter()
+            .map(|(word, value)| (word.to_owned(), value))
+            .collect();
         for kind in ["pid", "mnt", "user", "net", "ipc", "uts", "cgroup"] {
             let link = fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
             words.push((format!("{{ns-{kind}}}"), link.display().to_string()));
@@ -119,13 +136,17 @@ impl Words {
     }
 
     fn fill(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
+        self.0.iter().fold(text.to_owned(), |text, (word, value)| {
+            text.replace(word, value)
+        })
     }
 }
 
 fn asked<'r>(rows: impl IntoIterator<Item = &'r Row>, words: &Words) -> String {
     let filled = |argument: &Value| match argument.as_str() {
-        Some(number @ ("{tcp}" | "{udp}" | "{canary}")) => words.fill(number).parse::<u64>().unwrap().into(),
+        Some(number @ ("{tcp}" | "{udp}" | "{canary}")) => {
+            words.fill(number).parse::<u64>().unwrap().into()
+        }
         Some(text) => Value::String(words.fill(text)),
         None => argument.clone(),
     };
@@ -141,22 +162,36 @@ pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> Vec<String> 
     let words = Words::of(playground, tool);
     let ended = playground.call(&format!("esc:{tool}"), &asked(rows, &words));
     if ended.out["success"] != true {
-        return vec![format!("{tool}: no answer: {} {}\n{}", ended.out["error"], ended.out["logs"], ended.stderr)];
+        return vec![format!(
+            "{tool}: no answer: {} {}\n{}",
+            ended.out["error"], ended.out["logs"], ended.stderr
+        )];
     }
-    let (counted, below_tmp) = (ended.counted() == "cgroup", playground.base.starts_with("/tmp"));
+    let (counted, below_tmp) = (
+        ended.counted() == "cgroup",
+        playground.base.starts_with("/tmp"),
+    );
     let mut wrong = Vec::new();
     for row in rows {
         let wanted = match &row.inside {
             Inside::Always(wanted) => wanted,
             Inside::Counted { cgroup: wanted, .. } if counted => wanted,
-            Inside::Counted { sampled: wanted, .. } => wanted,
+            Inside::Counted {
+                sampled: wanted, ..
+            } => wanted,
             Inside::Placed { tmp: wanted, .. } if below_tmp => wanted,
-            Inside::Placed { elsewhere: wanted, .. } => wanted,
+            Inside::Placed {
+                elsewhere: wanted, ..
+            } => wanted,
         };
-        let got = ended.out["outputData"][&row.name].as_str().unwrap_or("no answer");
+        let got = ended.out["outputData"][&row.name]
+            .as_str()
+            .unwrap_or("no answer");
         if let Some(wanted) = wanted.missed(&words, got) {
             let (name, wall, promises) = (&row.name, &row.wall, &row.promises);
-            wrong.push(format!("{tool}: {name} ({wall}; {promises}): wanted {wanted}, got {got}"));
+            wrong.push(format!(
+                "{tool}: {name} ({wall}; {promises}): wanted {wanted}, got {got}"
+            ));
         }
     }
     wrong
@@ -181,12 +216,18 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
     let words = Words::of(playground, tool);
     let mut wrong = Vec::new();
     for (kind, rows) in groups {
-        let Some(command) = unwalled(playground, kind, &playground.path(&format!("user_scripts/{tool}/{script}")))
-        else {
+        let Some(command) = unwalled(
+            playground,
+            kind,
+            &playground.path(&format!("user_scripts/{tool}/{script}")),
+        ) else {
             missing(rows.len(), "unshare(1) that makes all namespaces");
             continue;
         };
-        let ended = finish(command, asked(rows.iter().map(|(row, _)| *row), &words).as_bytes());
+        let ended = finish(
+            command,
+            asked(rows.iter().map(|(row, _)| *row), &words).as_bytes(),
+        );
         if ended.out.is_null() {
             wrong.push(format!("controls ({kind}): no answer: {}", ended.stderr));
         }
@@ -210,10 +251,16 @@ fn unwalled(playground: &Playground, kind: &str, script: &Path) -> Option<Comman
     let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nos.dup2(fd,7)\nos.dup2(fd,200)\nos.execv(sys.argv[2],sys.argv[2:])\n";
     let mut command = playground.outside(PYTHON);
     command.current_dir(script.parent()?);
-    command.args(["-I", "-S", "-c", leak]).arg(playground.path("secret/secret.txt"));
+    command
+        .args(["-I", "-S", "-c", leak])
+        .arg(playground.path("secret/secret.txt"));
     if kind == "box" {
         let unshare = found("unshare")?.display().to_string();
-        let works = playground.outside(&unshare).args(["-Urmpif", "--mount-proc", "true"]).output().ok()?;
+        let works = playground
+            .outside(&unshare)
+            .args(["-Urmpif", "--mount-proc", "true"])
+            .output()
+            .ok()?;
         if !works.status.success() {
             return None;
         }

@@ -15,7 +15,9 @@ fn written<T>(marker: &Path, run: impl FnOnce() -> T) -> (u64, T) {
     let watcher = std::thread::spawn(move || {
         let mut most = 0;
         while !seen.load(Ordering::SeqCst) {
-            let faults = processes_of(&marker).into_iter().filter_map(|(pid, _)| faults_of_a_child(pid));
+            let faults = processes_of(&marker)
+                .into_iter()
+                .filter_map(|(pid, _)| faults_of_a_child(pid));
             most = most.max(faults.sum::<u64>() * 4096);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -40,21 +42,40 @@ fn faults_of_a_child(pid: u32) -> Option<u64> {
 fn children_that_write_what_they_share_end_at_the_limit() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
-        let folder = playground.tool("cow", "python", SCRIPT, json!({"limits": {"memoryBytes": LIMIT}}));
+        let folder = playground.tool(
+            "cow",
+            "python",
+            SCRIPT,
+            json!({"limits": {"memoryBytes": LIMIT}}),
+        );
         playground.settle();
         // The control: sharing alone is within the limit.
         playground.expect("esc:cow", r#"{"n": 0}"#, "ok 60");
         let over = "ResourceLimitError: memoryBytes";
-        let (most, ended) = written(&folder.join("main.py"), || playground.call("esc:cow", r#"{"n": 9}"#));
+        let (most, ended) = written(&folder.join("main.py"), || {
+            playground.call("esc:cow", r#"{"n": 9}"#)
+        });
         assert_eq!(ends(over, &ended), Ok(()));
-        assert!(most <= LIMIT, "{}: the children alone wrote {} MiB", ended.counted(), most / MIB);
+        assert!(
+            most <= LIMIT,
+            "{}: the children alone wrote {} MiB",
+            ended.counted(),
+            most / MIB
+        );
         playground.assert_quiet("cow");
     }
     // The control: without walls four children write all they want to. Each waits so many seconds for the others.
     let playground = Playground::new(Who::User, "/var/tmp");
-    let folder = playground.tool("few", "python", &SCRIPT.replace("range(60)", "range(4)"), json!({}));
+    let folder = playground.tool(
+        "few",
+        "python",
+        &SCRIPT.replace("range(60)", "range(4)"),
+        json!({}),
+    );
     playground.settle();
-    let (most, ended) = written(&folder.join("main.py"), || unwalled(&playground, "few", r#"{"n": 4}"#));
+    let (most, ended) = written(&folder.join("main.py"), || {
+        unwalled(&playground, "few", r#"{"n": 4}"#)
+    });
     assert_eq!(ended.out, 4, "{}", ended.stderr);
     assert!(most > 2 * LIMIT, "{} MiB", most / MIB);
 }

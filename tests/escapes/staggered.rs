@@ -17,7 +17,10 @@ struct Running {
 
 fn start(playground: &Playground, server: &mut Server, n: usize, known: &BTreeSet<u32>) -> Running {
     let id = server.call_n(TOOLS[n], n as u64);
-    let script = playground.path(&format!("user_scripts/{}/main.py", TOOLS[n])).display().to_string();
+    let script = playground
+        .path(&format!("user_scripts/{}/main.py", TOOLS[n]))
+        .display()
+        .to_string();
     let mut pids = Vec::new();
     wait_for(&format!("call {n} starts"), || {
         let all = processes_of(&script).into_iter().map(|(pid, _)| pid);
@@ -28,10 +31,19 @@ fn start(playground: &Playground, server: &mut Server, n: usize, known: &BTreeSe
 }
 
 /// Tells `attacker` whom to attack; it ends with its report.
-fn attacks(playground: &Playground, server: &mut Server, attacker: &Running, victim: &Running) -> Value {
+fn attacks(
+    playground: &Playground,
+    server: &mut Server,
+    attacker: &Running,
+    victim: &Running,
+) -> Value {
     let folder = playground.path(&format!("user_scripts/{}/orders", TOOLS[attacker.n]));
     let order = folder.join(format!("{}.json", attacker.n));
-    fs::write(folder.join("next"), json!({"n": victim.n, "pid": victim.pids[0]}).to_string()).unwrap();
+    fs::write(
+        folder.join("next"),
+        json!({"n": victim.n, "pid": victim.pids[0]}).to_string(),
+    )
+    .unwrap();
     fs::rename(folder.join("next"), order).unwrap();
     server.answers(&[attacker.id])[&attacker.id]["result"]["structuredContent"].clone()
 }
@@ -63,18 +75,47 @@ fn staggered(who: Who) {
         known.extend(&running.pids);
         // The last one attacks the first of all, which is long gone, and ends alone.
         if n == TOOLS.len() {
-            let gone = Running { n: 0, id: 0, pids: known.iter().copied().take(1).collect() };
-            assert_eq!(attacks(&playground, &mut server, &running, &gone), expected(), "{who:?}: the last call");
+            let gone = Running {
+                n: 0,
+                id: 0,
+                pids: known.iter().copied().take(1).collect(),
+            };
+            assert_eq!(
+                attacks(&playground, &mut server, &running, &gone),
+                expected(),
+                "{who:?}: the last call"
+            );
             break;
         }
         let next = start(&playground, &mut server, n, &known);
         let (mine, theirs) = (uids(&running.pids), uids(&next.pids));
-        assert!(mine.len() == 1 && theirs.len() == 1, "{who:?}: one uid a call: {mine:?} {theirs:?}");
-        assert!(!mine.contains(&0) && !theirs.contains(&0), "{who:?}: a tool runs as kernel uid 0");
-        assert_eq!(mine != theirs, who == Who::Root, "{who:?}: calls {} and {n}: {mine:?} {theirs:?}", running.n);
-        assert_eq!(attacks(&playground, &mut server, &running, &next), expected(), "{who:?}: call {}", running.n);
+        assert!(
+            mine.len() == 1 && theirs.len() == 1,
+            "{who:?}: one uid a call: {mine:?} {theirs:?}"
+        );
+        assert!(
+            !mine.contains(&0) && !theirs.contains(&0),
+            "{who:?}: a tool runs as kernel uid 0"
+        );
+        assert_eq!(
+            mine != theirs,
+            who == Who::Root,
+            "{who:?}: calls {} and {n}: {mine:?} {theirs:?}",
+            running.n
+        );
+        assert_eq!(
+            attacks(&playground, &mut server, &running, &next),
+            expected(),
+            "{who:?}: call {}",
+            running.n
+        );
         let alive = |pid: &&u32| fs::exists(format!("/proc/{pid}")).unwrap();
-        assert_eq!(next.pids.iter().filter(alive).count(), EACH, "{who:?}: call {n} was hurt by {}", running.n);
+        assert_eq!(
+            next.pids.iter().filter(alive).count(),
+            EACH,
+            "{who:?}: call {n} was hurt by {}",
+            running.n
+        );
         running = next;
     }
     drop(server.to.take());

@@ -21,11 +21,18 @@ const NUMBER: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.c
 fn call(playground: &Playground, server: &mut Server, tool: &str) -> (Vec<u64>, Vec<u32>) {
     let answer = server.called(&format!("esc:{tool}"), json!({"n": 0}));
     let read = serde_json::from_str(&words(&answer)).unwrap_or_else(|e| panic!("{e}: {answer}"));
-    let mine = playground.path("user_scripts").join(tool).display().to_string();
-    let workers = processes_of("toolhost-wasm-worker").into_iter().map(|(pid, _)| pid);
+    let mine = playground
+        .path("user_scripts")
+        .join(tool)
+        .display()
+        .to_string();
+    let workers = processes_of("toolhost-wasm-worker")
+        .into_iter()
+        .map(|(pid, _)| pid);
     // Others may test workers at the same time: ours is the one that has this tool's folder mounted.
-    let of_tool =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|text| text.contains(&mine));
+    let of_tool = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|text| text.contains(&mine))
+    };
     (read, workers.filter(of_tool).collect())
 }
 
@@ -33,7 +40,12 @@ fn call(playground: &Playground, server: &mut Server, tool: &str) -> (Vec<u64>, 
 fn what_a_call_does_to_its_scratch_or_worker_is_not_there_for_the_next() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
-        for (name, does) in [("times", TIMES), ("leaves", LEAVES), ("number", NUMBER), ("nothing", "")] {
+        for (name, does) in [
+            ("times", TIMES),
+            ("leaves", LEAVES),
+            ("number", NUMBER),
+            ("nothing", ""),
+        ] {
             playground.tool(name, "wasm", &module(does), json!({}));
         }
         playground.settle();
@@ -42,26 +54,51 @@ fn what_a_call_does_to_its_scratch_or_worker_is_not_there_for_the_next() {
         let same = |first: &[u32], second: &[u32]| first.len() == 1 && first == second;
 
         let [(set, first), (found, second)] = twice("times");
-        assert_eq!(set[1], MARK, "{who:?}: control: a call does set them, and reads what it set");
+        assert_eq!(
+            set[1], MARK,
+            "{who:?}: control: a call does set them, and reads what it set"
+        );
         assert_ne!(found[0], MARK, "{who:?}");
-        assert!(same(&first, &second), "{who:?}: the same worker: that is what this is about");
+        assert!(
+            same(&first, &second),
+            "{who:?}: the same worker: that is what this is about"
+        );
 
         let [(_, first), (_, second)] = twice("leaves");
-        assert!(first.iter().all(|pid| !second.contains(pid)), "{who:?}: {first:?}, then {second:?}");
+        assert!(
+            first.iter().all(|pid| !second.contains(pid)),
+            "{who:?}: {first:?}, then {second:?}"
+        );
         let [(_, first), (_, second)] = twice("nothing");
-        assert!(same(&first, &second), "{who:?}: control: one worker serves calls that leave nothing");
+        assert!(
+            same(&first, &second),
+            "{who:?}: control: one worker serves calls that leave nothing"
+        );
 
         // Nor can it write the program that it runs.
-        let read_only =
-            |pid| statvfs(format!("/proc/{pid}/exe").as_str()).unwrap().flags().contains(FsFlags::ST_RDONLY);
+        let read_only = |pid| {
+            statvfs(format!("/proc/{pid}/exe").as_str())
+                .unwrap()
+                .flags()
+                .contains(FsFlags::ST_RDONLY)
+        };
         assert!(read_only(first[0]), "{who:?}");
 
         // The inode number of a file in scratch counts the files ever made there, so a guest is told another number.
         let [(one, first), (two, second)] = twice("number");
-        assert!(same(&first, &second), "{who:?}: the same worker: that is what this is about");
-        assert!(one[1].abs_diff(two[1]) > 1 << 32, "{who:?}: {one:?} and {two:?} lie close together");
+        assert!(
+            same(&first, &second),
+            "{who:?}: the same worker: that is what this is about"
+        );
+        assert!(
+            one[1].abs_diff(two[1]) > 1 << 32,
+            "{who:?}: {one:?} and {two:?} lie close together"
+        );
 
-        assert!(!read_only(server.child.id()), "{who:?}: control: the host runs the same program as it lies");
+        assert!(
+            !read_only(server.child.id()),
+            "{who:?}: control: the host runs the same program as it lies"
+        );
         // The control: outside, inode numbers of one file system lie close together.
         let folder = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| {
@@ -81,22 +118,38 @@ fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
         let folder = playground.tool("writer", "wasm", include_str!("../engines/probe.wat"), asks);
         playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
-        let (out, file, outside) = (folder.join("out"), folder.join("out/a"), playground.path("secret/outside"));
+        let (out, file, outside) = (
+            folder.join("out"),
+            folder.join("out/a"),
+            playground.path("secret/outside"),
+        );
         fs::create_dir(&out).unwrap();
         fs::write(&file, "old").unwrap();
         fs::write(&outside, "outside").unwrap();
         playground.settle();
         let mut server = Server::start(&playground);
-        let mut call = || words(&server.called("esc:writer", json!({"do": "write", "path": "out/a"})));
+        let mut call =
+            || words(&server.called("esc:writer", json!({"do": "write", "path": "out/a"})));
         let text = |path: &Path| fs::read_to_string(path).unwrap();
         assert_eq!(call(), "{\n  \"did\": \"ok\"\n}", "{who:?} {below}");
-        assert_eq!(text(&file), "new\n", "control: it writes, and its worker waits");
+        assert_eq!(
+            text(&file),
+            "new\n",
+            "control: it writes, and its worker waits"
+        );
         // A file outside gets a second name in the folder.
         fs::remove_file(&file).unwrap();
         fs::hard_link(&outside, &file).unwrap();
         let said = call();
-        assert!(said.contains("SecurityError") && said.contains("hard-linked"), "{who:?} {below}: {said}");
-        assert_eq!(text(&outside), "outside", "{who:?} {below}: written through a hard link");
+        assert!(
+            said.contains("SecurityError") && said.contains("hard-linked"),
+            "{who:?} {below}: {said}"
+        );
+        assert_eq!(
+            text(&outside),
+            "outside",
+            "{who:?} {below}: written through a hard link"
+        );
         fs::remove_file(&file).unwrap();
         // The folder moves away, and another takes its place.
         fs::write(&file, "moved").unwrap();
@@ -107,8 +160,16 @@ fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
         fs::create_dir(&out).unwrap();
         playground.settle();
         assert!(call().contains("ok"), "{who:?} {below}");
-        assert_eq!(text(&playground.path("secret/moved/a")), "moved", "{who:?} {below}: written where it was moved to");
-        assert_eq!(text(&file), "new\n", "{who:?} {below}: and this is where it should be");
+        assert_eq!(
+            text(&playground.path("secret/moved/a")),
+            "moved",
+            "{who:?} {below}: written where it was moved to"
+        );
+        assert_eq!(
+            text(&file),
+            "new\n",
+            "{who:?} {below}: and this is where it should be"
+        );
     }
 }
 
@@ -116,7 +177,12 @@ fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
 #[test]
 fn one_worker_serves_the_calls_of_a_tool_whatever_it_asks_for() {
     let asks = |read: &[&str]| json!({"securityContext": {"fileAccess": {"allowRead": read}}});
-    let all = [("own", json!({})), ("itself", asks(&["self"])), ("none", asks(&[])), ("files", asks(&["*.txt"]))];
+    let all = [
+        ("own", json!({})),
+        ("itself", asks(&["self"])),
+        ("none", asks(&[])),
+        ("files", asks(&["*.txt"])),
+    ];
     for below in ["/var/tmp", "/tmp"] {
         let playground = Playground::new(Who::ours(), below);
         for (name, more) in &all {
@@ -128,19 +194,35 @@ fn one_worker_serves_the_calls_of_a_tool_whatever_it_asks_for() {
         for (name, _) in &all {
             let mut call = || {
                 let answer = server.called(&format!("esc:{name}"), json!({"n": 0}));
-                assert_eq!(answer["result"]["isError"], json!(false), "{below} {name}: {answer}");
+                assert_eq!(
+                    answer["result"]["isError"],
+                    json!(false),
+                    "{below} {name}: {answer}"
+                );
                 children_of(server.child.id())
             };
             let first = call();
             assert!(!first.is_empty());
-            (0..3).for_each(|_| assert_eq!(call(), first, "{below} {name}: another worker was started"));
+            (0..3).for_each(|_| {
+                assert_eq!(call(), first, "{below} {name}: another worker was started")
+            });
         }
     }
 }
 
 /// Processes that this one started and that still run.
 fn children_of(pid: u32) -> BTreeSet<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
-    children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let children =
+        tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    children
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }

@@ -8,8 +8,12 @@ const SCRIPT: &str = include_str!("written.py");
 
 /// Bytes on the disk.
 fn below(folder: &Path) -> u64 {
-    let all = walkdir::WalkDir::new(folder).min_depth(1).into_iter().flatten();
-    all.map(|entry| entry.metadata().unwrap().blocks() * 512).sum()
+    let all = walkdir::WalkDir::new(folder)
+        .min_depth(1)
+        .into_iter()
+        .flatten();
+    all.map(|entry| entry.metadata().unwrap().blocks() * 512)
+        .sum()
 }
 
 fn asks(write: &str, limits: &Value) -> Value {
@@ -50,13 +54,19 @@ fn what_a_call_adds_is_limited() {
         };
         let out = tool("fills", asks("out/**", &few));
         tool("staged", asks("out/*", &json!({})));
-        let [moves, wide] =
-            [("moves", 64), ("wide", 256)].map(|(name, mib)| tool(name, asks("out/**", &bytes(mib * MIB))));
-        let files =
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
-        playground.policy("written", "esc:*", &format!("{files}[limits]\nfile_bytes = 4_294_967_296\n"));
+        let [moves, wide] = [("moves", 64), ("wide", 256)]
+            .map(|(name, mib)| tool(name, asks("out/**", &bytes(mib * MIB))));
+        let files = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
+        playground.policy(
+            "written",
+            "esc:*",
+            &format!("{files}[limits]\nfile_bytes = 4_294_967_296\n"),
+        );
         let call = |tool: &str, what: &str, n: u64, wanted: &str| {
-            let ended = playground.call(&format!("esc:{tool}"), &json!({"what": what, "n": n}).to_string());
+            let ended = playground.call(
+                &format!("esc:{tool}"),
+                &json!({"what": what, "n": n}).to_string(),
+            );
             ends(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {tool} {what} {n}: {why}"));
         };
         for (what, n, wanted) in cases {
@@ -68,15 +78,26 @@ fn what_a_call_adds_is_limited() {
             call("fills", what, n, wanted);
             if n > 1000 {
                 let (bytes, files) = (below(&out), fs::read_dir(&out).unwrap().count());
-                assert!(bytes < n * MIB / 2 && (files as u64) < n / 2, "{who:?} {what}: {bytes} bytes, {files} files");
+                assert!(
+                    bytes < n * MIB / 2 && (files as u64) < n / 2,
+                    "{who:?} {what}: {bytes} bytes, {files} files"
+                );
             }
         }
-        assert_eq!(fs::metadata(out.join("held")).unwrap().len(), MIB, "by writing");
+        assert_eq!(
+            fs::metadata(out.join("held")).unwrap().len(),
+            MIB,
+            "by writing"
+        );
         // The control: what is staged may be reserved.
         call("staged", "reserve", 2, "ok 0");
         // A folder whose name changes all the time is missed by a count that goes by names.
         call("moves", "moving", 2048, BYTES);
-        assert!(below(&moves) < 1024 * MIB, "{who:?}: {} MiB", below(&moves) / MIB);
+        assert!(
+            below(&moves) < 1024 * MIB,
+            "{who:?}: {} MiB",
+            below(&moves) / MIB
+        );
         // The controls: that much is allowed, or nothing limits it.
         call("wide", "moving", 200, "ok 0");
         assert!(below(&wide) >= 200 * MIB);
@@ -96,8 +117,10 @@ impl OwnDisk {
     fn mount() -> OwnDisk {
         let folder = PathBuf::from(format!("/var/tmp/toolhost-disk-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=3g,mode=1777", "tmpfs"]).arg(&folder).status();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=3g,mode=1777", "tmpfs"])
+            .arg(&folder)
+            .status();
         assert!(mount.unwrap().success());
         OwnDisk(folder)
     }
@@ -121,7 +144,9 @@ fn what_no_descriptor_shows_is_limited_by_free_space() {
         let playground = Playground::new(who, disk.0.to_str().unwrap());
         for (name, mib) in [("narrow", 8), ("wide", 512)] {
             let limits = json!({"writtenBytes": mib * MIB, "openFiles": 128});
-            let out = playground.tool(name, "python", SCRIPT, asks("out/**", &limits)).join("out");
+            let out = playground
+                .tool(name, "python", SCRIPT, asks("out/**", &limits))
+                .join("out");
             fs::create_dir(out).unwrap();
         }
         playground.allow("written", "esc:*", &["./**"], &["./out/**"]);
@@ -129,7 +154,11 @@ fn what_no_descriptor_shows_is_limited_by_free_space() {
         for (what, n) in [("mapped", 400), ("sent", 50)] {
             let input = json!({"what": what, "n": n}).to_string();
             let ended = playground.call("esc:narrow", &input);
-            assert_eq!(ends("ResourceLimitError: writtenBytes", &ended), Ok(()), "{who:?} {what}");
+            assert_eq!(
+                ends("ResourceLimitError: writtenBytes", &ended),
+                Ok(()),
+                "{who:?} {what}"
+            );
             // The control: as much is allowed.
             playground.expect("esc:wide", &input, "ok 0");
         }
@@ -152,7 +181,9 @@ fn what_others_write_ends_no_call() {
         for _ in 0..4 {
             let neighbour = playground.path("neighbour");
             fs::write(&neighbour, vec![1; 64 * MIB as usize]).unwrap();
-            fs::File::open(&neighbour).and_then(|file| file.sync_all()).unwrap();
+            fs::File::open(&neighbour)
+                .and_then(|file| file.sync_all())
+                .unwrap();
             std::thread::sleep(Duration::from_millis(100));
         }
         fs::remove_file(out.join("waits")).unwrap();
@@ -171,7 +202,9 @@ fn what_cannot_be_counted_ends_the_call() {
     let script = "import json, os, sys, time\nos.mkdir('out/d')\n\
                   os.chmod('out/d', json.load(sys.stdin)['mode'])\ntime.sleep(0.3)\nprint(1)\n";
     let playground = Playground::new(Who::User, "/var/tmp");
-    let out = playground.tool("closes", "python", script, asks("out/**", &json!({}))).join("out");
+    let out = playground
+        .tool("closes", "python", script, asks("out/**", &json!({})))
+        .join("out");
     playground.allow("closes", "esc:closes", &["./**"], &["./out/**"]);
     for (mode, wanted) in [(0o755, "ok 1"), (0, "ResourceLimitError")] {
         let _ = fs::remove_dir_all(&out);
@@ -181,9 +214,21 @@ fn what_cannot_be_counted_ends_the_call() {
         fs::set_permissions(&out, fs::Permissions::from_mode(0o2775)).unwrap();
         let uid = Who::User.uid().unwrap();
         let mut grouped = Command::new("/usr/bin/setpriv");
-        grouped.args([format!("--reuid={uid}"), format!("--regid={uid}"), format!("--groups={GROUP}")]);
-        grouped.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", playground.path("home"));
-        let ended = called_by(&playground, grouped, "esc:closes", &json!({"mode": mode}).to_string());
+        grouped.args([
+            format!("--reuid={uid}"),
+            format!("--regid={uid}"),
+            format!("--groups={GROUP}"),
+        ]);
+        grouped
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", playground.path("home"));
+        let ended = called_by(
+            &playground,
+            grouped,
+            "esc:closes",
+            &json!({"mode": mode}).to_string(),
+        );
         assert_eq!(fits(wanted, &ended), Ok(()));
     }
 }

@@ -6,7 +6,8 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 pub fn certificates() -> [String; 3] {
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
-    root.distinguished_name.push(DnType::CommonName, "an authority of the tests");
+    root.distinguished_name
+        .push(DnType::CommonName, "an authority of the tests");
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = root.self_signed(&key).unwrap().pem();
     let own = KeyPair::generate().unwrap();

@@ -6,7 +6,9 @@ use std::net::Ipv4Addr;
 /// A component that asks for this by `wasi:http` and says what came, in digits.
 pub fn request(authority: &str) -> String {
     let length = authority.len().to_string();
-    include_str!("components/request.wat").replace("AUTHORITY", authority).replace("LENGTH", &length)
+    include_str!("components/request.wat")
+        .replace("AUTHORITY", authority)
+        .replace("LENGTH", &length)
 }
 
 /// A component that tries what a probe asks for (`tests/engines/probe.py`), whatever its input is: `connect`, `listen`
@@ -28,9 +30,14 @@ pub fn sockets(probe: &Value) -> Option<String> {
         ("i32.const PORT)", port.to_string()),
         ("i32.const ADDRESS)", address.to_string()),
         ("i32.const LENGTH)", name.len().to_string()),
-        ("i32.const FAILS)", u8::from(!probe["exit"].is_null()).to_string()),
+        (
+            "i32.const FAILS)",
+            u8::from(!probe["exit"].is_null()).to_string(),
+        ),
     ];
     let text = include_str!("components/sockets.wat").replace("\"NAME\"", &format!("\"{name}\""));
-    let fill = |text: String, (place, value): &(&str, String)| text.replace(place, &format!("i32.const {value})"));
+    let fill = |text: String, (place, value): &(&str, String)| {
+        text.replace(place, &format!("i32.const {value})"))
+    };
     Some(numbers.iter().fold(text, fill))
 }

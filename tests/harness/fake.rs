@@ -11,9 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use toolhost::executor::{self, Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
+use toolhost::executor::{
+    self, Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage,
+};
 use toolhost::manifest::Language;
-use toolhost::service::{Arguments, CallRequest, Caller, Event, Executors, Report, Service, Settings, Sink};
+use toolhost::service::{
+    Arguments, CallRequest, Caller, Event, Executors, Report, Service, Settings, Sink,
+};
 use toolhost::{policy, quantity};
 
 /// An executor whose scripts are their file names.
@@ -41,8 +45,16 @@ impl Executor for Fake {
             self.runs.fetch_add(1, Ordering::SeqCst);
             let confinement = call.confinement.expect("scripts are confined");
             let mut guard = OnDrop(self.dropped.clone(), false);
-            let script = confinement.shape.script.clone().unwrap_or_else(|| PathBuf::from("source"));
-            let name = script.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let script = confinement
+                .shape
+                .script
+                .clone()
+                .unwrap_or_else(|| PathBuf::from("source"));
+            let name = script
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let limit_ms = confinement.per_call.timeout_ms;
             let source = confinement.per_call.source.clone();
             self.seen.lock().unwrap().push(confinement);
@@ -52,7 +64,8 @@ impl Executor for Fake {
                 "echo" => Ending::answer(&json!({"received_message": input["message"]})),
                 "whole" => Ending::answer(&input),
                 "user" => {
-                    tokio::time::sleep(Duration::from_millis(input["delay"].as_u64().unwrap_or(0))).await;
+                    tokio::time::sleep(Duration::from_millis(input["delay"].as_u64().unwrap_or(0)))
+                        .await;
                     Ending::answer(&json!({"user": context.user, "n": input["n"]}))
                 }
                 "text" => Ending::answer(&json!("plain \u{202e}text")),
@@ -63,13 +76,21 @@ impl Executor for Fake {
                 }
                 "fails" => {
                     logs.push("Traceback \u{1b}[31m".into());
-                    logs.push(format!("bad token {}", input["token"].as_str().unwrap_or("none")));
+                    logs.push(format!(
+                        "bad token {}",
+                        input["token"].as_str().unwrap_or("none")
+                    ));
                     Ending::Exited { code: 3 }
                 }
                 "panics" => panic!("the executor has a bug"),
-                "over" => Ending::OverLimit { limit: quantity::Limit::MemoryBytes, allowed: 209_715_200 },
+                "over" => Ending::OverLimit {
+                    limit: quantity::Limit::MemoryBytes,
+                    allowed: 209_715_200,
+                },
                 "source" => Ending::answer(&json!({"source": source})),
-                other => Ending::Raised { message: format!("no such fake: {other}") },
+                other => Ending::Raised {
+                    message: format!("no such fake: {other}"),
+                },
             };
             events.log("live line".into());
             guard.1 = true;
@@ -84,8 +105,16 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
         parts: false,
         logs,
         printed: Vec::new(),
-        usage: Usage { wall_ms: 1, ..Usage::default() },
-        walls: [executor::WallState { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
+        usage: Usage {
+            wall_ms: 1,
+            ..Usage::default()
+        },
+        walls: [executor::WallState {
+            name: "fake".into(),
+            state: "stood".into(),
+            why: "a test".into(),
+        }]
+        .into(),
         denials: Denials::default(),
         attempts: Vec::new(),
         artifacts: Vec::new(),
@@ -110,7 +139,12 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
 pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) -> World {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
-    for name in ["user_scripts/examples", "user_scripts/free", "tool-defs", "sandbox-policies"] {
+    for name in [
+        "user_scripts/examples",
+        "user_scripts/free",
+        "tool-defs",
+        "sandbox-policies",
+    ] {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     fs::write(
@@ -122,7 +156,10 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     )
     .unwrap();
     for (name, extra) in [
-        ("echo", json!({"execution": {"env": {"GREETING": "hello", "TOKEN": "none"}}})),
+        (
+            "echo",
+            json!({"execution": {"env": {"GREETING": "hello", "TOKEN": "none"}}}),
+        ),
         (
             "whole",
             json!({"parameters": {"type": "object", "properties": {
@@ -132,7 +169,10 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
         ("user", json!({})),
         ("text", json!({"output": {"type": "string"}})),
         ("list", json!({})),
-        ("wrong", json!({"output": {"type": "object", "required": ["sum"]}})),
+        (
+            "wrong",
+            json!({"output": {"type": "object", "required": ["sum"]}}),
+        ),
         ("long_running", json!({"execution": {"timeoutMs": 200}})),
         (
             "fails",
@@ -142,11 +182,23 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
         ),
         ("panics", json!({})),
         ("over", json!({})),
-        ("greedy", json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/greedy/**"]}}})),
+        (
+            "greedy",
+            json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/greedy/**"]}}}),
+        ),
     ] {
         let file = if name == "wrong" { "whole" } else { name };
-        fs::write(root.join(format!("user_scripts/examples/{file}.py")), "pass\n").unwrap();
-        define(&root, &format!("fake:{name}"), script(format!("examples/{file}.py"), "python"), extra);
+        fs::write(
+            root.join(format!("user_scripts/examples/{file}.py")),
+            "pass\n",
+        )
+        .unwrap();
+        define(
+            &root,
+            &format!("fake:{name}"),
+            script(format!("examples/{file}.py"), "python"),
+            extra,
+        );
     }
     // A script that no manifest names: only the builtin tools and their policy speak for it.
     fs::write(root.join("user_scripts/free/echo.py"), "pass\n").unwrap();
@@ -154,7 +206,11 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     let mut executors = executors(fake.clone(), executor::method::Methods::new());
     more(&root, &mut executors);
     let service = service_on(&root, machine(), executors, settings);
-    World { folder, service, fake }
+    World {
+        folder,
+        service,
+        fake,
+    }
 }
 
 pub fn machine() -> policy::Machine {
@@ -166,7 +222,10 @@ pub fn machine() -> policy::Machine {
         version: "3.12".into(),
         found: "PATH".into(),
     };
-    policy::Machine { runtimes: BTreeMap::from([(Language::Python, python)]), ..policy::Machine::default() }
+    policy::Machine {
+        runtimes: BTreeMap::from([(Language::Python, python)]),
+        ..policy::Machine::default()
+    }
 }
 
 impl World {
@@ -175,7 +234,9 @@ impl World {
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> Report {
-        self.service.call(request(tool, arguments), Sink::none()).await
+        self.service
+            .call(request(tool, arguments), Sink::none())
+            .await
     }
 
     /// A call under way: its events, and its report. Dropping the set drops the call.
@@ -189,7 +250,9 @@ impl World {
     /// The records of the audit log.
     pub fn records(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.root().join("state/audit.jsonl")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     pub fn runs(&self) -> usize {
@@ -207,11 +270,18 @@ pub fn request(tool: &str, arguments: Value) -> CallRequest {
 
 /// A request whose arguments are JSON text, as the tool-service contract brings them.
 pub fn written(user: &str, tool: &str, arguments: &Value) -> CallRequest {
-    CallRequest::new(Caller::named(user), tool, Arguments::Text(arguments.to_string()))
+    CallRequest::new(
+        Caller::named(user),
+        tool,
+        Arguments::Text(arguments.to_string()),
+    )
 }
 
 /// A tool of a world: its manifest, in a file of its own.
 pub fn define(root: &Path, id: &str, handler: Value, more: Value) {
-    let file = root.join(format!("tool-defs/{}.tool.json", id.trim_start_matches("fake:").replace(':', "-")));
+    let file = root.join(format!(
+        "tool-defs/{}.tool.json",
+        id.trim_start_matches("fake:").replace(':', "-")
+    ));
     fs::write(file, manifest(id, handler, more).to_string()).unwrap();
 }

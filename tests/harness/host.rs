@@ -35,9 +35,15 @@ impl Host {
     pub fn tool(&self, id: &str, more: Value) {
         let name = id.split_once(':').unwrap().1;
         let mut manifest = manifest(id, script(format!("{name}/main.py"), "python"), json!({}));
-        manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        manifest
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         self.put(&format!("user_scripts/{name}/main.py"), "print(1)\n");
-        self.put(&format!("user_scripts/{name}/{name}.tool.json"), format!("{manifest:#}"));
+        self.put(
+            &format!("user_scripts/{name}/{name}.tool.json"),
+            format!("{manifest:#}"),
+        );
     }
 
     pub fn policy(&self, text: &str) {
@@ -47,7 +53,9 @@ impl Host {
     /// The same for who holds its streams.
     pub fn process(&self) -> std::process::Command {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_toolhost"));
-        command.env("XDG_STATE_HOME", self.path("state")).env("XDG_CONFIG_HOME", self.path("config"));
+        command
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("XDG_CONFIG_HOME", self.path("config"));
         for name in ["ROOT", "TOOLS", "SCRIPTS", "POLICIES", "CONFIG", "LOG"] {
             command.env_remove(format!("TOOLHOST_{name}"));
         }
@@ -62,13 +70,18 @@ impl Host {
     pub fn run(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.command().args(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+        (
+            output.status.code().unwrap(),
+            text(output.stdout),
+            text(output.stderr),
+        )
     }
 
     /// What a verb prints as JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let (code, out, err) = self.run(&[arguments, &["--json"]].concat());
-        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {code} {out}{err}"))
+        serde_json::from_str(&out)
+            .unwrap_or_else(|e| panic!("{arguments:?}: {e}: {code} {out}{err}"))
     }
 
     /// What `check` says of each file: the ending of a path → its problems.
@@ -76,8 +89,13 @@ impl Host {
         let files = self.json(&["check"]);
         move |ending| {
             let files = files.as_array().unwrap();
-            let file = files.iter().find(|file| file["path"].as_str().unwrap().ends_with(ending));
-            file.unwrap_or_else(|| panic!("{ending}: {files:#?}"))["problems"].as_array().unwrap().clone()
+            let file = files
+                .iter()
+                .find(|file| file["path"].as_str().unwrap().ends_with(ending));
+            file.unwrap_or_else(|| panic!("{ending}: {files:#?}"))["problems"]
+                .as_array()
+                .unwrap()
+                .clone()
         }
     }
 }

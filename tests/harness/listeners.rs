@@ -22,11 +22,19 @@ pub struct Listeners {
 impl Listeners {
     pub fn open(folder: &Path) -> Listeners {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("toolhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+        let name = format!(
+            "toolhost-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::SeqCst)
+        );
         let address = |text: &str| SocketAddr::from_abstract_name(text).unwrap();
         let pipe = folder.join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let reader = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&pipe).unwrap();
+        let reader = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(nix::libc::O_NONBLOCK)
+            .open(&pipe)
+            .unwrap();
         let listeners = Listeners {
             pipe: reader,
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
@@ -46,13 +54,22 @@ impl Listeners {
         }
         listeners.tcp.set_nonblocking(true).unwrap();
         listeners.udp.set_nonblocking(true).unwrap();
-        listeners.streams.iter().for_each(|l| l.set_nonblocking(true).unwrap());
-        listeners.datagrams.iter().for_each(|l| l.set_nonblocking(true).unwrap());
+        listeners
+            .streams
+            .iter()
+            .for_each(|l| l.set_nonblocking(true).unwrap());
+        listeners
+            .datagrams
+            .iter()
+            .for_each(|l| l.set_nonblocking(true).unwrap());
         listeners
     }
 
     pub fn ports(&self) -> (u16, u16) {
-        (self.tcp.local_addr().unwrap().port(), self.udp.local_addr().unwrap().port())
+        (
+            self.tcp.local_addr().unwrap().port(),
+            self.udp.local_addr().unwrap().port(),
+        )
     }
 
     /// How many knocked since the last look.
@@ -61,8 +78,15 @@ impl Listeners {
         let mut count = usize::from((&self.pipe).read(&mut bytes).is_ok_and(|bytes| bytes > 0));
         count += std::iter::from_fn(|| self.tcp.accept().ok()).count();
         count += std::iter::from_fn(|| self.udp.recv(&mut bytes).ok()).count();
-        let streams = self.streams.iter().flat_map(|one| std::iter::from_fn(|| one.accept().ok())).count();
-        let datagrams = self.datagrams.iter().flat_map(|one| std::iter::from_fn(|| one.recv(&mut [0; 64]).ok()));
+        let streams = self
+            .streams
+            .iter()
+            .flat_map(|one| std::iter::from_fn(|| one.accept().ok()))
+            .count();
+        let datagrams = self
+            .datagrams
+            .iter()
+            .flat_map(|one| std::iter::from_fn(|| one.recv(&mut [0; 64]).ok()));
         count + streams + datagrams.count()
     }
 }

@@ -26,5 +26,7 @@ pub fn manifest(id: impl AsRef<str>, handler: Value, more: Value) -> Value {
 /// The same, read.
 pub fn made_of(id: &str, handler: Value, more: Value) -> Manifest {
     let text = manifest(id, handler, more).to_string();
-    manifest::read(text.as_bytes()).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).0
+    manifest::read(text.as_bytes())
+        .unwrap_or_else(|problems| panic!("{text}: {problems:?}"))
+        .0
 }

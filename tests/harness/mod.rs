@@ -20,8 +20,8 @@ pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
 pub use program::{
-    Ended, Hosted, binary, copy_program, finish, fits, groups_of, parent_of, processes_of, signal, until, wait_for,
-    within,
+    Ended, Hosted, binary, copy_program, finish, fits, groups_of, parent_of, processes_of, signal,
+    until, wait_for, within,
 };
 pub use server::{Server, holds_at_rest, kind, words};
 pub use service::service;
@@ -58,5 +58,8 @@ pub fn repository(name: &str) -> PathBuf {
 pub fn processor_time() -> Duration {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD).unwrap();
     let times = [usage.user_time(), usage.system_time()];
-    times.map(|time| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)).iter().sum()
+    times
+        .map(|time| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000))
+        .iter()
+        .sum()
 }

@@ -2,7 +2,8 @@
 
 use super::listeners::Listeners;
 use super::{
-    Ended, PYTHON, SEARCH_PATH, Who, binary, finish, fits, manifest, processes_of, repository, wait_for, within,
+    Ended, PYTHON, SEARCH_PATH, Who, binary, finish, fits, manifest, processes_of, repository,
+    wait_for, within,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -32,20 +33,28 @@ impl Drop for Playground {
 impl Playground {
     /// `below`: a tool is shown /tmp in another way than other folders.
     pub fn new(who: Who, below: &str) -> Playground {
-        let folder = tempfile::Builder::new().prefix("toolhost-test-").tempdir_in(below).unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("toolhost-test-")
+            .tempdir_in(below)
+            .unwrap();
         let base = folder.path().canonicalize().unwrap();
-        let folders =
-            "bin home state secret granted/ro granted/ro-sibling tool-defs user_scripts/other sandbox-policies";
+        let folders = "bin home state secret granted/ro granted/ro-sibling tool-defs user_scripts/other sandbox-policies";
         for name in folders.split(' ') {
             fs::create_dir_all(base.join(name)).unwrap();
         }
-        let secret = format!("s3cret-{}", &base.display().to_string()[base.as_os_str().len() - 6..]);
+        let secret = format!(
+            "s3cret-{}",
+            &base.display().to_string()[base.as_os_str().len() - 6..]
+        );
         let put = |name: &str, text: &str| fs::write(base.join(name), text).unwrap();
         put("secret/secret.txt", &secret);
         put("granted/ro-sibling/secret.txt", &secret);
         put("user_scripts/other/main.py", "pass\n");
-        "file.txt a b c d e f g h".split(' ').for_each(|name| put(&format!("granted/ro/{name}"), "granted\n"));
-        let link = |name, target: &Path| symlink(target, base.join("granted/ro").join(name)).unwrap();
+        "file.txt a b c d e f g h"
+            .split(' ')
+            .for_each(|name| put(&format!("granted/ro/{name}"), "granted\n"));
+        let link =
+            |name, target: &Path| symlink(target, base.join("granted/ro").join(name)).unwrap();
         link("link", Path::new("../../secret/secret.txt"));
         link("abs", &base.join("secret/secret.txt"));
         link("up", Path::new("../ro-sibling"));
@@ -54,7 +63,14 @@ impl Playground {
         canary.arg("600");
         who.uid().map(|uid| canary.uid(uid).gid(uid));
         let canary = canary.spawn().unwrap();
-        let playground = Playground { base, who, listeners, canary, secret, _folder: folder };
+        let playground = Playground {
+            base,
+            who,
+            listeners,
+            canary,
+            secret,
+            _folder: folder,
+        };
         playground.allow("default", "*", &["./**"], &[]);
         playground.settle();
         playground
@@ -72,7 +88,10 @@ impl Playground {
 
     /// Gives all files to the user who runs the host; everybody may read.
     pub fn settle(&self) {
-        for entry in walkdir::WalkDir::new(&self.base).into_iter().map(Result::unwrap) {
+        for entry in walkdir::WalkDir::new(&self.base)
+            .into_iter()
+            .map(Result::unwrap)
+        {
             if let Some(uid) = self.who.uid() {
                 std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
             }
@@ -97,14 +116,24 @@ impl Playground {
 
     pub fn policy(&self, name: &str, tools: &str, rest: &str) {
         let text = format!("name = \"{name}\"\nwhy = \"a test\"\ntools = [\"{tools}\"]\n{rest}");
-        fs::write(self.path(&format!("sandbox-policies/{name}.policy.toml")), text).unwrap();
+        fs::write(
+            self.path(&format!("sandbox-policies/{name}.policy.toml")),
+            text,
+        )
+        .unwrap();
     }
 
     /// A policy that allows these tools files and nothing else.
     pub fn allow(&self, name: &str, tools: &str, read: &[&str], write: &[&str]) {
         let mut rest = "[files]\n".to_owned();
-        for (access, paths) in [("read", read), ("write", write)].into_iter().filter(|(_, paths)| !paths.is_empty()) {
-            let rules: Vec<_> = paths.iter().map(|path| format!("{{ path = \"{path}\", why = \"a test\" }}")).collect();
+        for (access, paths) in [("read", read), ("write", write)]
+            .into_iter()
+            .filter(|(_, paths)| !paths.is_empty())
+        {
+            let rules: Vec<_> = paths
+                .iter()
+                .map(|path| format!("{{ path = \"{path}\", why = \"a test\" }}"))
+                .collect();
             rest += &format!("{access} = [{}]\n", rules.join(", "));
         }
         self.policy(name, tools, &rest);
@@ -130,21 +159,47 @@ impl Playground {
             "wasm" => "main.wat",
             _ => "main.js",
         };
-        self.put_tool(name, &format!("esc:{name}"), language, &format!("{name}/{file}"), script, more)
+        self.put_tool(
+            name,
+            &format!("esc:{name}"),
+            language,
+            &format!("{name}/{file}"),
+            script,
+            more,
+        )
     }
 
     /// A script `user_scripts/FILE` and its manifest beside it; returns the script's folder.
-    pub fn tool_at(&self, id: &str, language: &str, file: &str, script: &str, more: Value) -> PathBuf {
+    pub fn tool_at(
+        &self,
+        id: &str,
+        language: &str,
+        file: &str,
+        script: &str,
+        more: Value,
+    ) -> PathBuf {
         self.put_tool(&id.replace(':', "-"), id, language, file, script, more)
     }
 
-    fn put_tool(&self, name: &str, id: &str, language: &str, file: &str, script: &str, more: Value) -> PathBuf {
+    fn put_tool(
+        &self,
+        name: &str,
+        id: &str,
+        language: &str,
+        file: &str,
+        script: &str,
+        more: Value,
+    ) -> PathBuf {
         let path = self.path("user_scripts").join(file);
         let folder = path.parent().unwrap().to_owned();
         fs::create_dir_all(&folder).unwrap();
         fs::write(&path, script).unwrap();
         let handler = json!({"type": "external-script", "scriptPath": file, "language": language});
-        fs::write(folder.join(format!("{name}.tool.json")), manifest(id, handler, more).to_string()).unwrap();
+        fs::write(
+            folder.join(format!("{name}.tool.json")),
+            manifest(id, handler, more).to_string(),
+        )
+        .unwrap();
         folder
     }
 
@@ -154,7 +209,9 @@ impl Playground {
         let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDWR)\nos.dup2(fd,7)\nos.dup2(fd,200)\n\
                     os.close(fd) if fd not in (7,200) else None\nos.execv(sys.argv[2],sys.argv[2:])\n";
         let mut command = self.outside(PYTHON);
-        command.args(["-I", "-S", "-c", leak]).arg(self.path("secret/secret.txt"));
+        command
+            .args(["-I", "-S", "-c", leak])
+            .arg(self.path("secret/secret.txt"));
         if self.who == Who::MappedRoot {
             command.args(["/usr/bin/unshare", "-Ur"]);
         }
@@ -169,13 +226,22 @@ impl Playground {
     }
 
     fn arguments(&self, command: &mut Command) {
-        command.arg(binary()).arg("--root").arg(&self.base).arg("--audit-log").arg(self.path("state/audit.jsonl"));
+        command
+            .arg(binary())
+            .arg("--root")
+            .arg(&self.base)
+            .arg("--audit-log")
+            .arg(self.path("state/audit.jsonl"));
     }
 
     /// Any other program as the same user, without walls.
     pub fn outside(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.env_clear().env("PATH", SEARCH_PATH).env("HOME", self.path("home")).env("SECRET", &self.secret);
+        command
+            .env_clear()
+            .env("PATH", SEARCH_PATH)
+            .env("HOME", self.path("home"))
+            .env("SECRET", &self.secret);
         command.current_dir(&self.base);
         self.who.uid().map(|uid| command.uid(uid).gid(uid));
         command
@@ -190,13 +256,16 @@ impl Playground {
     #[track_caller]
     pub fn expect(&self, tool: &str, input: &str, wanted: &str) -> Ended {
         let ended = self.call(tool, input);
-        fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input} as {:?}: {why}", self.who));
+        fits(wanted, &ended)
+            .unwrap_or_else(|why| panic!("{tool} {input} as {:?}: {why}", self.who));
         ended
     }
 
     pub fn call_with(&self, tool: &str, input: &str, more: &[&str]) -> Ended {
         let mut command = self.host();
-        command.args(["call", tool, "--json", "--input", "-"]).args(more);
+        command
+            .args(["call", tool, "--json", "--input", "-"])
+            .args(more);
         finish(command, input.as_bytes())
     }
 
@@ -210,7 +279,9 @@ impl Playground {
     /// Waits until `wanted` calls of a script run.
     pub fn runs(&self, script: &str, wanted: usize) {
         let script = self.path(script).display().to_string();
-        wait_for(&format!("{wanted} calls of {script} run"), || processes_of(&script).len() == wanted);
+        wait_for(&format!("{wanted} calls of {script} run"), || {
+            processes_of(&script).len() == wanted
+        });
     }
 
     /// Every file of the playground that nobody may change: what it is and what it holds.
@@ -224,16 +295,29 @@ impl Playground {
         let skipped = [self.path("state"), self.path("home")];
         let walk = walkdir::WalkDir::new(folder)
             .into_iter()
-            .filter_entry(|entry| !skipped.iter().any(|s| s == entry.path()) && !writable.contains(&entry.path()));
+            .filter_entry(|entry| {
+                !skipped.iter().any(|s| s == entry.path()) && !writable.contains(&entry.path())
+            });
         for entry in walk.map(Result::unwrap) {
             let facts = entry.metadata().unwrap();
-            let content =
-                if facts.is_file() && facts.len() < 1 << 20 { fs::read(entry.path()).unwrap() } else { Vec::new() };
+            let content = if facts.is_file() && facts.len() < 1 << 20 {
+                fs::read(entry.path()).unwrap()
+            } else {
+                Vec::new()
+            };
             let own = format!("{:o} {}:{}", facts.mode(), facts.uid(), facts.gid());
             let sizes = format!("links {} size {}", facts.nlink(), facts.len());
             // ctime changes with every change, also if an attribute or a mode is restored.
-            let times = [facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec()];
-            let text = format!("{own} {sizes} times {times:?} {:?}", String::from_utf8_lossy(&content));
+            let times = [
+                facts.mtime(),
+                facts.mtime_nsec(),
+                facts.ctime(),
+                facts.ctime_nsec(),
+            ];
+            let text = format!(
+                "{own} {sizes} times {times:?} {:?}",
+                String::from_utf8_lossy(&content)
+            );
             found.insert(entry.path().to_path_buf(), text);
         }
         found
@@ -241,13 +325,24 @@ impl Playground {
 
     /// What a writable folder must never hold afterwards: anything but plain files and folders with plain modes.
     pub fn strange_files(&self, folder: &Path) -> Vec<String> {
-        let walk = walkdir::WalkDir::new(folder).into_iter().map(Result::unwrap);
-        let facts = walk.map(|entry| (entry.path().display().to_string(), entry.metadata().unwrap()));
+        let walk = walkdir::WalkDir::new(folder)
+            .into_iter()
+            .map(Result::unwrap);
+        let facts = walk.map(|entry| {
+            (
+                entry.path().display().to_string(),
+                entry.metadata().unwrap(),
+            )
+        });
         let strange = facts.filter(|(_, facts)| {
             let plain = facts.is_dir() || (facts.is_file() && facts.nlink() == 1);
             !plain || facts.mode() & 0o7000 != 0
         });
-        strange.map(|(path, facts)| format!("{path}: {:?}, mode {:o}", facts.file_type(), facts.mode())).collect()
+        strange
+            .map(|(path, facts)| {
+                format!("{path}: {:?}, mode {:o}", facts.file_type(), facts.mode())
+            })
+            .collect()
     }
 
     /// Processes whose command line names this playground.
@@ -260,12 +355,19 @@ impl Playground {
         let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let own = self.base.display().to_string();
         let others = |line: &str| line.contains("/toolhost-test-") && !line.contains(&own);
-        text.lines().filter(|line| !others(line)).map(str::to_owned).collect()
+        text.lines()
+            .filter(|line| !others(line))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Nothing of a call outlives it by a second.
     pub fn assert_quiet(&self, what: &str) {
-        within(Duration::from_secs(1), &format!("{what}: nothing of it is left"), || self.processes().is_empty());
+        within(
+            Duration::from_secs(1),
+            &format!("{what}: nothing of it is left"),
+            || self.processes().is_empty(),
+        );
     }
 
     pub fn canary_lives(&mut self) -> bool {
@@ -278,6 +380,8 @@ impl Playground {
             text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
             text.is_empty() || text.ends_with('\n')
         });
-        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect()
     }
 }

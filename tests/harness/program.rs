@@ -16,7 +16,11 @@ use std::time::{Duration, Instant};
 /// Copies what is to be run. Another process does it: the children that other tests start meanwhile would inherit a
 /// descriptor that writes there, and what somebody writes cannot be run (execve(2), ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
-    let copied = Command::new("/bin/cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    let copied = Command::new("/bin/cp")
+        .arg(from.as_ref())
+        .arg(to.as_ref())
+        .status()
+        .unwrap();
     assert!(copied.success(), "{}", to.as_ref().display());
 }
 
@@ -24,16 +28,30 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
 /// execute it, nobody may write it, and its folder belongs to who runs the tests.
 pub fn binary() -> &'static Path {
     static SHARED: LazyLock<(PathBuf, Child)> = LazyLock::new(|| {
-        let folder = tempfile::Builder::new().prefix("toolhost-test-").tempdir_in("/var/tmp").unwrap().keep();
-        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("toolhost-test-")
+            .tempdir_in("/var/tmp")
+            .unwrap()
+            .keep();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
         let binary = folder.join("toolhost");
         copy_program(env!("CARGO_BIN_EXE_toolhost"), &binary);
         mode(&binary, 0o555);
         mode(&folder, 0o755);
         // What is static is never dropped: a shell that waits for the end of this process takes the copy away.
         let mut cleaner = Command::new("/bin/sh");
-        cleaner.args(["-c", "read -r _; rm -rf \"$1\"", "sh"]).arg(&folder).process_group(0);
-        let cleaner = cleaner.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        cleaner
+            .args(["-c", "read -r _; rm -rf \"$1\"", "sh"])
+            .arg(&folder)
+            .process_group(0);
+        let cleaner = cleaner
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         (binary, cleaner)
     });
     &SHARED.0
@@ -52,7 +70,10 @@ pub struct Ended {
 
 impl Ended {
     pub fn error(&self) -> (&str, &str) {
-        (self.kind(), self.out["error"]["message"].as_str().unwrap_or("none"))
+        (
+            self.kind(),
+            self.out["error"]["message"].as_str().unwrap_or("none"),
+        )
     }
 
     pub fn kind(&self) -> &str {
@@ -65,8 +86,14 @@ impl Ended {
 
     /// `cgroup` or `sampled`: how the memory, CPU and processes of the call were counted.
     pub fn counted(&self) -> &str {
-        let walls = self.out["walls"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let state = walls.iter().find(|wall| wall["name"] == "cgroup").and_then(|wall| wall["state"].as_str());
+        let walls = self.out["walls"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let state = walls
+            .iter()
+            .find(|wall| wall["name"] == "cgroup")
+            .and_then(|wall| wall["state"].as_str());
         state.unwrap_or("unknown")
     }
 }
@@ -81,7 +108,8 @@ pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
             let value = value.trim();
             ended.code == Some(0)
                 && ended.out["success"] == true
-                && (value.is_empty() || serde_json::from_str::<Value>(value).unwrap() == ended.out["outputData"])
+                && (value.is_empty()
+                    || serde_json::from_str::<Value>(value).unwrap() == ended.out["outputData"])
         }
         None => {
             let (wanted, part) = wanted.split_once(": ").unwrap_or((wanted, ""));
@@ -92,16 +120,27 @@ pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
         return Ok(());
     }
     let output = ended.out["outputData"].to_string();
-    Err(format!("wanted {wanted}, got {kind}: {told}; output {output}; logs {}", ended.out["logs"]))
+    Err(format!(
+        "wanted {wanted}, got {kind}: {told}; output {output}; logs {}",
+        ended.out["logs"]
+    ))
 }
 
 /// Runs a command to its end with this input; kills it when patience is over.
 pub fn finish(mut command: Command, input: &[u8]) -> Ended {
     let started = Instant::now();
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let (stdout, stderr) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
+    let (stdout, stderr) = (
+        read(child.stdout.take().unwrap()),
+        read(child.stderr.take().unwrap()),
+    );
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -114,9 +153,18 @@ pub fn finish(mut command: Command, input: &[u8]) -> Ended {
     };
     let took = started.elapsed();
     writer.join().unwrap();
-    let (stdout, stderr) = (stdout.join().unwrap(), String::from_utf8_lossy(&stderr.join().unwrap()).into_owned());
+    let (stdout, stderr) = (
+        stdout.join().unwrap(),
+        String::from_utf8_lossy(&stderr.join().unwrap()).into_owned(),
+    );
     let out = serde_json::from_slice(&stdout).unwrap_or(Value::Null);
-    Ended { code: status.code(), out, stdout, stderr, took }
+    Ended {
+        code: status.code(),
+        out,
+        stdout,
+        stderr,
+        took,
+    }
 }
 
 /// A host that runs, and all that it said on standard error so far.
@@ -127,11 +175,18 @@ pub struct Hosted {
 
 impl Hosted {
     pub fn start(mut command: Command) -> Hosted {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let said = Arc::new(Mutex::new(String::new()));
         let (from, to) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
         std::thread::spawn(move || {
-            from.lines().map_while(Result::ok).for_each(|line| *to.lock().unwrap() += &(line + "\n"));
+            from.lines()
+                .map_while(Result::ok)
+                .for_each(|line| *to.lock().unwrap() += &(line + "\n"));
         });
         Hosted { child, said }
     }
@@ -142,7 +197,9 @@ impl Hosted {
 
     /// Waits until it said this so many times.
     pub fn says(&self, words: &str, times: usize) {
-        wait_for(&format!("{times} × {words}"), || self.said().matches(words).count() >= times);
+        wait_for(&format!("{times} × {words}"), || {
+            self.said().matches(words).count() >= times
+        });
     }
 
     /// Whether it ended, with all that it said read.
@@ -171,7 +228,9 @@ impl Drop for Hosted {
 fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
+        from.read_to_end(&mut bytes)
+            .map(|_| bytes)
+            .unwrap_or_default()
     })
 }
 
@@ -202,7 +261,13 @@ pub async fn until(what: &str, mut seen: impl FnMut() -> bool) {
 pub fn processes_of(marker: &str) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if line.contains(marker) {
@@ -216,14 +281,21 @@ pub fn processes_of(marker: &str) -> Vec<(u32, String)> {
 pub fn groups_of(pids: &[u32]) -> BTreeSet<PathBuf> {
     let listed = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let text: String = pids.iter().map(listed).collect();
-    let ours = text.lines().filter(|line| line.contains("/toolhost/")).filter_map(|line| line.split_once(':'));
-    let folder = |(_, line): (&str, &str)| PathBuf::from(format!("/sys/fs/cgroup/{}", line.replacen(':', "", 1)));
+    let ours = text
+        .lines()
+        .filter(|line| line.contains("/toolhost/"))
+        .filter_map(|line| line.split_once(':'));
+    let folder = |(_, line): (&str, &str)| {
+        PathBuf::from(format!("/sys/fs/cgroup/{}", line.replacen(':', "", 1)))
+    };
     ours.map(folder).collect()
 }
 
 pub fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }
 
 /// Sends it to a process that is there.

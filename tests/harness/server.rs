@@ -62,7 +62,12 @@ impl Server {
     }
 
     fn said(mut command: Command, err: Stdio) -> Server {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(err)
+            .spawn()
+            .unwrap();
         let out = child.stdout.take().unwrap();
         let (send, lines) = channel();
         std::thread::spawn(move || {
@@ -72,12 +77,17 @@ impl Server {
                 }
             }
         });
-        Server { to: child.stdin.take(), child, lines, next: 0, said: String::new() }
+        Server {
+            to: child.stdin.take(),
+            child,
+            lines,
+            next: 0,
+            said: String::new(),
+        }
     }
 
     pub fn hello(&mut self) -> u64 {
-        let hello =
-            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
         let id = self.ask("initialize", hello);
         self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         id
@@ -96,7 +106,10 @@ impl Server {
 
     /// `tool` by its id.
     pub fn call(&mut self, tool: &str, arguments: Value) -> u64 {
-        self.ask("tools/call", json!({"name": tool.replace(':', "__"), "arguments": arguments}))
+        self.ask(
+            "tools/call",
+            json!({"name": tool.replace(':', "__"), "arguments": arguments}),
+        )
     }
 
     /// A tool `esc:NAME` with a number.
@@ -114,11 +127,19 @@ impl Server {
         let mut found = BTreeMap::new();
         while found.len() < ids.len() {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else { panic!("no answer to some of {ids:?}: {found:?}") };
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no answer to some of {ids:?}: {found:?}")
+            };
             self.said.push_str(&line);
-            let answer: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("not a message: {e}: {line}"));
-            let Some(id) = answer["id"].as_u64() else { continue };
-            assert!(ids.contains(&id) && found.insert(id, answer).is_none(), "an answer nobody asked for: {line}");
+            let answer: Value = serde_json::from_str(&line)
+                .unwrap_or_else(|e| panic!("not a message: {e}: {line}"));
+            let Some(id) = answer["id"].as_u64() else {
+                continue;
+            };
+            assert!(
+                ids.contains(&id) && found.insert(id, answer).is_none(),
+                "an answer nobody asked for: {line}"
+            );
         }
         found
     }
@@ -138,7 +159,10 @@ impl Server {
     pub fn names(&mut self) -> Vec<String> {
         let answer = self.asked("tools/list", json!({}));
         let tools = answer["result"]["tools"].as_array().unwrap();
-        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+        tools
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     pub fn hang_up(&self) {
@@ -158,8 +182,13 @@ impl Server {
 }
 
 fn holds(host: u32) -> (usize, usize) {
-    let launchers = processes_of(LAUNCHER).into_iter().filter(|(pid, _)| parent_of(*pid) == Some(host));
-    (fs::read_dir(format!("/proc/{host}/fd")).map_or(0, Iterator::count), launchers.count())
+    let launchers = processes_of(LAUNCHER)
+        .into_iter()
+        .filter(|(pid, _)| parent_of(*pid) == Some(host));
+    (
+        fs::read_dir(format!("/proc/{host}/fd")).map_or(0, Iterator::count),
+        launchers.count(),
+    )
 }
 
 /// Open descriptors of a host, and the launchers it keeps, once nothing moves: what ended is reaped by a thread of its
@@ -185,7 +214,10 @@ impl Drop for Server {
 
 /// What a model reads of an answer.
 pub fn words(answer: &Value) -> String {
-    answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+    answer["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The type of an answer's error, or `none`.
@@ -199,5 +231,8 @@ pub fn kind(answer: &Value) -> String {
     let kinds = "ScriptError TimeoutError ResourceLimitError InternalError CapabilityError RateLimitError \
                  SecurityError CircuitOpenError";
     let text = words(answer);
-    kinds.split(' ').find(|kind| text.contains(kind)).map_or(text.clone(), str::to_owned)
+    kinds
+        .split(' ')
+        .find(|kind| text.contains(kind))
+        .map_or(text.clone(), str::to_owned)
 }

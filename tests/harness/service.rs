@@ -24,16 +24,32 @@ pub fn executors(scripts: Arc<impl Executor + 'static>, methods: Methods) -> Exe
 }
 
 /// A service with the tools, the scripts and the policies of a folder.
-pub fn service_on(root: &Path, machine: policy::Machine, executors: Executors, settings: Settings) -> Arc<Service> {
+pub fn service_on(
+    root: &Path,
+    machine: policy::Machine,
+    executors: Executors,
+    settings: Settings,
+) -> Arc<Service> {
     let registry = registry::Registry::new();
     registry.add_source(Arc::new(registry::Builtin)).unwrap();
-    let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
-    registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
+    let (tools, scripts) = (
+        vec![root.join("tool-defs")],
+        vec![root.join("user_scripts")],
+    );
+    registry
+        .add_source(Arc::new(registry::DirectToolLoader::new(
+            tools.clone(),
+            scripts.clone(),
+        )))
+        .unwrap();
     let policies = policy::Policies::load(&root.join("sandbox-policies"), root).unwrap();
     Service::new(Components {
         packages: toolhost::service::packages::BuildSettings::none("a test without packages"),
         registry: Arc::new(registry),
-        rules: Rules { policies: Arc::new(policies), machine: Arc::new(machine) },
+        rules: Rules {
+            policies: Arc::new(policies),
+            machine: Arc::new(machine),
+        },
         executors,
         audit: audit::Log::new(root.join("state/audit.jsonl")),
         scripts: [scripts, tools].concat(),
@@ -46,8 +62,16 @@ pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let root = &playground.base;
     let off_limits = runtimes::OffLimits::new(std::slice::from_ref(root), Default::default());
     let runtimes = runtimes::discover(SEARCH_PATH.as_ref(), &off_limits).runtimes;
-    let machine = policy::Machine { runtimes, ..policy::Machine::default() };
+    let machine = policy::Machine {
+        runtimes,
+        ..policy::Machine::default()
+    };
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();
     let launchers = Arc::new(Launchers::new(binary.into(), identity::POOL));
-    service_on(root, machine, executors(Arc::new(Scripts::new(launchers)), methods), Settings::default())
+    service_on(
+        root,
+        machine,
+        executors(Arc::new(Scripts::new(launchers)), methods),
+        Settings::default(),
+    )
 }

@@ -29,7 +29,9 @@ impl Who {
 
     /// Root, where that is possible, and an ordinary user.
     pub fn both() -> impl Iterator<Item = Who> {
-        [Who::Root, Who::User].into_iter().filter(|who| who.possible())
+        [Who::Root, Who::User]
+            .into_iter()
+            .filter(|who| who.possible())
     }
 
     /// The same and root of a user namespace, which only root can play.
@@ -63,7 +65,8 @@ impl Who {
 
 pub fn is_root() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    fs::metadata("/proc/self").unwrap().uid() == 0 && map.split_whitespace().eq(["0", "0", "4294967295"])
+    fs::metadata("/proc/self").unwrap().uid() == 0
+        && map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Runs a test as root, where that is possible, and as an ordinary user.
@@ -89,13 +92,18 @@ pub fn skipped(count: usize, why: &str) {
 
 /// The same for a missing program: CI installs all of them, so there it is a failure.
 pub fn missing(count: usize, program: &str) {
-    assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have it: {program}");
+    assert!(
+        std::env::var_os("TOOLHOST_CI").is_none(),
+        "CI must have it: {program}"
+    );
     skipped(count, &format!("no {program} on this machine"));
 }
 
 /// A program of this machine, below the folders both sides use.
 pub fn found(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(SEARCH_PATH).map(|folder| folder.join(program)).find(|path| path.is_file())
+    std::env::split_paths(SEARCH_PATH)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
 }
 
 /// Whether this machine can run the language; if not, that is said, and in CI it fails.

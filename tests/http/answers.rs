@@ -11,10 +11,12 @@ fn large(playground: &Playground) {
     let script = "import json, sys\ngiven = json.load(sys.stdin)\ntext = 'x' * given['n']\n\
                   print('{\"a\":\"' + text + '\"}' if given['object'] else '\"' + text + '\"')\n";
     let properties = json!({"n": {"type": "integer"}, "object": {"type": "boolean"}});
-    let parameters = json!({"type": "object", "properties": properties, "required": ["n", "object"]});
+    let parameters =
+        json!({"type": "object", "properties": properties, "required": ["n", "object"]});
     let more = json!({"parameters": parameters, "limits": {"outputBytes": 64 * MIB}});
     playground.tool("large", "python", script, more);
-    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 50_000_000\n";
+    let allowed =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 50_000_000\n";
     playground.policy("large", "esc:large", allowed);
 }
 
@@ -23,25 +25,53 @@ fn a_response_is_at_most_32_mib() {
     let (playground, web) = served(large);
     let checked = playground.cli(&["check"]);
     let said = checked.text() + &checked.stderr;
-    assert_eq!(said.matches("33554432, the largest response").count(), 2, "the manifest and the policy: {said}");
+    assert_eq!(
+        said.matches("33554432, the largest response").count(),
+        2,
+        "the manifest and the policy: {said}"
+    );
     // Over MCP an object stands in the answer twice: as text, and as what is structured.
     let over_mcp = |modern: bool, fits: usize| {
         let mut client = Client::new(&web, modern, &[]);
-        let mut call = |n: usize, object: bool| words(&client.call("esc__large", json!({"n": n, "object": object})).0);
+        let mut call = |n: usize, object: bool| {
+            words(
+                &client
+                    .call("esc__large", json!({"n": n, "object": object}))
+                    .0,
+            )
+        };
         assert_eq!(call(fits, false).len(), fits, "control");
         let told = call(17 * MIB, true);
-        assert!(told.contains("ResourceLimitError") && told.contains("The tool ran"), "{told:.200}");
+        assert!(
+            told.contains("ResourceLimitError") && told.contains("The tool ran"),
+            "{told:.200}"
+        );
     };
     std::thread::scope(|scope| {
         scope.spawn(|| over_mcp(true, 17 * MIB));
         scope.spawn(|| over_mcp(false, MIB));
         let http = |n: usize| web.call("esc:large", &json!({"n": n, "object": true}), &[]);
-        assert_eq!(http(17 * MIB).json()["outputData"]["a"].as_str().map(str::len), Some(17 * MIB), "control");
+        assert_eq!(
+            http(17 * MIB).json()["outputData"]["a"]
+                .as_str()
+                .map(str::len),
+            Some(17 * MIB),
+            "control"
+        );
         http(33 * MIB).is(200, "ResourceLimitError: outputBytes (33554432 bytes)");
     });
     let records = playground.records();
-    let ended = |outcome: &str| records.iter().filter(|record| record["outcome"] == outcome).count();
-    assert_eq!((ended("success"), ended("ResourceLimitError"), records.len()), (5, 1, 6), "all others ran");
+    let ended = |outcome: &str| {
+        records
+            .iter()
+            .filter(|record| record["outcome"] == outcome)
+            .count()
+    };
+    assert_eq!(
+        (ended("success"), ended("ResourceLimitError"), records.len()),
+        (5, 1, 6),
+        "all others ran"
+    );
 }
 
 #[test]
@@ -49,40 +79,73 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
     let (playground, web, [alice, bob]) = served_to(["alice", "bob"], |it| {
         large(it);
         adder(it);
-        let wide =
-            json!({"type": "object", "properties": {"a": {"type": "integer", "description": "d".repeat(70_000)}}});
-        it.tool("wide", "python", "print(1)\n", json!({ "parameters": wide }));
+        let wide = json!({"type": "object", "properties": {"a": {"type": "integer", "description": "d".repeat(70_000)}}});
+        it.tool(
+            "wide",
+            "python",
+            "print(1)\n",
+            json!({ "parameters": wide }),
+        );
     });
     let ran = || playground.records().len();
     // Two of them fill a quarter of 256 MiB to 40 KiB.
     let each = 32 * MIB - 20 * 1024;
     let asked = json!({"n": each, "object": false}).to_string();
     // Established connections to the server that it has open: one that it closed may still have bytes on the way.
-    let port = format!(":{:04X}", web.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
+    let port = format!(
+        ":{:04X}",
+        web.address
+            .rsplit(':')
+            .next()
+            .unwrap()
+            .parse::<u16>()
+            .unwrap()
+    );
     let open = || {
         let all = fs::read_to_string("/proc/net/tcp").unwrap();
-        let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        fields.filter(|it| it[1].ends_with(&port) && it[3] == "01" && it[9] != "0").count()
+        let fields = all
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        fields
+            .filter(|it| it[1].ends_with(&port) && it[3] == "01" && it[9] != "0")
+            .count()
     };
     let ask = |_| {
         let mut stream = web.connect();
-        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
-        let text = request("POST", "/v1/tools/esc:large/calls", &web.address, &[&alice], &asked);
+        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024))
+            .unwrap();
+        let text = request(
+            "POST",
+            "/v1/tools/esc:large/calls",
+            &web.address,
+            &[&alice],
+            &asked,
+        );
         stream.write_all(text.as_bytes()).unwrap();
         stream
     };
     // What is small is answered always; a long list can be asked for again.
     let lists = |who: &str| {
         let mcp = Client::new(&web, true, &[who]).asked("tools/list", json!({}));
-        let refused = mcp["error"]["message"].as_str().map(|words| words.contains("read the answers that are open"));
-        (web.get("/v1/tools", &[who]).status, refused, web.get("/v1/tools/esc:add", &[who]).status)
+        let refused = mcp["error"]["message"]
+            .as_str()
+            .map(|words| words.contains("read the answers that are open"));
+        (
+            web.get("/v1/tools", &[who]).status,
+            refused,
+            web.get("/v1/tools/esc:add", &[who]).status,
+        )
     };
     assert_eq!(lists(&alice), (200, None, 200), "the control");
     let deaf: Vec<TcpStream> = (0..3).map(ask).collect();
     wait_for("the first record", || ran() > 0);
     let first = Instant::now();
-    wait_for("the records of calls whose answers are not read", || ran() == 2);
-    let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
+    wait_for("the records of calls whose answers are not read", || {
+        ran() == 2
+    });
+    let add = |who: &str| {
+        web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone()
+    };
     std::thread::scope(|scope| {
         let waits = |()| {
             std::thread::sleep(Duration::from_secs(1));
@@ -93,32 +156,70 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
             (!later.is_finished()).then_some(later)
         };
         // The third waits before it runs, a moment after the records of the others: longer on a busy machine.
-        let tries = std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
+        let tries =
+            std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
         let later = { tries }.find_map(waits).expect("a call of hers waits");
         let before = ran();
-        assert_eq!((add(&bob), lists(&bob)), (json!(3), (200, None, 200)), "others go on");
+        assert_eq!(
+            (add(&bob), lists(&bob)),
+            (json!(3), (200, None, 200)),
+            "others go on"
+        );
         std::thread::sleep(Duration::from_secs(1));
         // On a busy machine the first is let go before all have asked.
         if first.elapsed() < Duration::from_secs(28) {
             assert_eq!(ran(), before + 1, "no new call of hers starts");
             assert_eq!(lists(&alice), (429, Some(true), 200));
         }
-        assert_eq!(later.join().unwrap(), 3, "once those who do not read are let go");
+        assert_eq!(
+            later.join().unwrap(),
+            3,
+            "once those who do not read are let go"
+        );
     });
-    assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());
-    let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
-    let (calls, refused): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| **outcome == "success");
-    assert!(calls.len() >= 4 && refused.iter().all(|it| **it == "RateLimitError"), "the records stay: {outcomes:?}");
+    assert!(
+        first.elapsed() > Duration::from_secs(28),
+        "{:?}",
+        first.elapsed()
+    );
+    let outcomes: Vec<Value> = playground
+        .records()
+        .iter()
+        .map(|record| record["outcome"].clone())
+        .collect();
+    let (calls, refused): (Vec<_>, Vec<_>) =
+        outcomes.iter().partition(|outcome| **outcome == "success");
+    assert!(
+        calls.len() >= 4 && refused.iter().all(|it| **it == "RateLimitError"),
+        "the records stay: {outcomes:?}"
+    );
     // The third began once there was room for it, and may be sent still.
-    within(Duration::from_secs(45), "two connections are closed", || open() <= 1);
-    let whole = deaf.into_iter().map(|stream| exchanged(stream, b"").len()).filter(|len| *len >= each);
-    assert!(whole.count() <= 1, "the connections of who does not read are closed");
+    within(
+        Duration::from_secs(45),
+        "two connections are closed",
+        || open() <= 1,
+    );
+    let whole = deaf
+        .into_iter()
+        .map(|stream| exchanged(stream, b"").len())
+        .filter(|len| *len >= each);
+    assert!(
+        whole.count() <= 1,
+        "the connections of who does not read are closed"
+    );
 }
 
 /// The most memory that the server had, bytes.
 fn peak(web: &super::Web) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", web.child.id())).unwrap();
-    let kib = |line: &str| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok();
+    let kib = |line: &str| {
+        line.strip_prefix("VmHWM:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    };
     status.lines().find_map(kib).unwrap() * 1024
 }
 
@@ -128,7 +229,9 @@ fn repeats(playground: &Playground) {
                   print(given['first'] + ','.join([given['each']] * given['n']) + given['last'])\n";
     let text = |more: Value| {
         let mut text = json!({"type": "string", "description": "d"});
-        text.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        text.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         text
     };
     let properties = json!({
@@ -139,7 +242,8 @@ fn repeats(playground: &Playground) {
         "parameters": {"type": "object", "properties": properties}, "limits": {"outputBytes": 32 * MIB},
     });
     playground.tool("repeats", "python", script, more);
-    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 33_554_432\n";
+    let allowed =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 33_554_432\n";
     playground.policy("repeats", "esc:repeats", allowed);
 }
 
@@ -168,12 +272,18 @@ fn while_large_answers_are_read_another_principal_is_served() {
         }
         for call in calls {
             let answer = call.join().unwrap();
-            let values = answer["outputData"].as_array().unwrap_or_else(|| panic!("{:.300}", answer.to_string()));
+            let values = answer["outputData"]
+                .as_array()
+                .unwrap_or_else(|| panic!("{:.300}", answer.to_string()));
             assert_eq!((values.len(), &values[100_000]), (100_001, &json!("***")));
         }
         slowest
     });
-    assert!(slowest < began.elapsed() / 8, "{slowest:?} of {:?}", began.elapsed());
+    assert!(
+        slowest < began.elapsed() / 8,
+        "{slowest:?} of {:?}",
+        began.elapsed()
+    );
 }
 
 /// Eight clients of one principal read nothing. Two answers fill its share; the other calls do not even run. The control:
@@ -187,8 +297,15 @@ fn answers_are_charged_before_anything_runs() {
     let before = peak(&web);
     let ask = |_| {
         let mut stream = web.connect();
-        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
-        let text = request("POST", "/v1/tools/esc:repeats/calls", &web.address, &[&alice], &body);
+        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024))
+            .unwrap();
+        let text = request(
+            "POST",
+            "/v1/tools/esc:repeats/calls",
+            &web.address,
+            &[&alice],
+            &body,
+        );
         stream.write_all(text.as_bytes()).unwrap();
         stream
     };
@@ -196,7 +313,11 @@ fn answers_are_charged_before_anything_runs() {
     wait_for("two records", || playground.records().len() == 2);
     let whole = web.ask("POST", "/v1/tools/esc:repeats/calls", &[&bob], &body);
     assert_eq!(whole.json()["success"], true, "{:.300}", whole.body);
-    assert_eq!(playground.records().len(), 3, "the others wait before they run");
+    assert_eq!(
+        playground.records().len(),
+        3,
+        "the others wait before they run"
+    );
     // Two unread answers, and one that is read: as it was printed, as JSON, and as it is sent.
     let more = peak(&web) - before;
     assert!(more < (2 + 3 + 1) * 32 * MIB, "{} MiB", more / MIB);
@@ -210,15 +331,29 @@ fn a_large_answer_of_an_action_takes_no_more_memory_than_its_text() {
     let before = peak(&web);
     let n = 8 * MIB / 3;
     let inputs = [
-        ("first", "{\"$content\":[{\"type\":\"text\",\"text\":\"x\"}],\"structured\":["),
+        (
+            "first",
+            "{\"$content\":[{\"type\":\"text\",\"text\":\"x\"}],\"structured\":[",
+        ),
         ("each", "{}"),
         ("n", &n.to_string()),
         ("last", "]}"),
     ];
-    let inputs = inputs.map(|(name, text)| format!("<input name=\"{name}\"><![CDATA[{text}]]></input>")).concat();
+    let inputs = inputs
+        .map(|(name, text)| format!("<input name=\"{name}\"><![CDATA[{text}]]></input>"))
+        .concat();
     let text = format!("<ACTION><tool_id>esc:repeats</tool_id><inputs>{inputs}</inputs></ACTION>");
-    let reply = web.ask("POST", "/v1/actions", &[], &json!({ "text": text }).to_string());
-    assert!(reply.body.contains("\"success\":true") && reply.body.len() > 8 * MIB, "{:.600}", reply.body);
+    let reply = web.ask(
+        "POST",
+        "/v1/actions",
+        &[],
+        &json!({ "text": text }).to_string(),
+    );
+    assert!(
+        reply.body.contains("\"success\":true") && reply.body.len() > 8 * MIB,
+        "{:.600}",
+        reply.body
+    );
     assert!(reply.body.contains("…[cut "), "the observation is cut");
     let more = peak(&web) - before;
     assert!(more < 5 * 8 * MIB + 16 * MIB, "{} MiB", more / MIB);

@@ -9,7 +9,10 @@ use crate::prelude::*;
 fn installed() -> Option<PathBuf> {
     let folder = std::env::var_os("TOOLHOST_TEST_MCP").map(PathBuf::from);
     if folder.is_none() {
-        skipped(1, "TOOLHOST_TEST_MCP names no folder that tests/clients/install.sh has filled");
+        skipped(
+            1,
+            "TOOLHOST_TEST_MCP names no folder that tests/clients/install.sh has filled",
+        );
     }
     folder
 }
@@ -22,7 +25,11 @@ fn node(folder: &std::path::Path) -> Command {
 fn said(mut client: Command) -> String {
     let out = client.output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "{client:?}: {text}\n{}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{client:?}: {text}\n{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     text
 }
 
@@ -31,8 +38,10 @@ fn adder(playground: &Playground) {
     let script = "import toolhost\ndef add(a, b):\n    toolhost.progress(1, 2, 'half')\n    return {'sum': a + b}\n";
     let number = json!({"type": "integer", "description": "A number."});
     let mut more = of_function("add");
-    more["parameters"] = json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
-    more["output"] = json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]});
+    more["parameters"] =
+        json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
+    more["output"] =
+        json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]});
     playground.tool("add", "python", script, more);
 }
 
@@ -42,31 +51,54 @@ fn the_conformance_suite_passes_in_both_eras() {
     let Some(folder) = installed() else { return };
     let (playground, web) = served(|it| {
         for part in ["user_scripts", "sandbox-policies"] {
-            copy(&repository("tests/clients/conformance").join(part), &it.path(part));
+            copy(
+                &repository("tests/clients/conformance").join(part),
+                &it.path(part),
+            );
         }
     });
     let run = |era: &str, which: [&str; 2]| {
         let mut suite = node(&folder);
-        suite.arg(folder.join("suite/node_modules/@modelcontextprotocol/conformance/dist/index.js"));
-        suite.args(["server", "--url", &format!("http://{}/mcp", web.address), "--spec-version", era]).args(which);
-        suite.args(["--timeout", "20000", "-o"]).arg(playground.path("state/suite"));
+        suite
+            .arg(folder.join("suite/node_modules/@modelcontextprotocol/conformance/dist/index.js"));
+        suite
+            .args([
+                "server",
+                "--url",
+                &format!("http://{}/mcp", web.address),
+                "--spec-version",
+                era,
+            ])
+            .args(which);
+        suite
+            .args(["--timeout", "20000", "-o"])
+            .arg(playground.path("state/suite"));
         String::from_utf8_lossy(&suite.output().unwrap().stdout).into_owned()
     };
     // All scenarios that the suite has of each.
     for (era, least) in [("2025-11-25", 33), ("2026-07-28", 40)] {
         let text = run(era, ["--suite", "all"]);
-        let summary = text.split("=== SUMMARY ===").nth(1).unwrap_or_else(|| panic!("no summary: {text}"));
+        let summary = text
+            .split("=== SUMMARY ===")
+            .nth(1)
+            .unwrap_or_else(|| panic!("no summary: {text}"));
         let counts = summary.lines().filter_map(|line| line.rsplit_once(": "));
-        let scenarios =
-            counts.filter(|(name, counts)| counts.contains(" passed, ") && name.starts_with(['✓', '✗', '~', '!']));
-        let (passed, failed): (Vec<_>, Vec<_>) = scenarios.partition(|(_, counts)| counts.contains(", 0 failed"));
+        let scenarios = counts.filter(|(name, counts)| {
+            counts.contains(" passed, ") && name.starts_with(['✓', '✗', '~', '!'])
+        });
+        let (passed, failed): (Vec<_>, Vec<_>) =
+            scenarios.partition(|(_, counts)| counts.contains(", 0 failed"));
         // Some of its checks wait half a second for a tool in Python: on a busy machine they are made again, alone.
         for (name, counts) in &failed {
             let name = name.trim_start_matches(['✗', '~', '!', ' ']);
             let passes = (0..3).any(|_| run(era, ["--scenario", name]).contains(", 0 failed"));
             assert!(passes, "{era}: {name}: {counts}");
         }
-        let ran = passed.iter().filter(|(_, counts)| !counts.starts_with("0 ")).count() + failed.len();
+        let ran = passed
+            .iter()
+            .filter(|(_, counts)| !counts.starts_with("0 "))
+            .count()
+            + failed.len();
         assert!(ran >= least, "{era}: {summary}");
     }
 }
@@ -75,7 +107,10 @@ fn the_conformance_suite_passes_in_both_eras() {
 #[ignore = "second stage (.ci/full): needs client libraries"]
 fn the_python_client_works_in_both_eras() {
     let Some(venv) = std::env::var_os("TOOLHOST_TEST_VENV").map(PathBuf::from) else {
-        return skipped(1, "TOOLHOST_TEST_VENV names no environment with the package mcp");
+        return skipped(
+            1,
+            "TOOLHOST_TEST_VENV names no environment with the package mcp",
+        );
     };
     let (playground, web) = served(adder);
     let client = || {
@@ -88,7 +123,10 @@ fn the_python_client_works_in_both_eras() {
     assert_eq!(said(over_http), "ok auto\nok legacy\n");
     let (mut over_stdio, mut host) = (client(), playground.host());
     host.args(["serve", "--stdio"]);
-    over_stdio.arg("--").arg(host.get_program()).args(host.get_args());
+    over_stdio
+        .arg("--")
+        .arg(host.get_program())
+        .args(host.get_args());
     assert_eq!(said(over_stdio), "ok auto\nok legacy\n");
 }
 
@@ -98,18 +136,31 @@ fn the_typescript_clients_work_and_the_openapi_document_is_true() {
     let Some(folder) = installed() else { return };
     let (playground, web) = served(adder);
     let mut client = node(&folder);
-    client.arg(repository("tests/clients/typescript_sdk.mjs")).arg(folder.join("typescript"));
+    client
+        .arg(repository("tests/clients/typescript_sdk.mjs"))
+        .arg(folder.join("typescript"));
     client.arg(format!("http://{}/mcp", web.address));
     assert_eq!(said(client).lines().count(), 3);
     // Every answer is one that the document tells of, and what it says is taken is taken.
     let config = repository("tests/clients/openapi");
     let mut client = Command::new(folder.join("schemathesis/bin/schemathesis"));
-    client.current_dir(playground.path("state")).env("SCHEMATHESIS_HOOKS", config.join("hooks.py"));
-    client.arg("--config-file").arg(config.join("schemathesis.toml"));
-    client.args(["run", &format!("http://{}/openapi.json", web.address), "--no-color"]);
+    client
+        .current_dir(playground.path("state"))
+        .env("SCHEMATHESIS_HOOKS", config.join("hooks.py"));
+    client
+        .arg("--config-file")
+        .arg(config.join("schemathesis.toml"));
+    client.args([
+        "run",
+        &format!("http://{}/openapi.json", web.address),
+        "--no-color",
+    ]);
     // A call that is cancelled can still be looked at.
     client.args(["--checks", "all", "--exclude-checks", "use_after_free"]);
     client.args(["--max-examples", "20", "--generation-deterministic"]);
     let summary = said(client);
-    assert!(summary.contains(" passed") && summary.contains("Stateful"), "{summary}");
+    assert!(
+        summary.contains(" passed") && summary.contains("Stateful"),
+        "{summary}"
+    );
 }

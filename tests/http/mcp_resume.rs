@@ -22,20 +22,32 @@ fn event(stream: &mut TcpStream, last: &str) -> (String, String) {
         stream.read_exact(&mut byte).unwrap();
         all.push(byte[0].into());
     }
-    let id = all[all.find(last).unwrap()..].lines().find_map(|line| line.strip_prefix("id: "));
+    let id = all[all.find(last).unwrap()..]
+        .lines()
+        .find_map(|line| line.strip_prefix("id: "));
     let id = id.unwrap_or_else(|| panic!("no id: {all}")).to_owned();
     (all, id)
 }
 
 fn resumed(web: &Web, client: &Client, id: &str) -> Reply {
     let last = format!("Last-Event-ID: {id}");
-    web.ask("GET", "/mcp", &[borrowed(&client.headers), vec![&last]].concat(), "")
+    web.ask(
+        "GET",
+        "/mcp",
+        &[borrowed(&client.headers), vec![&last]].concat(),
+        "",
+    )
 }
 
 /// How far it says that it is, and its answer.
 fn answer(told: &[Value]) -> (Vec<u64>, String) {
-    let far = told.iter().filter_map(|told| told["params"]["progress"].as_f64());
-    (far.map(|far| far as u64).collect(), words(told.last().unwrap()))
+    let far = told
+        .iter()
+        .filter_map(|told| told["params"]["progress"].as_f64());
+    (
+        far.map(|far| far as u64).collect(),
+        words(told.last().unwrap()),
+    )
 }
 
 #[test]
@@ -46,7 +58,12 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
         let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 8_000_000\n";
         for (name, length) in [("large", 3_000_000), ("larger", 6_000_000)] {
             let script = format!("print('\"' + 'x' * {length} + '\"')\n");
-            it.tool(name, "python", &script, json!({"limits": {"outputBytes": 8_000_000}}));
+            it.tool(
+                name,
+                "python",
+                &script,
+                json!({"limits": {"outputBytes": 8_000_000}}),
+            );
             it.policy(name, &format!("esc:{name}"), allowed);
         }
     });
@@ -55,17 +72,34 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
         let before = playground.records().len();
         let mut stream = client.begin("esc__steps");
         let (told, id) = event(&mut stream, "\"progress\":1");
-        assert!(told.contains("data: \nid: 0/") && told.contains("retry: 1000\n"), "first how to come back: {told}");
+        assert!(
+            told.contains("data: \nid: 0/") && told.contains("retry: 1000\n"),
+            "first how to come back: {told}"
+        );
         drop(stream);
         if late {
-            wait_for("its end, which nobody hears", || playground.records().len() > before);
+            wait_for("its end, which nobody hears", || {
+                playground.records().len() > before
+            });
         }
-        assert_eq!(answer(&messages(&resumed(&web, &client, &id))), (vec![2], "done".into()), "{late}");
+        assert_eq!(
+            answer(&messages(&resumed(&web, &client, &id))),
+            (vec![2], "done".into()),
+            "{late}"
+        );
         let records = playground.records().split_off(before);
-        assert_eq!((records.len(), &records[0]["outcome"]), (1, &json!("success")), "it ran once");
+        assert_eq!(
+            (records.len(), &records[0]["outcome"]),
+            (1, &json!("success")),
+            "it ran once"
+        );
         // Nobody knows whether it got that: it can ask again, from any event on.
         let first = format!("0/{}", id.split_once('/').unwrap().1);
-        assert_eq!(answer(&messages(&resumed(&web, &client, &first))), (vec![1, 2], "done".into()), "{late}");
+        assert_eq!(
+            answer(&messages(&resumed(&web, &client, &first))),
+            (vec![1, 2], "done".into()),
+            "{late}"
+        );
         assert_eq!(playground.records().len(), before + 1);
     }
     // A later reader takes the place of a connection that only looks as if it were there.
@@ -80,12 +114,18 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
         let before = playground.records().len();
         let mut stream = client.begin(name);
         let told = heard(&mut stream, "xxx");
-        let id = told.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
+        let id = told
+            .lines()
+            .find_map(|line| line.strip_prefix("id: "))
+            .unwrap()
+            .to_owned();
         drop(stream);
         wait_for("its record", || playground.records().len() > before);
         std::thread::sleep(Duration::from_millis(500));
         let told = messages(&resumed(&web, &client, &id));
-        let text = told.last().map(|told| told["result"]["content"][0]["text"].as_str().unwrap().len());
+        let text = told
+            .last()
+            .map(|told| told["result"]["content"][0]["text"].as_str().unwrap().len());
         assert_eq!(text, length, "{name}");
     }
     // The call of one that does not come back is killed.
@@ -96,16 +136,31 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
     let left = Instant::now();
     drop(stream);
     wait_for("its record", || {
-        playground.records().iter().skip(before).any(|record| record["outcome"] == "CancelledError")
+        playground
+            .records()
+            .iter()
+            .skip(before)
+            .any(|record| record["outcome"] == "CancelledError")
     });
     playground.runs(SLEEPER, 0);
-    assert!((5..20).contains(&left.elapsed().as_secs()), "it was waited for: {:?}", left.elapsed());
+    assert!(
+        (5..20).contains(&left.elapsed().as_secs()),
+        "it was waited for: {:?}",
+        left.elapsed()
+    );
     // One that does not know an event without content gets none, so that it has no id to come back with.
     let hello = json!({"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
     let welcome = web.ask("POST", "/mcp", &[BOTH], &hello.to_string());
-    assert_eq!(messages(&welcome)[0]["result"]["protocolVersion"], OLDER, "{welcome:?}");
-    let session = format!("Mcp-Session-Id: {}", welcome.header("mcp-session-id").unwrap());
+    assert_eq!(
+        messages(&welcome)[0]["result"]["protocolVersion"],
+        OLDER,
+        "{welcome:?}"
+    );
+    let session = format!(
+        "Mcp-Session-Id: {}",
+        welcome.header("mcp-session-id").unwrap()
+    );
     let sleep = json!({"name": "esc__sleep", "arguments": {}});
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": sleep});
     let headers = [BOTH, &session, &format!("MCP-Protocol-Version: {OLDER}")];
@@ -124,15 +179,41 @@ fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
     let (_, id) = event(&mut stream, "\"progress\":1");
     drop(stream);
     let last = format!("Last-Event-ID: {id}");
-    let theirs = web.ask("GET", "/mcp", &[BOTH, VERSION, own.session(), &last, &bob], "");
-    assert_eq!((theirs.status, theirs.body.contains("progress")), (404, false), "another caller: {theirs:?}");
+    let theirs = web.ask(
+        "GET",
+        "/mcp",
+        &[BOTH, VERSION, own.session(), &last, &bob],
+        "",
+    );
+    assert_eq!(
+        (theirs.status, theirs.body.contains("progress")),
+        (404, false),
+        "another caller: {theirs:?}"
+    );
     let another = Client::new(&web, false, &[VERSION, &alice]);
-    for (client, id) in [(&another, id.as_str()), (&own, "0/99"), (&own, "x/y"), (&own, "18446744073709551616/0")] {
+    for (client, id) in [
+        (&another, id.as_str()),
+        (&own, "0/99"),
+        (&own, "x/y"),
+        (&own, "18446744073709551616/0"),
+    ] {
         let nothing = resumed(&web, client, id);
-        assert_eq!((nothing.status, messages(&nothing).len()), (200, 0), "{id}: {nothing:?}");
+        assert_eq!(
+            (nothing.status, messages(&nothing).len()),
+            (200, 0),
+            "{id}: {nothing:?}"
+        );
     }
-    assert_eq!(answer(&messages(&resumed(&web, &own, &id))).1, "done", "control");
+    assert_eq!(
+        answer(&messages(&resumed(&web, &own, &id))).1,
+        "done",
+        "control"
+    );
     // Its end ends what it can be told.
-    assert_eq!(web.ask("DELETE", "/mcp", &[VERSION, own.session(), &alice], "").status, 204);
+    assert_eq!(
+        web.ask("DELETE", "/mcp", &[VERSION, own.session(), &alice], "")
+            .status,
+        204
+    );
     assert_eq!(resumed(&web, &own, &id).status, 404);
 }

@@ -62,15 +62,23 @@ impl Reply {
 
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        lines
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 
     /// It has this status, and this error as `Kind: part of the body`, or `none`.
     #[track_caller]
     pub fn is(self, status: u16, wanted: &str) -> Reply {
         let (kind, part) = wanted.split_once(": ").unwrap_or((wanted, ""));
-        let own = self.json()["error"]["type"].as_str().unwrap_or("none").to_owned();
-        assert!(self.status == status && own == kind && self.body.contains(part), "{status} {wanted}: {self:?}");
+        let own = self.json()["error"]["type"]
+            .as_str()
+            .unwrap_or("none")
+            .to_owned();
+        assert!(
+            self.status == status && own == kind && self.body.contains(part),
+            "{status} {wanted}: {self:?}"
+        );
         self
     }
 
@@ -78,17 +86,31 @@ impl Reply {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n")?;
         let status = head.split(' ').nth(1)?.parse().ok()?;
-        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        let body = if chunked { unchunked(body) } else { body.to_owned() };
-        Some(Reply { status, head: head.to_owned(), body })
+        let chunked = head
+            .to_ascii_lowercase()
+            .contains("transfer-encoding: chunked");
+        let body = if chunked {
+            unchunked(body)
+        } else {
+            body.to_owned()
+        };
+        Some(Reply {
+            status,
+            head: head.to_owned(),
+            body,
+        })
     }
 }
 
 fn unchunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {
-        let Ok(length @ 1..) = usize::from_str_radix(length, 16) else { break };
-        let Some(piece) = rest.get(..length) else { break };
+        let Ok(length @ 1..) = usize::from_str_radix(length, 16) else {
+            break;
+        };
+        let Some(piece) = rest.get(..length) else {
+            break;
+        };
         whole += piece;
         body = rest.get(length + 2..).unwrap_or_default();
     }
@@ -97,7 +119,10 @@ fn unchunked(mut body: &str) -> String {
 
 impl Web {
     /// A server for these names, and the header of each (`tokens`).
-    pub fn for_callers<const N: usize>(playground: &Playground, names: [&str; N]) -> (Web, [String; N]) {
+    pub fn for_callers<const N: usize>(
+        playground: &Playground,
+        names: [&str; N],
+    ) -> (Web, [String; N]) {
         let (file, headers) = tokens(playground, names);
         (Web::start(playground, &["--token-file", &file]), headers)
     }
@@ -120,8 +145,12 @@ impl Web {
         wait_for("it serves, or ends", || {
             over = host.is_over();
             let said = host.said();
-            let serving = said.lines().find(|line| line.contains("toolhost: serving") && line.contains(" at "));
-            address = serving.and_then(|line| line.split_once(" at ")?.1.split(' ').next()).map(str::to_owned);
+            let serving = said
+                .lines()
+                .find(|line| line.contains("toolhost: serving") && line.contains(" at "));
+            address = serving
+                .and_then(|line| line.split_once(" at ")?.1.split(' ').next())
+                .map(str::to_owned);
             over || address.is_some()
         });
         match address {
@@ -150,7 +179,9 @@ impl Web {
     /// A connection on which this was asked.
     pub fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> TcpStream {
         let mut stream = self.connect();
-        stream.write_all(request(method, path, &self.address, headers, body).as_bytes()).unwrap();
+        stream
+            .write_all(request(method, path, &self.address, headers, body).as_bytes())
+            .unwrap();
         stream
     }
 
@@ -164,18 +195,29 @@ impl Web {
     }
 
     pub fn call(&self, tool: &str, body: &Value, headers: &[&str]) -> Reply {
-        self.ask("POST", &format!("/v1/tools/{tool}/calls"), headers, &body.to_string())
+        self.ask(
+            "POST",
+            &format!("/v1/tools/{tool}/calls"),
+            headers,
+            &body.to_string(),
+        )
     }
 
     /// The calls that are shown to a caller.
     pub fn calls(&self, headers: &[&str]) -> Vec<Value> {
-        self.get("/v1/calls", headers).json()["calls"].as_array().unwrap().clone()
+        self.get("/v1/calls", headers).json()["calls"]
+            .as_array()
+            .unwrap()
+            .clone()
     }
 
     /// A verb of the command line, with the token of this header.
     pub fn verb(&self, playground: &Playground, words: &[&str], bearer: &str) -> Ended {
         let mut command = playground.host();
-        command.args(words).env("TOOLHOST_HTTP", &self.address).env("TOOLHOST_TOKEN", token_of(bearer));
+        command
+            .args(words)
+            .env("TOOLHOST_HTTP", &self.address)
+            .env("TOOLHOST_TOKEN", token_of(bearer));
         finish(command, b"")
     }
 }
@@ -208,14 +250,20 @@ pub fn tokens<const N: usize>(playground: &Playground, names: [&str; N]) -> (Str
         None => token(playground, name, &[]),
     });
     let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
-    (private(playground, "state/tokens", &lines), made.map(|(token, _)| bearer(&token)))
+    (
+        private(playground, "state/tokens", &lines),
+        made.map(|(token, _)| bearer(&token)),
+    )
 }
 
 /// `serve` with these flags ends with this code, and says why.
 #[track_caller]
 pub fn unserved(playground: &Playground, flags: &[&str], code: i32, why: &str) {
     let ended = playground.cli(&[&["serve", "--http"], flags].concat());
-    assert!(ended.code == Some(code) && ended.stderr.contains(why), "{why}: {ended:?}");
+    assert!(
+        ended.code == Some(code) && ended.stderr.contains(why),
+        "{why}: {ended:?}"
+    );
 }
 
 pub fn exchanged(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
@@ -253,9 +301,19 @@ pub fn request(method: &str, path: &str, host: &str, headers: &[&str], body: &st
         ("content-type:", "Content-Type: application/json".into()),
         ("content-length:", format!("Content-Length: {}", body.len())),
     ];
-    let given = |name: &str| headers.iter().any(|line| line.to_ascii_lowercase().starts_with(name));
-    let own = own.into_iter().take(if method == "POST" { 4 } else { 2 }).filter(|(name, _)| !given(name));
-    lines.extend(own.map(|(_, line)| line).chain(headers.iter().map(|line| (*line).to_owned())));
+    let given = |name: &str| {
+        headers
+            .iter()
+            .any(|line| line.to_ascii_lowercase().starts_with(name))
+    };
+    let own = own
+        .into_iter()
+        .take(if method == "POST" { 4 } else { 2 })
+        .filter(|(name, _)| !given(name));
+    lines.extend(
+        own.map(|(_, line)| line)
+            .chain(headers.iter().map(|line| (*line).to_owned())),
+    );
     lines.join("\r\n") + "\r\n\r\n" + body
 }
 
@@ -273,7 +331,11 @@ pub fn private(playground: &Playground, name: &str, text: &str) -> String {
 /// The files of a certificate for localhost and of its key.
 pub fn certified(playground: &Playground) -> [String; 2] {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let key = private(playground, "state/key.pem", &made.signing_key.serialize_pem());
+    let key = private(
+        playground,
+        "state/key.pem",
+        &made.signing_key.serialize_pem(),
+    );
     [private(playground, "state/cert.pem", &made.cert.pem()), key]
 }
 
@@ -281,7 +343,10 @@ pub fn certified(playground: &Playground) -> [String; 2] {
 pub fn token(playground: &Playground, name: &str, more: &[&str]) -> (String, String) {
     let made = playground.cli(&[&["token", name], more].concat());
     let text = made.text();
-    let (token, line) = text.trim().split_once('\n').unwrap_or_else(|| panic!("{made:?}"));
+    let (token, line) = text
+        .trim()
+        .split_once('\n')
+        .unwrap_or_else(|| panic!("{made:?}"));
     (token.to_owned(), line.to_owned())
 }
 
@@ -300,16 +365,20 @@ pub fn caller(name: &str, more: &str) -> String {
 }
 
 pub fn write_callers(playground: &Playground, text: &str) {
-    fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
+    fs::write(
+        playground.path("sandbox-policies/callers.policy.toml"),
+        text,
+    )
+    .unwrap();
     playground.settle();
 }
 
 /// Adds two numbers.
 pub fn adder(playground: &Playground) {
-    let script =
-        "import json, sys\ngiven = json.load(sys.stdin)\nprint(json.dumps({'sum': given['a'] + given['b']}))\n";
+    let script = "import json, sys\ngiven = json.load(sys.stdin)\nprint(json.dumps({'sum': given['a'] + given['b']}))\n";
     let number = json!({"type": "integer"});
-    let parameters = json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
+    let parameters =
+        json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
     playground.tool("add", "python", script, json!({"parameters": parameters}));
     playground.settle();
 }
@@ -325,7 +394,12 @@ pub fn gated(playground: &Playground) {
     let script = "import json, os, sys, time\nfile = os.path.dirname(__file__) + '/' + json.load(sys.stdin)['file']\n\
                   while not os.path.exists(file):\n    time.sleep(0.01)\nprint('\"through\"')\n";
     let file = json!({"type": "object", "properties": {"file": {"type": "string"}}});
-    playground.tool("gate", "python", script, json!({"parameters": file, "execution": {"timeoutMs": 120_000}}));
+    playground.tool(
+        "gate",
+        "python",
+        script,
+        json!({"parameters": file, "execution": {"timeoutMs": 120_000}}),
+    );
 }
 
 pub const GATE: &str = "user_scripts/gate/main.py";

@@ -24,11 +24,18 @@ impl Receiver {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let told = heard.clone();
         std::thread::spawn(move || {
-            let mut answers = answers.iter().chain(std::iter::repeat(answers.last().unwrap()));
+            let mut answers = answers
+                .iter()
+                .chain(std::iter::repeat(answers.last().unwrap()));
             for stream in listener.incoming().map_while(Result::ok) {
                 let (mut stream, mut head) = (BufReader::new(speak(stream)), String::new());
-                while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).is_ok_and(|length| length > 0) {}
-                let Some(length) = head.lines().find_map(|line| line.strip_prefix("content-length: ")) else {
+                while !head.ends_with("\r\n\r\n")
+                    && stream.read_line(&mut head).is_ok_and(|length| length > 0)
+                {}
+                let Some(length) = head
+                    .lines()
+                    .find_map(|line| line.strip_prefix("content-length: "))
+                else {
                     continue;
                 };
                 let mut body = vec![0; length.parse().unwrap()];
@@ -36,11 +43,19 @@ impl Receiver {
                     continue;
                 }
                 let body = String::from_utf8_lossy(&body).into_owned();
-                told.lock().unwrap().push((head.trim_end().to_owned(), body));
+                told.lock()
+                    .unwrap()
+                    .push((head.trim_end().to_owned(), body));
                 let answer = answers.next().unwrap();
                 let body = if answer.starts_with("200") { "{}" } else { "" };
-                let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
-                let _ = write!(stream.get_mut(), "HTTP/1.1 {answer}\r\n{head}\r\nconnection: close\r\n\r\n{body}");
+                let head = format!(
+                    "content-type: application/json\r\ncontent-length: {}",
+                    body.len()
+                );
+                let _ = write!(
+                    stream.get_mut(),
+                    "HTTP/1.1 {answer}\r\n{head}\r\nconnection: close\r\n\r\n{body}"
+                );
                 let _ = stream.get_mut().flush();
             }
         });

@@ -7,7 +7,14 @@ const SCRIPT: &str = include_str!("limits.py");
 
 fn run(world: &World, does: &str, n: u64, limits: &str) -> Ended {
     let asked = ["api.example.com", "api.example.com:7000"];
-    world.tool_with("bounded", "python", SCRIPT, &asked, &asked.map(allow).join(", "), &format!("[limits]\n{limits}"));
+    world.tool_with(
+        "bounded",
+        "python",
+        SCRIPT,
+        &asked,
+        &asked.map(allow).join(", "),
+        &format!("[limits]\n{limits}"),
+    );
     world.call("esc:bounded", &json!({"do": does, "n": n}))
 }
 
@@ -17,16 +24,26 @@ fn bytes_and_requests_that_wait_are_bounded_and_the_limit_named() {
         let limits = "sent_bytes = 1_000_000\nreceived_bytes = 2_000_000\n";
         for (does, n, limits, wanted) in [
             ("download", 1_500_000, limits, "ok 1500000"),
-            ("download", 3_000_000, limits, "ResourceLimitError: receivedBytes"),
+            (
+                "download",
+                3_000_000,
+                limits,
+                "ResourceLimitError: receivedBytes",
+            ),
             ("upload", 500_000, limits, "ok true"),
             ("upload", 3_000_000, limits, "ResourceLimitError: sentBytes"),
             // A client that leaves its request leaves its connection.
             ("leave", 64, "", "ok \"HTTP/1.1 200\""),
             ("stay", 64, "", "ok \"reset\""),
         ] {
-            fits(wanted, &run(world, does, n, limits)).unwrap_or_else(|why| panic!("{does} {n}: {why}"));
+            fits(wanted, &run(world, does, n, limits))
+                .unwrap_or_else(|why| panic!("{does} {n}: {why}"));
         }
-        let silent = world.log().iter().filter(|line| line.contains("GET /silent")).count();
+        let silent = world
+            .log()
+            .iter()
+            .filter(|line| line.contains("GET /silent"))
+            .count();
         assert!(silent >= 128, "{silent} requests reached the host");
     });
 }
@@ -40,17 +57,35 @@ fn what_is_passed_on_takes_flat_memory_and_processor_time_of_the_call() {
         let limits = |cpu_ms: u64| format!("received_bytes = 2_000_000_000\ncpu_ms = {cpu_ms}\n");
         let ended = run(world, "download", BYTES, &limits(100_000));
         fits(&format!("ok {BYTES}"), &ended).unwrap();
-        assert!(ended.out["network"]["totals"]["receivedBytes"].as_u64().unwrap() > BYTES, "{}", ended.out["network"]);
+        assert!(
+            ended.out["network"]["totals"]["receivedBytes"]
+                .as_u64()
+                .unwrap()
+                > BYTES,
+            "{}",
+            ended.out["network"]
+        );
         let peak = ended.out["usage"]["peakMemoryBytes"].as_u64().unwrap();
         assert!(peak < 200 << 20, "{peak}");
         if ended.counted() != "cgroup" {
             return;
         }
-        let own = ended.out["logs"].as_array().unwrap().iter().find_map(|log| log.as_str()?.parse::<f64>().ok());
+        let own = ended.out["logs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find_map(|log| log.as_str()?.parse::<f64>().ok());
         let own = (own.unwrap_or_else(|| panic!("{:?}", ended.out["logs"])) * 1000.0) as u64;
         let both = ended.out["usage"]["cpuMs"].as_u64().unwrap();
-        assert!(both > own + own / 4, "the relay took none of {both} ms: {own} ms");
-        fits("ResourceLimitError: cpuMs", &run(world, "download", BYTES, &limits((own + both) / 2))).unwrap();
+        assert!(
+            both > own + own / 4,
+            "the relay took none of {both} ms: {own} ms"
+        );
+        fits(
+            "ResourceLimitError: cpuMs",
+            &run(world, "download", BYTES, &limits((own + both) / 2)),
+        )
+        .unwrap();
     });
 }
 
@@ -60,28 +95,63 @@ fn connections_lookups_and_waiting_are_bounded_for_each_tool() {
         let ended = run(world, "keep", 100, "");
         fits("ok [64, 36]", &ended).unwrap();
         let denied = ended.out["denials"]["observed"].as_array().unwrap();
-        assert!(denied.iter().any(|d| d["rule"].as_str().unwrap().contains("connections")), "{denied:?}");
-        fits("ok 1000", &run(world, "use", 1000, "connections = 1000\nprocesses = 300\n")).unwrap();
+        assert!(
+            denied
+                .iter()
+                .any(|d| d["rule"].as_str().unwrap().contains("connections")),
+            "{denied:?}"
+        );
+        fits(
+            "ok 1000",
+            &run(world, "use", 1000, "connections = 1000\nprocesses = 300\n"),
+        )
+        .unwrap();
         // A half-closed stream still carries the answer.
         fits("ok \"hello bye\"", &run(world, "half_close", 0, "")).unwrap();
         let ended = run(world, "slow", 0, "timeout_ms = 1_500\n");
         fits("TimeoutError", &ended).unwrap();
         assert!(ended.took < Duration::from_secs(8), "{:?}", ended.took);
 
-        world.tool("asks", "python", include_str!("lookups.py"), &["*.wild.example"], &allow("*.wild.example"));
+        world.tool(
+            "asks",
+            "python",
+            include_str!("lookups.py"),
+            &["*.wild.example"],
+            &allow("*.wild.example"),
+        );
         // NXDOMAIN for odd names; no answer of another type, and one address for two spellings; REFUSED for the 257th
         // name, and after 10,000 lookups, of which these were 24.
-        let wanted = json!([vec![3; 12], [true, []], [0, 0, 5, 0, 0, 5], [5, 5, 5, 5, 5, 5, 5], true, [true, true]]);
+        let wanted = json!([
+            vec![3; 12],
+            [true, []],
+            [0, 0, 5, 0, 0, 5],
+            [5, 5, 5, 5, 5, 5, 5],
+            true,
+            [true, true]
+        ]);
         let ended = world.call("esc:asks", &json!({}));
         fits(&format!("ok {wanted}"), &ended).unwrap();
         let totals = &ended.out["network"]["totals"];
-        assert_eq!((&totals["lookups"], &totals["lookupsRefused"]), (&json!(10_033), &json!(12 + 38 + 33)), "{totals}");
+        assert_eq!(
+            (&totals["lookups"], &totals["lookupsRefused"]),
+            (&json!(10_033), &json!(12 + 38 + 33)),
+            "{totals}"
+        );
         // 25 of those served, and the refusals that differ: twelve odd names, a name and a lookup too many.
-        assert_eq!(ended.out["network"]["events"].as_array().unwrap().len(), 25 + 12 + 2);
+        assert_eq!(
+            ended.out["network"]["events"].as_array().unwrap().len(),
+            25 + 12 + 2
+        );
 
         // A host that never answers delays the connections of its tool alone.
         let hosts = ["closed.example.com:7000", "api.example.com:7000"];
-        world.tool("hangs", "python", SCRIPT, &hosts, &hosts.map(allow).join(", "));
+        world.tool(
+            "hangs",
+            "python",
+            SCRIPT,
+            &hosts,
+            &hosts.map(allow).join(", "),
+        );
         world.tool("other", "python", SCRIPT, &hosts[1..], &allow(hosts[1]));
         let mut server = Server::of(world.host());
         let reached = |answer: &Value| answer["result"]["structuredContent"]["reached"] == true;
@@ -101,23 +171,49 @@ fn connections_lookups_and_waiting_are_bounded_for_each_tool() {
 fn a_relay_that_dies_ends_its_connections_and_is_named() {
     in_both_worlds("a killed relay", |world| {
         let entries = allow("api.example.com:7000");
-        world.tool("dying", "python", SCRIPT, &["api.example.com:7000"], &entries);
+        world.tool(
+            "dying",
+            "python",
+            SCRIPT,
+            &["api.example.com:7000"],
+            &entries,
+        );
         let mut host = world.host();
-        host.args(["call", "esc:dying", "--json", "--input", r#"{"do": "wait"}"#]);
-        let child = host.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        host.args([
+            "call",
+            "esc:dying",
+            "--json",
+            "--input",
+            r#"{"do": "wait"}"#,
+        ]);
+        let child = host
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         within(Duration::from_secs(10), "the tool is connected", || {
             world.log().iter().any(|line| line.starts_with("tcp"))
         });
-        let relays = processes_of("toolhost-relay").into_iter().map(|(pid, _)| pid);
+        let relays = processes_of("toolhost-relay")
+            .into_iter()
+            .map(|(pid, _)| pid);
         let own: Vec<u32> = relays.filter(|pid| is_below(*pid, child.id())).collect();
         assert!(!own.is_empty(), "the relay of this host");
         own.into_iter().for_each(|pid| {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), Signal::SIGKILL);
         });
         let out: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
-        assert!(["closed", "reset"].contains(&out["outputData"].as_str().unwrap_or("none")), "{out}");
+        assert!(
+            ["closed", "reset"].contains(&out["outputData"].as_str().unwrap_or("none")),
+            "{out}"
+        );
         let events = out["network"]["events"].as_array().unwrap();
-        assert!(events.iter().any(|event| event["refused"]["rule"] == "relayEnded"), "{events:?}");
+        assert!(
+            events
+                .iter()
+                .any(|event| event["refused"]["rule"] == "relayEnded"),
+            "{events:?}"
+        );
     });
 }
 
@@ -125,7 +221,11 @@ fn a_relay_that_dies_ends_its_connections_and_is_named() {
 fn is_below(pid: u32, ancestor: u32) -> bool {
     let parent = |pid: u32| -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
     };
-    std::iter::successors(Some(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1).any(|pid| pid == ancestor)
+    std::iter::successors(Some(pid), |pid| parent(*pid))
+        .take_while(|pid| *pid > 1)
+        .any(|pid| pid == ancestor)
 }

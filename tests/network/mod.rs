@@ -84,7 +84,13 @@ impl World {
         let playground = Playground::new(who, "/var/tmp");
         let folder = playground.path("world");
         fs::create_dir_all(&folder).unwrap();
-        let addresses = ["45.20.0.1", "45.20.0.2", "10.1.0.5", "169.254.169.254", "2a0b::1"];
+        let addresses = [
+            "45.20.0.1",
+            "45.20.0.2",
+            "10.1.0.5",
+            "169.254.169.254",
+            "2a0b::1",
+        ];
         let world = json!({"addresses": addresses, "names": names(), "hosts": "45.20.0.1 filed.example.com\n"});
         fs::write(folder.join("world.json"), world.to_string()).unwrap();
         fs::write(folder.join("log.txt"), "").unwrap();
@@ -93,17 +99,35 @@ impl World {
         certificates(&folder);
         playground.settle();
         let mut outside = playground.outside("/usr/bin/unshare");
-        outside.env("PATH", "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin");
+        outside.env(
+            "PATH",
+            "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin",
+        );
         if who != Who::Root {
             outside.arg("-Ur");
         }
-        outside.args(["-n", "-m", "/usr/bin/python3"]).arg(folder.join("world.py")).arg(&folder);
-        let mut outside = outside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        outside
+            .args(["-n", "-m", "/usr/bin/python3"])
+            .arg(folder.join("world.py"))
+            .arg(&folder);
+        let mut outside = outside
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut inside = String::new();
-        BufReader::new(outside.stdout.take().unwrap()).read_line(&mut inside).unwrap();
+        BufReader::new(outside.stdout.take().unwrap())
+            .read_line(&mut inside)
+            .unwrap();
         let inside = inside.trim().to_owned();
         assert!(!inside.is_empty(), "the world did not start");
-        World { playground, who, folder, outside, inside }
+        World {
+            playground,
+            who,
+            folder,
+            outside,
+            inside,
+        }
     }
 
     /// A program outside, where the hosts are.
@@ -125,7 +149,13 @@ impl World {
             // Its own id again, and no right over the namespaces.
             let uid = nix::unistd::getuid().as_raw();
             let uid = self.who.uid().unwrap_or(uid).to_string();
-            command.args(["-U", "--preserve-credentials", "--", "/usr/bin/unshare", "-U"]);
+            command.args([
+                "-U",
+                "--preserve-credentials",
+                "--",
+                "/usr/bin/unshare",
+                "-U",
+            ]);
             command.args([format!("--map-user={uid}"), format!("--map-group={uid}")]);
         }
         command.arg("--").arg(program);
@@ -144,7 +174,9 @@ impl World {
 
     pub fn call_with(&self, tool: &str, input: &Value, more: &[&str]) -> Ended {
         let mut command = self.host();
-        command.args(["call", tool, "--json", "--input", "-"]).args(more);
+        command
+            .args(["call", tool, "--json", "--input", "-"])
+            .args(more);
         finish(command, input.to_string().as_bytes())
     }
 
@@ -153,7 +185,15 @@ impl World {
         self.tool_with(name, language, script, asked, allowed, "");
     }
 
-    pub fn tool_with(&self, name: &str, language: &str, script: &str, asked: &[&str], allowed: &str, rest: &str) {
+    pub fn tool_with(
+        &self,
+        name: &str,
+        language: &str,
+        script: &str,
+        asked: &[&str],
+        allowed: &str,
+        rest: &str,
+    ) {
         let more = json!({"securityContext": {"networkAccess": {"allowHosts": asked}}});
         self.playground.tool(name, language, script, more);
         let rest = format!(
@@ -191,8 +231,14 @@ impl World {
     /// A server of files inside, which ends with `used`.
     fn with_server(&self, port: u16, used: impl FnOnce()) {
         let mut server = self.inside("/usr/bin/python3");
-        server.args(["-m", "http.server", &port.to_string(), "--directory"]).arg(&self.folder);
-        let mut server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        server
+            .args(["-m", "http.server", &port.to_string(), "--directory"])
+            .arg(&self.folder);
+        let mut server = server
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         used();
         server.kill().unwrap();
         server.wait().unwrap();
@@ -204,7 +250,11 @@ impl World {
         command.args(["-gsS", "--max-time", "5", url]);
         let before = self.log().len();
         let ended = finish(command, b"");
-        within(Duration::from_secs(2), &format!("control {url}: {ended:?}"), || self.log().len() > before);
+        within(
+            Duration::from_secs(2),
+            &format!("control {url}: {ended:?}"),
+            || self.log().len() > before,
+        );
     }
 }
 
@@ -227,13 +277,23 @@ fn certificate(folder: &std::path::Path, ca: &str, of_hosts: &str) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
-    root.distinguished_name.push(DnType::CommonName, format!("{ca} of the tests"));
+    root.distinguished_name
+        .push(DnType::CommonName, format!("{ca} of the tests"));
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = root.self_signed(&key).unwrap();
     fs::write(folder.join(ca), certificate.pem()).unwrap();
     let issuer = Issuer::new(root, key);
     let own = KeyPair::generate().unwrap();
-    let hosts = ["*.example.com", "*.wild.example", "*.b.wild.example", "evil.example.net", "45.20.0.1"];
-    let host = CertificateParams::new(hosts.map(str::to_owned).to_vec()).unwrap().signed_by(&own, &issuer).unwrap();
+    let hosts = [
+        "*.example.com",
+        "*.wild.example",
+        "*.b.wild.example",
+        "evil.example.net",
+        "45.20.0.1",
+    ];
+    let host = CertificateParams::new(hosts.map(str::to_owned).to_vec())
+        .unwrap()
+        .signed_by(&own, &issuer)
+        .unwrap();
     fs::write(folder.join(of_hosts), host.pem() + &own.serialize_pem()).unwrap();
 }

@@ -4,8 +4,19 @@ use super::{World, allow, allow_inside, in_both_worlds, in_our_world};
 use crate::prelude::*;
 
 /// The targets (host, port), each with how it ends; how the call ended, and who came.
-fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16, &str)]) -> (Ended, Vec<String>) {
-    world.tool("connect", "python", include_str!("connects.py"), asked, allowed);
+fn connect(
+    world: &World,
+    asked: &[&str],
+    allowed: &str,
+    targets: &[(&str, u16, &str)],
+) -> (Ended, Vec<String>) {
+    world.tool(
+        "connect",
+        "python",
+        include_str!("connects.py"),
+        asked,
+        allowed,
+    );
     let pairs: Vec<_> = targets.iter().map(|(host, port, _)| (host, port)).collect();
     let (mut ended, heard) = world.called("esc:connect", &json!({"targets": pairs}));
     fits("ok", &ended).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
@@ -19,7 +30,10 @@ fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16, 
 
 fn refused<'a>(ended: &'a Ended, target: &str) -> Vec<&'a Value> {
     let events = ended.out["network"]["events"].as_array().unwrap();
-    events.iter().filter(|event| event["target"] == target && !event["refused"].is_null()).collect()
+    events
+        .iter()
+        .filter(|event| event["target"] == target && !event["refused"].is_null())
+        .collect()
 }
 
 /// The control: a plain program inside the world has an answer.
@@ -60,10 +74,27 @@ fn a_pattern_stands_for_its_names_and_no_others() {
             ("45.10.0.2", 80, "reset"),
             ("169.254.169.254", 80, "reset"),
         ];
-        let (ended, heard) = connect(world, &["*.wild.example"], &allow("*.wild.example"), &targets);
-        assert_eq!(heard.iter().filter(|line| !line.starts_with("dns")).count(), 4, "{heard:?}");
-        assert!(heard.iter().all(|line| !line.contains("evil") && !line.contains("corp")), "{heard:?}");
-        assert_eq!(refused(&ended, "45.20.0.1:80")[0]["refused"]["rule"], "notGranted");
+        let (ended, heard) = connect(
+            world,
+            &["*.wild.example"],
+            &allow("*.wild.example"),
+            &targets,
+        );
+        assert_eq!(
+            heard.iter().filter(|line| !line.starts_with("dns")).count(),
+            4,
+            "{heard:?}"
+        );
+        assert!(
+            heard
+                .iter()
+                .all(|line| !line.contains("evil") && !line.contains("corp")),
+            "{heard:?}"
+        );
+        assert_eq!(
+            refused(&ended, "45.20.0.1:80")[0]["refused"]["rule"],
+            "notGranted"
+        );
         world.control("http://45.20.0.1/");
         // Addresses are reached where they are named as such.
         let asked = ["45.20.0.1:7000", "[2a0b::1]:7000"];
@@ -105,26 +136,67 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("turns.example.com", 80, "reset"),
         ];
         let (ended, heard) = connect(world, &["*.example.com"], &allow("*.example.com"), &targets);
-        assert!(heard.iter().all(|line| !line.contains("10.1.0.5") && !line.contains("169.254")), "{heard:?}");
-        assert!(heard.iter().all(|line| !line.contains("corp.example")), "no search list: {heard:?}");
-        let rule = |host: &str| refused(&ended, &format!("{host}.example.com:80"))[0]["refused"]["rule"].clone();
-        for host in ["inside", "inner-alias", "metadata", "loopback", "mapped", "own", "routed", "broadcast", "turns"] {
+        assert!(
+            heard
+                .iter()
+                .all(|line| !line.contains("10.1.0.5") && !line.contains("169.254")),
+            "{heard:?}"
+        );
+        assert!(
+            heard.iter().all(|line| !line.contains("corp.example")),
+            "no search list: {heard:?}"
+        );
+        let rule = |host: &str| {
+            refused(&ended, &format!("{host}.example.com:80"))[0]["refused"]["rule"].clone()
+        };
+        for host in [
+            "inside",
+            "inner-alias",
+            "metadata",
+            "loopback",
+            "mapped",
+            "own",
+            "routed",
+            "broadcast",
+            "turns",
+        ] {
             assert_eq!(rule(host), "address", "{host}");
         }
-        for (host, why) in [("missing", "unresolved"), ("unrouted", "unreached"), ("empty", "unresolved")] {
+        for (host, why) in [
+            ("missing", "unresolved"),
+            ("unrouted", "unreached"),
+            ("empty", "unresolved"),
+        ] {
             assert_eq!(rule(host), why, "{host}");
         }
         world.control("http://inside.example.com/");
         // Whoever listens on this machine answers at an address that is only routed to it.
-        world.with_server(8099, || answers(world, "http://routed.example.com:8099/log.txt"));
+        world.with_server(8099, || {
+            answers(world, "http://routed.example.com:8099/log.txt")
+        });
         world.control("http://metadata.example.com/");
 
-        let (api, inside) = (allow("api.example.com"), allow_inside("inside.example.com:7000", "10.1.0.0/16"));
-        let targets =
-            [("inside.example.com", 7000, "ok"), ("inside.example.com", 80, "reset"), ("api.example.com", 80, "ok")];
-        connect(world, &["inside.example.com:7000", "api.example.com"], &format!("{api}, {inside}"), &targets);
+        let (api, inside) = (
+            allow("api.example.com"),
+            allow_inside("inside.example.com:7000", "10.1.0.0/16"),
+        );
+        let targets = [
+            ("inside.example.com", 7000, "ok"),
+            ("inside.example.com", 80, "reset"),
+            ("api.example.com", 80, "ok"),
+        ];
+        connect(
+            world,
+            &["inside.example.com:7000", "api.example.com"],
+            &format!("{api}, {inside}"),
+            &targets,
+        );
         // A range is for its own entry alone.
-        let entries = format!("{}, {}", allow("*.example.com"), allow_inside("db.example.com:80", "10.1.0.0/16"));
+        let entries = format!(
+            "{}, {}",
+            allow("*.example.com"),
+            allow_inside("db.example.com:80", "10.1.0.0/16")
+        );
         connect(world, &["*.example.com"], &entries, &targets[1..2]);
     });
 }
@@ -133,22 +205,33 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
 fn localhost_with_its_range_is_reached_by_that_name() {
     let (host, url) = ("localhost:8098", "http://localhost:8098/");
     // Each asks for `url` and answers with the status.
-    let urllib =
-        "import json,sys,urllib.request as r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n";
+    let urllib = "import json,sys,urllib.request as r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n";
     let curl = "import json,subprocess,sys\n\
         curl=['curl','-sSo','/dev/null','-w','%{http_code}',json.load(sys.stdin)['url']]\n\
         print(subprocess.run(curl,capture_output=True,check=True).stdout.decode())\n";
     let node = "const {url}=JSON.parse(require('fs').readFileSync(0));fetch(url).then(r=>console.log(r.status));\n";
-    let scripts = [("urllib", "python", urllib), ("curl", "python", curl), ("node", "nodejs", node)];
+    let scripts = [
+        ("urllib", "python", urllib),
+        ("curl", "python", curl),
+        ("node", "nodejs", node),
+    ];
     let reached = |world: &World| {
         answers(world, url);
-        for (name, language, script) in scripts.into_iter().filter(|(_, language, _)| has(language, 1)) {
+        for (name, language, script) in scripts
+            .into_iter()
+            .filter(|(_, language, _)| has(language, 1))
+        {
             let call = |allowed: &str| {
                 world.tool(name, language, script, &[host], allowed);
                 world.call(&format!("esc:{name}"), &json!({"url": url}))
             };
-            fits("ok 200", &call(&allow_inside(host, "127.0.0.0/8"))).unwrap_or_else(|e| panic!("{name}: {e}"));
-            fits("ScriptError: ranges = [\"127.0.0.1/32\"", &call(&allow(host))).unwrap();
+            fits("ok 200", &call(&allow_inside(host, "127.0.0.0/8")))
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
+            fits(
+                "ScriptError: ranges = [\"127.0.0.1/32\"",
+                &call(&allow(host)),
+            )
+            .unwrap();
         }
     };
     in_our_world(|world| world.with_server(8098, || reached(world)));
@@ -172,25 +255,64 @@ const REACHES: &str = "import json,socket,sys\nout=[]\nfor at,port,host in json.
 #[test]
 fn a_granted_loopback_address_is_that_address_and_any_other_is_localhost() {
     in_both_worlds("loopback addresses", |world| {
-        let mut server = world.inside("/usr/bin/python3").args(["-c", LOOPBACK]).spawn().unwrap();
+        let mut server = world
+            .inside("/usr/bin/python3")
+            .args(["-c", LOOPBACK])
+            .spawn()
+            .unwrap();
         answers(world, "http://[::1]:8097/");
         let reached = |hosts: &[&str], targets: Value| {
-            let range = |host: &&str| allow_inside(host, if host.starts_with('[') { "::1/128" } else { "127.0.0.0/8" });
-            world.tool("reaches", "python", REACHES, hosts, &hosts.iter().map(range).collect::<Vec<_>>().join(", "));
+            let range = |host: &&str| {
+                allow_inside(
+                    host,
+                    if host.starts_with('[') {
+                        "::1/128"
+                    } else {
+                        "127.0.0.0/8"
+                    },
+                )
+            };
+            world.tool(
+                "reaches",
+                "python",
+                REACHES,
+                hosts,
+                &hosts.iter().map(range).collect::<Vec<_>>().join(", "),
+            );
             let ended = world.call("esc:reaches", &json!({"targets": targets}));
             fits("ok", &ended).unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
             ended.out["outputData"].clone()
         };
-        let all = json!(["127.0.0.1", "127.0.0.2", "127.0.0.3", "::1"].map(|at| json!([at, 8097, "x"])));
-        let own = reached(&["localhost:8097", "127.0.0.2:8097", "[::1]:8097"], all.clone());
+        let all =
+            json!(["127.0.0.1", "127.0.0.2", "127.0.0.3", "::1"].map(|at| json!([at, 8097, "x"])));
+        let own = reached(
+            &["localhost:8097", "127.0.0.2:8097", "[::1]:8097"],
+            all.clone(),
+        );
         assert_eq!(own, json!(["127.0.0.1", "127.0.0.2", "127.0.0.1", "::1"]));
         // The control: none of them is granted itself.
-        assert_eq!(reached(&["localhost:8097"], all), json!(vec!["127.0.0.1"; 4]));
-        let hosts = json!(["127.0.0.1", "localhost", "127.0.0.2"].map(|host| json!(["127.0.0.1", 80, host])));
+        assert_eq!(
+            reached(&["localhost:8097"], all),
+            json!(vec!["127.0.0.1"; 4])
+        );
+        let hosts = json!(["127.0.0.1", "localhost", "127.0.0.2"].map(|host| json!([
+            "127.0.0.1",
+            80,
+            host
+        ])));
         let both = ["localhost:80", "127.0.0.1:80"];
-        assert_eq!(reached(&both, hosts.clone()), json!(["127.0.0.1", "127.0.0.1", "421"]));
-        assert_eq!(reached(&both[..1], hosts.clone()), json!(["421", "127.0.0.1", "421"]));
-        assert_eq!(reached(&both[1..], hosts), json!(["127.0.0.1", "421", "421"]));
+        assert_eq!(
+            reached(&both, hosts.clone()),
+            json!(["127.0.0.1", "127.0.0.1", "421"])
+        );
+        assert_eq!(
+            reached(&both[..1], hosts.clone()),
+            json!(["421", "127.0.0.1", "421"])
+        );
+        assert_eq!(
+            reached(&both[1..], hosts),
+            json!(["127.0.0.1", "421", "421"])
+        );
         server.kill().unwrap();
         server.wait().unwrap();
     });
@@ -199,15 +321,22 @@ fn a_granted_loopback_address_is_that_address_and_any_other_is_localhost() {
 #[test]
 fn a_long_hosts_file_is_read_once_for_many_connections() {
     in_our_world(|world| {
-        let lines: String =
-            (0..100_000).map(|n| format!("45.20.{}.{} n{n}.far.example\n", n / 250 % 250, n % 250)).collect();
+        let lines: String = (0..100_000)
+            .map(|n| format!("45.20.{}.{} n{n}.far.example\n", n / 250 % 250, n % 250))
+            .collect();
         let hosts = world.playground.path("world/hosts");
         let text = fs::read_to_string(&hosts).unwrap() + &lines + "45.20.0.1 last.example.com\n";
         fs::write(&hosts, text).unwrap();
         let script = "import concurrent.futures as f,json,socket,sys\njson.load(sys.stdin)\ndef one(i):\n \
             s=socket.create_connection(('last.example.com',7000),20); s.sendall(b'x'); return len(s.recv(1))\n\
             with f.ThreadPoolExecutor(50) as p: print(sum(p.map(one,range(50))))\n";
-        world.tool("many", "python", script, &["last.example.com:7000"], &allow("last.example.com:7000"));
+        world.tool(
+            "many",
+            "python",
+            script,
+            &["last.example.com:7000"],
+            &allow("last.example.com:7000"),
+        );
         // Runs a program and says how much memory it had at most, KiB.
         let measured = "import resource,subprocess,sys\ncode=subprocess.run(sys.argv[1:]).returncode\n\
             print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)\n";
@@ -217,7 +346,11 @@ fn a_long_hosts_file_is_read_once_for_many_connections() {
         command.args(["call", "esc:many", "--json", "--input", "{}"]);
         let ended = finish(command, b"");
         fits("ok 50", &ended).unwrap();
-        let peak = ended.stderr.lines().find_map(|line| line.strip_prefix("peak ")?.parse::<u64>().ok()).unwrap();
+        let peak = ended
+            .stderr
+            .lines()
+            .find_map(|line| line.strip_prefix("peak ")?.parse::<u64>().ok())
+            .unwrap();
         assert!(peak < 500 << 10, "{peak} KiB");
     });
 }

@@ -5,7 +5,12 @@ use super::{allow, in_both_worlds};
 use crate::prelude::*;
 
 const SCRIPT: &str = include_str!("roads.py");
-const SETTINGS: [&str; 4] = ["tcp_rmem", "tcp_wmem", "tcp_fastopen", "ip_local_reserved_ports"];
+const SETTINGS: [&str; 4] = [
+    "tcp_rmem",
+    "tcp_wmem",
+    "tcp_fastopen",
+    "ip_local_reserved_ports",
+];
 
 /// What is tried, the answer inside, and the answer outside where it can be had there: by everybody, or by root.
 const REFUSED: [(&str, &[&str], Option<bool>); 36] = [
@@ -29,8 +34,16 @@ const REFUSED: [(&str, &[&str], Option<bool>); 36] = [
     ("bind tcp", &["EPERM"], Some(true)),
     ("bind udp", &["EPERM"], Some(true)),
     ("listen", &["EPERM"], Some(true)),
-    ("data with the first packet", &["ENOTSUP", "EOPNOTSUPP"], None),
-    ("many with the first packet", &["ENOTSUP", "EOPNOTSUPP"], None),
+    (
+        "data with the first packet",
+        &["ENOTSUP", "EOPNOTSUPP"],
+        None,
+    ),
+    (
+        "many with the first packet",
+        &["ENOTSUP", "EOPNOTSUPP"],
+        None,
+    ),
     ("to a device", &["ENOPROTOOPT"], None),
     ("filter", &["ENOPROTOOPT"], None),
     ("congestion", &["ENOPROTOOPT"], Some(true)),
@@ -54,7 +67,13 @@ fn there_is_no_other_road_out() {
     in_both_worlds("roads", |world| {
         let ports = [80, 40_000].map(|port| format!("api.example.com:{port}"));
         let asked: Vec<&str> = ports.iter().map(String::as_str).collect();
-        world.tool("roads", "python", SCRIPT, &asked, &ports.each_ref().map(|port| allow(port)).join(", "));
+        world.tool(
+            "roads",
+            "python",
+            SCRIPT,
+            &asked,
+            &ports.each_ref().map(|port| allow(port)).join(", "),
+        );
         let listeners = Listeners::open(&world.playground.path("world"));
         let (tcp, udp) = listeners.ports();
         let mut input = json!({"outside": false, "tcp": tcp, "udp": udp, "abstract": listeners.abstract_name,
@@ -63,13 +82,27 @@ fn there_is_no_other_road_out() {
         fits("ok", &ended).unwrap();
         let said = &ended.out["outputData"];
         for (what, inside, _) in REFUSED {
-            assert!(inside.iter().any(|answer| said[what] == *answer), "{what}: {}", said[what]);
+            assert!(
+                inside.iter().any(|answer| said[what] == *answer),
+                "{what}: {}",
+                said[what]
+            );
         }
         assert_eq!(said["tcp_rmem"], json!(["4096", "65536", "65536"]));
         assert_eq!(said["tcp_wmem"], json!(["4096", "65536", "65536"]));
-        assert_eq!((&said["tcp_fastopen"], &said["ip_local_reserved_ports"]), (&json!(["0"]), &json!(["80,40000"])));
-        assert_eq!(said["resolv"], "nameserver 198.18.0.1\noptions ndots:1 timeout:2 attempts:2\n");
-        assert_eq!((heard, listeners.heard()), (Vec::<String>::new(), 0), "nobody outside hears anything");
+        assert_eq!(
+            (&said["tcp_fastopen"], &said["ip_local_reserved_ports"]),
+            (&json!(["0"]), &json!(["80,40000"]))
+        );
+        assert_eq!(
+            said["resolv"],
+            "nameserver 198.18.0.1\noptions ndots:1 timeout:2 attempts:2\n"
+        );
+        assert_eq!(
+            (heard, listeners.heard()),
+            (Vec::<String>::new(), 0),
+            "nobody outside hears anything"
+        );
 
         // The control: outside, by the same user. The listeners are those of the machine itself, so the rest is tried
         // there.
@@ -77,7 +110,10 @@ fn there_is_no_other_road_out() {
         let mut python = world.playground.outside(PYTHON);
         python.args(["-c", SCRIPT]);
         let ended = finish(python, input.to_string().as_bytes());
-        for (what, _, outside) in REFUSED.into_iter().filter(|(what, ..)| !what.contains("out")) {
+        for (what, _, outside) in REFUSED
+            .into_iter()
+            .filter(|(what, ..)| !what.contains("out"))
+        {
             if outside.is_some_and(|everybody| everybody || world.playground.who == Who::Root) {
                 assert_eq!(ended.out[what], "done", "outside, {what}: {}", ended.stderr);
             }
@@ -94,7 +130,14 @@ fn full_buffers_of_connections_are_held() {
             let limits = format!("[limits]\nmemory_bytes = {memory}\nopen_files = 1200\n");
             let limits = limits + "connections = 1000\nsent_bytes = 2_000_000_000\n";
             let hosts = ["api.example.com:9001"];
-            world.tool_with("fills", "python", include_str!("fills.py"), &hosts, &allow(hosts[0]), &limits);
+            world.tool_with(
+                "fills",
+                "python",
+                include_str!("fills.py"),
+                &hosts,
+                &allow(hosts[0]),
+                &limits,
+            );
             world.call("esc:fills", &json!({"enough": MEMORY, "seconds": seconds}))
         };
         let control = fill(1 << 30, 30.0);

@@ -15,9 +15,17 @@ fn answered(world: &World, script: &str, asked: &[&str], allowed: &str) -> (Stri
 fn wasi_http_reaches_the_granted_host_and_no_other() {
     in_our_world(|world| {
         let api = allow("api.example.com");
-        let (out, heard) = answered(world, &request("api.example.com"), &["api.example.com"], &api);
+        let (out, heard) = answered(
+            world,
+            &request("api.example.com"),
+            &["api.example.com"],
+            &api,
+        );
         assert!(out.starts_with("100"), "a response: {out}, {heard:?}");
-        assert!(heard.iter().any(|line| line.starts_with("https 45.20.0.1")), "{heard:?}");
+        assert!(
+            heard.iter().any(|line| line.starts_with("https 45.20.0.1")),
+            "{heard:?}"
+        );
         for refused in ["other.example.com", "45.20.0.2", "127.0.0.1:22"] {
             let (out, heard) = answered(world, &request(refused), &["api.example.com"], &api);
             assert!(out.starts_with("101"), "{refused}: an error: {out}");
@@ -35,7 +43,17 @@ fn a_preview_1_module_that_asks_for_hosts_is_told_that_it_cannot_connect() {
     world.tool("new", "wasm", &request("api.example.com"), asks);
     world.settle();
     let said = world.cli(&["check"]);
-    let lines: Vec<&str> = said.stderr.lines().chain(std::str::from_utf8(&said.stdout).unwrap().lines()).collect();
-    let told: Vec<&&str> = lines.iter().filter(|line| line.contains("preview 1 module cannot connect")).collect();
-    assert!(told.len() == 1 && told[0].contains("old.tool.json:"), "{lines:?}");
+    let lines: Vec<&str> = said
+        .stderr
+        .lines()
+        .chain(std::str::from_utf8(&said.stdout).unwrap().lines())
+        .collect();
+    let told: Vec<&&str> = lines
+        .iter()
+        .filter(|line| line.contains("preview 1 module cannot connect"))
+        .collect();
+    assert!(
+        told.len() == 1 && told[0].contains("old.tool.json:"),
+        "{lines:?}"
+    );
 }

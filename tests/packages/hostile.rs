@@ -12,20 +12,41 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
         shop.python("early", &["starts==1.0"], script);
         shop.expect("early", "ok [\"nothing\", \"yes\"]");
         assert_eq!(shop.marks(), 0);
-        for listed in [&["deps", "list"][..], &["deps", "list", "esc:early"], &["audit", "esc:early", "--all"]] {
+        for listed in [
+            &["deps", "list"][..],
+            &["deps", "list", "esc:early"],
+            &["audit", "esc:early", "--all"],
+        ] {
             let listed = shop.cli(listed).text();
-            assert!(listed.contains("starts.pth") && listed.contains("sitecustomize.py"), "{listed}");
+            assert!(
+                listed.contains("starts.pth") && listed.contains("sitecustomize.py"),
+                "{listed}"
+            );
         }
         // The control: the same package without walls.
         let mut outside = shop.playground.outside("/usr/bin/env");
         let tree = shop.store().join(&shop.trees()[0]);
-        outside.arg(tree.join("bin/python")).args(["-c", "import os; print(os.environ['STARTED'])"]);
+        outside
+            .arg(tree.join("bin/python"))
+            .args(["-c", "import os; print(os.environ['STARTED'])"]);
         let outside = finish(outside, b"");
-        assert!(outside.text().starts_with("write,read,connect"), "{} {}", outside.text(), outside.stderr);
+        assert!(
+            outside.text().starts_with("write,read,connect"),
+            "{} {}",
+            outside.text(),
+            outside.stderr
+        );
         assert_eq!(shop.marks(), 1);
-        shop.python("build", &["builds==1.0"], "import builds, json\nprint(json.dumps(builds.could))\n");
+        shop.python(
+            "build",
+            &["builds==1.0"],
+            "import builds, json\nprint(json.dumps(builds.could))\n",
+        );
         // No wheel, and no leave to build one.
-        shop.expect("build", "DependencyError: No matching distribution found for builds");
+        shop.expect(
+            "build",
+            "DependencyError: No matching distribution found for builds",
+        );
         shop.policy("default", "required", true, "");
         shop.expect("build", "ok []");
         let script = "const files = require('hooks');\nconst fs = require('fs');\n\
@@ -37,12 +58,20 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
         shop.expect("hooked", "ok \"did not run\"");
         assert_eq!(shop.marks(), 1);
         // The control: the same hook without walls.
-        let mut hooks = shop.trees().into_iter().map(|tree| shop.store().join(tree).join("node_modules/hooks/hook.js"));
+        let mut hooks = shop
+            .trees()
+            .into_iter()
+            .map(|tree| shop.store().join(tree).join("node_modules/hooks/hook.js"));
         let work = shop.playground.path("home");
         let mut outside = shop.playground.outside("/usr/bin/node");
-        outside.arg(hooks.find(|hook| hook.is_file()).unwrap()).current_dir(&work);
+        outside
+            .arg(hooks.find(|hook| hook.is_file()).unwrap())
+            .current_dir(&work);
         assert_eq!(finish(outside, b"").code, Some(0));
-        assert_eq!(fs::read_to_string(work.join("could.json")).unwrap(), "[\"write\",\"read\",\"connect\"]");
+        assert_eq!(
+            fs::read_to_string(work.join("could.json")).unwrap(),
+            "[\"write\",\"read\",\"connect\"]"
+        );
     });
 }
 
@@ -51,21 +80,33 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
 fn a_package_reaches_no_place_outside_its_tree() {
     let shop = IndexedHost::new(Who::ours());
     let script = |module: &str| {
-        format!("import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n")
+        format!(
+            "import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n"
+        )
     };
     for (package, wanted) in [
-        ("climbs", "DependencyError: trying to install outside the target directory"),
-        ("absolute", "DependencyError: trying to install outside the target directory"),
+        (
+            "climbs",
+            "DependencyError: trying to install outside the target directory",
+        ),
+        (
+            "absolute",
+            "DependencyError: trying to install outside the target directory",
+        ),
         // pip writes the text of a link as a file.
         ("links", "ok false"),
         ("folds", "DependencyError: two names differ in case alone"),
-        ("controls", "DependencyError: is a name with characters that no package needs"),
+        (
+            "controls",
+            "DependencyError: is a name with characters that no package needs",
+        ),
     ] {
         shop.python(package, &[&format!("{package}==1.0")], &script(package));
         shop.expect(package, wanted);
     }
     // npm leaves out what climbs, and links, and puts what is absolute below the package.
-    let linked = "console.log(JSON.stringify(require('fs').existsSync('/node_modules/climber/out')))";
+    let linked =
+        "console.log(JSON.stringify(require('fs').existsSync('/node_modules/climber/out')))";
     shop.node("climber", "nodejs", &["climber@1.0.0"], linked);
     shop.expect("climber", "ok false");
     shop.node("folded", "nodejs", &["folded@1.0.0"], "");
@@ -81,14 +122,26 @@ fn a_package_reaches_no_place_outside_its_tree() {
         ("folded-1.0.0.tgz", "ONE.js one.js"),
     ] {
         let mut outside = shop.playground.outside("/usr/bin/python3");
-        outside.args(["-c", include_str!("careless.py"), &shop.url(&format!("files/{file}"))]);
+        outside.args([
+            "-c",
+            include_str!("careless.py"),
+            &shop.url(&format!("files/{file}")),
+        ]);
         outside.arg(shop.playground.path("home/careless"));
         let done = finish(outside, b"");
         assert_eq!(done.text().trim(), out, "{file}: {}", done.stderr);
     }
     assert_eq!(shop.marks(), 2);
-    assert!(!shop.store().join("climbed.txt").exists() && !shop.playground.path("state/climbed.txt").exists());
-    assert_eq!(shop.trees().len(), 2, "nothing is left of what was refused: {:?}", shop.trees());
+    assert!(
+        !shop.store().join("climbed.txt").exists()
+            && !shop.playground.path("state/climbed.txt").exists()
+    );
+    assert_eq!(
+        shop.trees().len(),
+        2,
+        "nothing is left of what was refused: {:?}",
+        shop.trees()
+    );
 }
 
 #[test]
@@ -100,13 +153,25 @@ fn what_a_build_leaves_beside_its_package_is_refused() {
         ("pipes", "Operation not permitted|Permission denied"),
         ("linked", "Operation not permitted|Permission denied"),
         ("symbolic", "Permission denied"),
-        ("setid", "Operation not permitted|Permission denied|has a set-id mode"),
+        (
+            "setid",
+            "Operation not permitted|Permission denied|has a set-id mode",
+        ),
         ("deep", "lies deeper than 64 folders"),
     ] {
         shop.python(package, &[&format!("{package}==1.0")], "print(1)\n");
         let ended = shop.expect(package, "DependencyError");
-        assert!(wanted.split('|').any(|part| fits(&format!("DependencyError: {part}"), &ended).is_ok()), "{ended:?}");
-        assert_eq!(shop.trees(), Vec::<String>::new(), "{package} left something");
+        assert!(
+            wanted
+                .split('|')
+                .any(|part| fits(&format!("DependencyError: {part}"), &ended).is_ok()),
+            "{ended:?}"
+        );
+        assert_eq!(
+            shop.trees(),
+            Vec::<String>::new(),
+            "{package} left something"
+        );
     }
     // The control: a build that leaves nothing else.
     shop.python("builds", &["builds==1.0"], "print(1)\n");

@@ -11,9 +11,20 @@ mod store;
 
 fn settle(playground: &Playground) {
     for folder in ["user_scripts", "sandbox-policies"] {
-        for entry in walkdir::WalkDir::new(playground.path(folder)).into_iter().map(Result::unwrap) {
-            std::os::unix::fs::lchown(entry.path(), playground.who.uid(), playground.who.uid()).unwrap();
-            set_mode(entry.path(), if entry.file_type().is_dir() { 0o755 } else { 0o644 });
+        for entry in walkdir::WalkDir::new(playground.path(folder))
+            .into_iter()
+            .map(Result::unwrap)
+        {
+            std::os::unix::fs::lchown(entry.path(), playground.who.uid(), playground.who.uid())
+                .unwrap();
+            set_mode(
+                entry.path(),
+                if entry.file_type().is_dir() {
+                    0o755
+                } else {
+                    0o644
+                },
+            );
         }
     }
 }
@@ -26,7 +37,10 @@ fn set_mode(path: impl AsRef<Path>, mode: u32) {
 fn locked(hashes: &BTreeMap<String, String>, package: &str) -> String {
     let start = package.replace("==", "-");
     let ends = ["-py3-none-any.whl", ".tar.gz", "-py3-none-win_amd64.whl"];
-    let hash = ends.iter().find_map(|end| hashes.get(&format!("{start}{end}"))).unwrap();
+    let hash = ends
+        .iter()
+        .find_map(|end| hashes.get(&format!("{start}{end}")))
+        .unwrap();
     format!("{package} --hash={hash}\n")
 }
 
@@ -37,10 +51,14 @@ const FLAT: &str = "console.log(JSON.stringify(require('flat')))";
 /// What a policy says of files and packages.
 fn rules(index: &str, lock: &str, builds: bool, more: &str) -> String {
     let entry = |name: &str, index: &str| {
-        format!("{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n")
+        format!(
+            "{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n"
+        )
     };
     let [python, node] = [entry("python", index), entry("node", "default")];
-    format!("[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{python}{node}{more}\n")
+    format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{python}{node}{more}\n"
+    )
 }
 
 /// A running index: `index.py`, in a folder of a playground.
@@ -65,19 +83,35 @@ impl Index {
         fs::create_dir_all(folder.join("marks")).unwrap();
         fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
         playground.settle();
-        python.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
-        let mut process = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        python
+            .arg(folder.join("index.py"))
+            .arg(&folder)
+            .arg(options.to_string());
+        let mut process = python
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut said = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        BufReader::new(process.stdout.take().unwrap())
+            .read_line(&mut said)
+            .unwrap();
         let said: Value = serde_json::from_str(&said).expect("the index did not start");
         let hashes = serde_json::from_value(said["hashes"].clone()).unwrap();
-        Index { process, folder, port: said["port"].as_u64().unwrap(), hashes }
+        Index {
+            process,
+            folder,
+            port: said["port"].as_u64().unwrap(),
+            hashes,
+        }
     }
 
     /// Its request log: a path in each line, and the credential that came with it.
     fn log(&self) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join("log.txt")).unwrap_or_default();
-        text.lines().map(|line| line.trim_end().to_owned()).collect()
+        text.lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect()
     }
 }
 
@@ -97,8 +131,16 @@ impl IndexedHost {
     fn open(who: Who, options: &Value) -> IndexedHost {
         let playground = Playground::new(who, "/var/tmp");
         let index = Index::start(&playground, playground.outside("/usr/bin/python3"), options);
-        let scheme = if options["certificate"].is_null() { "http" } else { "https" };
-        let shop = IndexedHost { playground, index, scheme };
+        let scheme = if options["certificate"].is_null() {
+            "http"
+        } else {
+            "https"
+        };
+        let shop = IndexedHost {
+            playground,
+            index,
+            scheme,
+        };
         shop.configure("");
         shop.policy("default", "required", false, "");
         shop
@@ -107,13 +149,23 @@ impl IndexedHost {
     /// Writes the host's configuration. `more`: of the index `default`.
     fn configure(&self, more: &str) {
         let way = |name: &str, path: &str, more: &str| {
-            format!("{name} = {{ url = \"{}\", ranges = [\"127.0.0.0/8\"]{more} }}\n", self.url(path))
+            format!(
+                "{name} = {{ url = \"{}\", ranges = [\"127.0.0.0/8\"]{more} }}\n",
+                self.url(path)
+            )
         };
         let default = way("python", "simple/", more) + &way("node", "npm/", more);
-        let others = ["other", "slow", "far", "hang", "lies"]
-            .map(|name| format!("[indexes.{name}]\n{}", way("python", &format!("{name}/simple/"), "")));
+        let others = ["other", "slow", "far", "hang", "lies"].map(|name| {
+            format!(
+                "[indexes.{name}]\n{}",
+                way("python", &format!("{name}/simple/"), "")
+            )
+        });
         // At an address that nobody granted.
-        let shut = format!("[indexes.shut]\npython = {{ url = \"{}\" }}\n", self.url("simple/"));
+        let shut = format!(
+            "[indexes.shut]\npython = {{ url = \"{}\" }}\n",
+            self.url("simple/")
+        );
         let config = format!("[indexes.default]\n{default}{}{shut}", others.concat());
         fs::write(self.playground.path("config.toml"), config).unwrap();
     }
@@ -131,7 +183,8 @@ impl IndexedHost {
 
     /// The one policy, of all tools.
     fn policy(&self, index: &str, lock: &str, builds: bool, more: &str) {
-        self.playground.policy("default", "*", &rules(index, lock, builds, more));
+        self.playground
+            .policy("default", "*", &rules(index, lock, builds, more));
         self.settle();
     }
 
@@ -144,7 +197,10 @@ impl IndexedHost {
 
     /// A tool of Python with these packages, `NAME==VERSION`, locked; returns its folder.
     fn python(&self, name: &str, packages: &[&str], script: &str) -> PathBuf {
-        let lines: String = packages.iter().map(|package| self.locked(package)).collect();
+        let lines: String = packages
+            .iter()
+            .map(|package| self.locked(package))
+            .collect();
         self.requiring(name, &lines, script)
     }
 
@@ -152,7 +208,12 @@ impl IndexedHost {
     fn writer(&self, name: &str, files: &Path, wanted: &str) {
         let more = json!({"securityContext": {"fileAccess": {"allowWrite": [files]}}});
         self.playground.tool(name, "python", "print(1)\n", more);
-        self.playground.allow(name, &format!("esc:{name}"), &["./**"], &[files.to_str().unwrap()]);
+        self.playground.allow(
+            name,
+            &format!("esc:{name}"),
+            &["./**"],
+            &[files.to_str().unwrap()],
+        );
         self.settle();
         self.expect(name, wanted);
     }
@@ -172,7 +233,11 @@ impl IndexedHost {
     /// A tool of Node or Bun with these packages, `NAME@VERSION`, locked.
     fn node(&self, name: &str, language: &str, packages: &[&str], script: &str) -> PathBuf {
         let folder = self.playground.tool(name, language, script, json!({}));
-        let pairs = || packages.iter().map(|package| package.split_once('@').unwrap());
+        let pairs = || {
+            packages
+                .iter()
+                .map(|package| package.split_once('@').unwrap())
+        };
         let wanted: BTreeMap<&str, &str> = pairs().collect();
         let mut places = json!({"": {"name": "x", "version": "1.0.0", "dependencies": wanted}});
         for (name, version) in pairs() {
@@ -190,7 +255,10 @@ impl IndexedHost {
     /// The host with its configuration.
     fn host(&self, arguments: &[&str]) -> Command {
         let mut command = self.playground.host();
-        command.arg("--config").arg(self.playground.path("config.toml")).args(arguments);
+        command
+            .arg("--config")
+            .arg(self.playground.path("config.toml"))
+            .args(arguments);
         command
     }
 
@@ -209,7 +277,13 @@ impl IndexedHost {
     /// The output of `deps VERB`, which succeeds.
     fn deps_good(&self, arguments: &[&str]) -> String {
         let ended = self.deps(arguments);
-        assert_eq!(ended.code, Some(0), "{arguments:?}: {} {}", ended.text(), ended.stderr);
+        assert_eq!(
+            ended.code,
+            Some(0),
+            "{arguments:?}: {} {}",
+            ended.text(),
+            ended.stderr
+        );
         ended.text()
     }
 
@@ -217,7 +291,8 @@ impl IndexedHost {
     #[track_caller]
     fn expect(&self, tool: &str, wanted: &str) -> Ended {
         let ended = self.call(&format!("esc:{tool}"));
-        fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} as {:?}: {why}", self.playground.who));
+        fits(wanted, &ended)
+            .unwrap_or_else(|why| panic!("{tool} as {:?}: {why}", self.playground.who));
         ended
     }
 
@@ -231,7 +306,9 @@ impl IndexedHost {
     }
 
     fn marks(&self) -> usize {
-        fs::read_dir(self.index.folder.join("marks")).unwrap().count()
+        fs::read_dir(self.index.folder.join("marks"))
+            .unwrap()
+            .count()
     }
 
     fn store(&self) -> PathBuf {
@@ -242,6 +319,8 @@ impl IndexedHost {
     fn trees(&self) -> Vec<String> {
         let names = fs::read_dir(self.store()).into_iter().flatten().flatten();
         let folders = names.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        folders
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
     }
 }

@@ -15,7 +15,11 @@ fn what_somebody_changed_is_built_again() {
         let verified = || shop.deps(&["verify"]).text();
         assert!(verified().contains("as it was built"), "the control");
         let site = |tree: &str| {
-            let library = fs::read_dir(shop.store().join(tree).join("lib")).unwrap().next().unwrap().unwrap();
+            let library = fs::read_dir(shop.store().join(tree).join("lib"))
+                .unwrap()
+                .next()
+                .unwrap()
+                .unwrap();
             library.path().join("site-packages")
         };
         let first = shop.trees();
@@ -24,13 +28,22 @@ fn what_somebody_changed_is_built_again() {
         let text = fs::read_to_string(&module).unwrap().replace("1.0", "6.6");
         let time = fs::metadata(&module).unwrap().modified().unwrap();
         fs::write(&module, text).unwrap();
-        fs::File::options().write(true).open(&module).unwrap().set_modified(time).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&module)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
         assert!(verified().contains("CHANGED"), "{}", verified());
         shop.expect("one", "ok \"1.0\"");
         let second = shop.trees();
         assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
         // A module that was added.
-        fs::write(site(&second[0]).join("json.py"), "raise SystemExit('planted')").unwrap();
+        fs::write(
+            site(&second[0]).join("json.py"),
+            "raise SystemExit('planted')",
+        )
+        .unwrap();
         shop.expect("one", "ok \"1.0\"");
         assert!(shop.trees().len() == 1 && shop.trees() != second);
         // The store itself.
@@ -66,13 +79,21 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
         let call = scope.spawn(|| shop.call("esc:late"));
         wait_for("the call", || folder.join("out/began").exists());
         let cleaned = shop.deps(&["clean"]);
-        assert!(cleaned.text().contains("a call uses it"), "{} {}", cleaned.text(), cleaned.stderr);
+        assert!(
+            cleaned.text().contains("a call uses it"),
+            "{} {}",
+            cleaned.text(),
+            cleaned.stderr
+        );
         // Somebody changes it: others get a new one, and what tidies up leaves the old one to the call.
         fs::write(shop.store().join(&first).join("bin/more"), "").unwrap();
         shop.expect("other", "ok \"1.0\"");
         shop.expect("third", "ok \"2.0\"");
         let during = shop.trees();
-        assert!(during.contains(&first) && during.len() == 3, "{first}: {during:?}");
+        assert!(
+            during.contains(&first) && during.len() == 3,
+            "{first}: {during:?}"
+        );
         fs::write(folder.join("go"), "").unwrap();
         assert_eq!(fits("ok \"1.0\"", &call.join().unwrap()), Ok(()));
     });
@@ -90,29 +111,56 @@ fn a_killed_build_leaves_nothing_and_no_tool_writes_the_store() {
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         let asked = shop.log().len();
         let mut host = shop.host(&["deps", "build", "esc:one"]);
-        let mut host = host.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut host = host
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         wait_for("the index is asked", || shop.log().len() > asked);
         kill(Pid::from_raw(host.id().try_into().unwrap()), signal).unwrap();
         host.wait().unwrap();
-        let index = format!("{} {}", shop.index.folder.join("index.py").display(), shop.index.folder.display());
-        within(Duration::from_secs(20), "nothing of a build is left", || {
-            shop.playground.processes().iter().all(|(_, line)| line.contains(&index))
-        });
+        let index = format!(
+            "{} {}",
+            shop.index.folder.join("index.py").display(),
+            shop.index.folder.display()
+        );
+        within(
+            Duration::from_secs(20),
+            "nothing of a build is left",
+            || {
+                shop.playground
+                    .processes()
+                    .iter()
+                    .all(|(_, line)| line.contains(&index))
+            },
+        );
     }
     shop.policy("default", "required", false, "");
     shop.expect("one", "ok \"1.0\"");
     assert_eq!(shop.trees().len(), 1, "{:?}", shop.trees());
     // Nothing in the store may be written by a tool.
     let files = shop.store().join(&shop.trees()[0]).join("lib/**");
-    shop.writer("writer", &files, "SecurityError: a policy, a manifest, a script or a file of this host");
+    shop.writer(
+        "writer",
+        &files,
+        "SecurityError: a policy, a manifest, a script or a file of this host",
+    );
     // A store in a folder of tools is none.
     let state = shop.playground.path("tool-defs/state");
     fs::create_dir_all(&state).unwrap();
     shop.settle();
     let mut inside = shop.host(&[]);
-    inside.arg("--audit-log").arg(state.join("audit.jsonl")).args(["call", "esc:one", "--json"]);
+    inside
+        .arg("--audit-log")
+        .arg(state.join("audit.jsonl"))
+        .args(["call", "esc:one", "--json"]);
     let ended = finish(inside, b"");
-    assert!(ended.stderr.contains("lies in the tool folder") || ended.code == Some(2), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("lies in the tool folder") || ended.code == Some(2),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -126,14 +174,19 @@ fn a_full_disk_is_said_and_nothing_is_left() {
     fs::create_dir_all(shop.store()).unwrap();
     set_mode(shop.store(), 0o700);
     let mut small = shop.playground.outside("/bin/mount");
-    small.args(["-t", "tmpfs", "-o", "size=16k,mode=0700", "tmpfs"]).arg(shop.store());
+    small
+        .args(["-t", "tmpfs", "-o", "size=16k,mode=0700", "tmpfs"])
+        .arg(shop.store());
     assert_eq!(finish(small, b"").code, Some(0));
     let ended = shop.call("esc:one");
     let left = shop.trees();
     let mut off = shop.playground.outside("/bin/umount");
     off.arg(shop.store());
     assert_eq!(finish(off, b"").code, Some(0));
-    let why = ["DependencyError: No space left on device", "InternalError: No space left on device"];
+    let why = [
+        "DependencyError: No space left on device",
+        "InternalError: No space left on device",
+    ];
     assert!(why.iter().any(|why| fits(why, &ended).is_ok()), "{ended:?}");
     assert_eq!(left, Vec::<String>::new());
     shop.expect("one", "ok \"1.0\""); // The control.

@@ -24,7 +24,9 @@ fn bad_policies_are_refused_at_their_place_and_by_the_published_schema_and_plain
         for value in columns.get(3).unwrap_or(&"").split(',') {
             let [line, pointer, text] = [0, 1, 2].map(|at| columns[at].replace("{}", value));
             let whole = format!("{HEAD}{}\n", text.replace(" ; ", "\n"));
-            match toml::from_str::<toml::Value>(&whole).map(|value| serde_json::to_value(value).unwrap()) {
+            match toml::from_str::<toml::Value>(&whole)
+                .map(|value| serde_json::to_value(value).unwrap())
+            {
                 Ok(value) => assert_eq!(schema.is_valid(&value), line == "ok", "{text}"),
                 Err(_) => not_json += 1,
             }
@@ -35,8 +37,16 @@ fn bad_policies_are_refused_at_their_place_and_by_the_published_schema_and_plain
             }
             let problems = read.expect_err(&whole);
             let problem = &problems[0];
-            assert_eq!((problem.line.to_string(), &problem.pointer), (line, &pointer), "{text}: {problems:?}");
-            assert_eq!((problem.code, problem.severity), (Code::Schema, Severity::Error), "{text}");
+            assert_eq!(
+                (problem.line.to_string(), &problem.pointer),
+                (line, &pointer),
+                "{text}: {problems:?}"
+            );
+            assert_eq!(
+                (problem.code, problem.severity),
+                (Code::Schema, Severity::Error),
+                "{text}"
+            );
             assert!(problem.column > 0 && !problem.message.is_empty(), "{text}");
         }
     }
@@ -47,10 +57,18 @@ fn bad_policies_are_refused_at_their_place_and_by_the_published_schema_and_plain
 #[test]
 fn bad_heads_are_refused_and_a_cap_is_for_all_tools() {
     for row in include_str!("heads.txt").lines() {
-        let [kind, line, pointer, word, text] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let [kind, line, pointer, word, text] = row.split('|').collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
         let problems = parse(&text.replace(" ; ", "\n"), kind == "cap").expect_err(row);
-        let found = problems.iter().find(|p| p.pointer == pointer && p.message.contains(word));
-        assert_eq!(found.map(|p| p.line.to_string()).as_deref(), Some(line), "{row}: {problems:?}");
+        let found = problems
+            .iter()
+            .find(|p| p.pointer == pointer && p.message.contains(word));
+        assert_eq!(
+            found.map(|p| p.line.to_string()).as_deref(),
+            Some(line),
+            "{row}: {problems:?}"
+        );
     }
     assert!(parse("name = \"h\"\nwhy = \"w\"\n", true).is_ok());
 }
@@ -64,14 +82,34 @@ fn what_schema_prints_is_what_is_read() {
     for limit in toolhost::quantity::Limit::ALL {
         let published = &schema["properties"]["limits"]["properties"][limit.policy_name()];
         assert_eq!(published["default"], limit.built_in_default());
-        text.push_str(&format!("{} = {}\n", limit.policy_name(), published["default"]));
+        text.push_str(&format!(
+            "{} = {}\n",
+            limit.policy_name(),
+            published["default"]
+        ));
     }
     let read = parse(&text, false).unwrap_or_else(|p| panic!("{p:?}\n{text}"));
-    assert!(!read.is_wider_than_default(), "every default, written out, gives what the default gives");
+    assert!(
+        !read.is_wider_than_default(),
+        "every default, written out, gives what the default gives"
+    );
     let value = serde_json::to_value(toml::from_str::<toml::Value>(&text).unwrap()).unwrap();
-    assert!(compiled.is_valid(&value), "{:?}", compiled.iter_errors(&value).map(|e| e.to_string()).collect::<Vec<_>>());
+    assert!(
+        compiled.is_valid(&value),
+        "{:?}",
+        compiled
+            .iter_errors(&value)
+            .map(|e| e.to_string())
+            .collect::<Vec<_>>()
+    );
     let default = policy::Policy::built_in();
-    assert_eq!((default.files.read.len(), default.files.read[0].text.as_str()), (1, "./**"));
+    assert_eq!(
+        (
+            default.files.read.len(),
+            default.files.read[0].text.as_str()
+        ),
+        (1, "./**")
+    );
     assert_eq!((default.files.write.len(), default.limits.len()), (0, 0));
 }
 
@@ -88,7 +126,9 @@ fn put(folder: &Path, name: &str, text: &str) {
 fn holding(policies: &[(&str, &str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     mode(folder.path(), 0o755);
-    policies.iter().for_each(|(file, name, tools)| put(folder.path(), file, &named(name, tools)));
+    policies
+        .iter()
+        .for_each(|(file, name, tools)| put(folder.path(), file, &named(name, tools)));
     folder
 }
 
@@ -104,20 +144,45 @@ fn faults(path: &Path) -> Vec<FileProblem> {
 fn a_folder_loads_in_order_with_the_default_and_the_cap_and_ignores_other_files() {
     let folder = holding(&[("b.policy.toml", "b", "\"x:*\"")]);
     let root = folder.path().canonicalize().unwrap();
-    put(&root, "a.policy.toml", &(named("a", "\"x:y\"") + "folders = [\"tool-defs/x/\"]\n"));
+    put(
+        &root,
+        "a.policy.toml",
+        &(named("a", "\"x:y\"") + "folders = [\"tool-defs/x/\"]\n"),
+    );
     put(&root, "README.md", "hello");
     put(&root, "c.toml", "not even toml");
-    let names = |policies: &Policies| policies.all().map(|policy| policy.name.clone()).collect::<Vec<_>>();
+    let names = |policies: &Policies| {
+        policies
+            .all()
+            .map(|policy| policy.name.clone())
+            .collect::<Vec<_>>()
+    };
     let policies = Policies::load(&root, &root).unwrap();
     assert_eq!(names(&policies), ["a", "b", "built-in default"]);
-    let notes: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
+    let notes: Vec<_> = policies
+        .notes()
+        .iter()
+        .map(|n| n.path.file_name().unwrap().to_str().unwrap())
+        .collect();
     assert_eq!(notes, ["README.md", "c.toml"]);
-    let [inside, beside] = ["tool-defs/x/y.tool.json", "tool-defs/xx/y.tool.json"].map(|name| root.join(name));
-    for (tool, manifest, policy) in
-        [("x:y", &inside, "a"), ("x:y", &beside, "b"), ("x:z", &inside, "b"), ("z:z", &inside, "built-in default")]
-    {
-        assert_eq!(policies.governing(tool, manifest).0.name, policy, "{tool} {manifest:?}");
-        assert_eq!(policies.names_exactly(tool, manifest), policy == "a", "{tool} {manifest:?}");
+    let [inside, beside] =
+        ["tool-defs/x/y.tool.json", "tool-defs/xx/y.tool.json"].map(|name| root.join(name));
+    for (tool, manifest, policy) in [
+        ("x:y", &inside, "a"),
+        ("x:y", &beside, "b"),
+        ("x:z", &inside, "b"),
+        ("z:z", &inside, "built-in default"),
+    ] {
+        assert_eq!(
+            policies.governing(tool, manifest).0.name,
+            policy,
+            "{tool} {manifest:?}"
+        );
+        assert_eq!(
+            policies.names_exactly(tool, manifest),
+            policy == "a",
+            "{tool} {manifest:?}"
+        );
     }
     let one = Policies::load(&root.join("a.policy.toml"), &root).unwrap();
     assert_eq!(one.all().count(), 2, "one file alone");
@@ -125,7 +190,10 @@ fn a_folder_loads_in_order_with_the_default_and_the_cap_and_ignores_other_files(
     put(&root, "host.policy.toml", "name = \"cap\"\nwhy = \"w\"\n");
     let policies = Policies::load(&root, &root).unwrap();
     assert_eq!(names(&policies), ["a", "b", "mine", "cap"]);
-    let reads: Vec<usize> = policies.all().map(|policy| policy.files.read.len()).collect();
+    let reads: Vec<usize> = policies
+        .all()
+        .map(|policy| policy.files.read.len())
+        .collect();
     assert_eq!(reads, [1; 4], "the own folder, where none says otherwise");
 }
 
@@ -137,19 +205,40 @@ fn two_policies_of_one_width_or_name_refuse_to_start_naming_both() {
         ("b", "\"*\"", "\"*\"", 3),
         ("a", "\"x:y\"", "\"x:z\"", 1),
     ] {
-        let found = faults(holding(&[("a.policy.toml", "a", first), ("b.policy.toml", other, second)]).path());
-        assert_eq!((found.len(), found[0].problem.code, found[0].problem.line), (1, Code::Conflict, line), "{found:?}");
-        assert!(found[0].path.ends_with("b.policy.toml") && found[0].problem.message.contains("a.policy.toml"));
+        let found = faults(
+            holding(&[
+                ("a.policy.toml", "a", first),
+                ("b.policy.toml", other, second),
+            ])
+            .path(),
+        );
+        assert_eq!(
+            (found.len(), found[0].problem.code, found[0].problem.line),
+            (1, Code::Conflict, line),
+            "{found:?}"
+        );
+        assert!(
+            found[0].path.ends_with("b.policy.toml")
+                && found[0].problem.message.contains("a.policy.toml")
+        );
     }
 }
 
 #[test]
 fn what_others_can_write_is_refused_with_the_command() {
-    for (name, bits) in [("a.policy.toml", 0o664), ("a.policy.toml", 0o646), ("a.policy.toml", 0o666), ("", 0o777)] {
+    for (name, bits) in [
+        ("a.policy.toml", 0o664),
+        ("a.policy.toml", 0o646),
+        ("a.policy.toml", 0o666),
+        ("", 0o777),
+    ] {
         let folder = holding(&[("a.policy.toml", "a", "\"x:y\"")]);
         mode(&folder.path().join(name), bits);
         let found = &faults(folder.path())[0];
-        assert!(found.problem.code == Code::Security && found.problem.message.contains("chmod go-w"), "{found}");
+        assert!(
+            found.problem.code == Code::Security && found.problem.message.contains("chmod go-w"),
+            "{found}"
+        );
     }
 }
 
@@ -159,18 +248,40 @@ fn links_fifos_folders_giants_and_other_bytes_are_refused_without_waiting() {
     let inside = |name: &str| folder.path().join(name);
     symlink(inside("real.txt"), inside("link.policy.toml")).unwrap();
     symlink(inside("loop.policy.toml"), inside("loop.policy.toml")).unwrap();
-    nix::unistd::mkfifo(&inside("fifo.policy.toml"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    nix::unistd::mkfifo(
+        &inside("fifo.policy.toml"),
+        nix::sys::stat::Mode::from_bits_truncate(0o600),
+    )
+    .unwrap();
     fs::create_dir(inside("dir.policy.toml")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(inside("sock.policy.toml")).unwrap();
-    put(folder.path(), "big.policy.toml", &" ".repeat(1024 * 1024 + 1));
+    put(
+        folder.path(),
+        "big.policy.toml",
+        &" ".repeat(1024 * 1024 + 1),
+    );
     fs::write(inside("bytes.policy.toml"), b"name = \"\xff\"\n").unwrap();
     let found = faults(folder.path());
-    let names = found.iter().map(|p| p.path.file_name().unwrap().to_str().unwrap().trim_end_matches(".policy.toml"));
+    let names = found.iter().map(|p| {
+        p.path
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .trim_end_matches(".policy.toml")
+    });
     let names: BTreeSet<&str> = names.collect();
-    assert_eq!(names, ["big", "bytes", "dir", "fifo", "link", "loop", "sock"].into(), "{found:?}");
+    assert_eq!(
+        names,
+        ["big", "bytes", "dir", "fifo", "link", "loop", "sock"].into(),
+        "{found:?}"
+    );
     let link = tempfile::tempdir().unwrap();
     symlink(folder.path(), link.path().join("policies")).unwrap();
-    assert_eq!(faults(&link.path().join("policies"))[0].problem.code, Code::Security);
+    assert_eq!(
+        faults(&link.path().join("policies"))[0].problem.code,
+        Code::Security
+    );
     assert_eq!(faults(&inside("absent"))[0].problem.code, Code::Unreadable);
 }
 

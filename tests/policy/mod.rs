@@ -12,10 +12,13 @@ mod secret_reports;
 mod secrets;
 
 use toolhost::fault::Kind;
-use toolhost::manifest::{Handler, Language, Manifest, Pattern, PatternShape, StderrRule, ToolPaths};
+use toolhost::manifest::{
+    Handler, Language, Manifest, Pattern, PatternShape, StderrRule, ToolPaths,
+};
 use toolhost::policy::diff::Powers;
 use toolhost::policy::{
-    self, Access, Area, Decision, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
+    self, Access, Area, Decision, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime,
+    Shape,
 };
 use toolhost::quantity::Limit;
 
@@ -28,8 +31,13 @@ fn report(decision: &Decision) -> String {
 const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n";
 
 fn tool(id: &str) -> Manifest {
-    let script = json!({"type": "external-script", "scriptPath": "demo/run.py", "language": "python"});
-    Manifest { raw: Value::Null, digest: String::new(), ..made_of(id, script, json!({})) }
+    let script =
+        json!({"type": "external-script", "scriptPath": "demo/run.py", "language": "python"});
+    Manifest {
+        raw: Value::Null,
+        digest: String::new(),
+        ..made_of(id, script, json!({}))
+    }
 }
 
 /// A tool that requires these capabilities.
@@ -60,12 +68,18 @@ fn python(path: &str) -> Runtime {
 }
 
 fn machine() -> Machine {
-    Machine { runtimes: BTreeMap::from([(Language::Python, python("/usr/bin/python3"))]), ..Machine::default() }
+    Machine {
+        runtimes: BTreeMap::from([(Language::Python, python("/usr/bin/python3"))]),
+        ..Machine::default()
+    }
 }
 
 /// A machine whose environment has this `TOKEN`.
 fn offering(token: &str) -> Machine {
-    Machine { environment: BTreeMap::from([("TOKEN".to_owned(), policy::Variable::Host(token.into()))]), ..machine() }
+    Machine {
+        environment: BTreeMap::from([("TOKEN".to_owned(), policy::Variable::Host(token.into()))]),
+        ..machine()
+    }
 }
 
 /// A pattern as a manifest would write it: `self`, `dir/**`, `dir/*.csv`, `file`.
@@ -73,16 +87,31 @@ fn pattern(text: &str) -> Pattern {
     let shape = if text == "self" {
         PatternShape::SelfScript
     } else if text == "./*" {
-        PatternShape::Tree { path: PathBuf::new() }
+        PatternShape::Tree {
+            path: PathBuf::new(),
+        }
     } else if let Some(tree) = text.strip_suffix("/**").or(text.strip_suffix('/')) {
-        PatternShape::Tree { path: if tree.is_empty() { "/".into() } else { tree.into() } }
+        PatternShape::Tree {
+            path: if tree.is_empty() {
+                "/".into()
+            } else {
+                tree.into()
+            },
+        }
     } else if text.contains(['*', '?']) {
         let (folder, names) = text.rsplit_once('/').unwrap_or(("", text));
-        PatternShape::Names { folder: folder.into(), names: names.into() }
+        PatternShape::Names {
+            folder: folder.into(),
+            names: names.into(),
+        }
     } else {
         PatternShape::File { path: text.into() }
     };
-    Pattern { text: text.into(), from_base: false, shape }
+    Pattern {
+        text: text.into(),
+        from_base: false,
+        shape,
+    }
 }
 
 fn asking(read: Option<&[&str]>, write: &[&str]) -> Manifest {
@@ -93,16 +122,32 @@ fn asking(read: Option<&[&str]>, write: &[&str]) -> Manifest {
 }
 
 fn parsed(text: &str) -> Policy {
-    policy::parse(text, Path::new("/t/p/x.policy.toml"), false, Path::new("/t")).expect("the policy loads")
+    policy::parse(
+        text,
+        Path::new("/t/p/x.policy.toml"),
+        false,
+        Path::new("/t"),
+    )
+    .expect("the policy loads")
 }
 
 fn parsed_host(text: &str) -> Policy {
-    policy::parse(text, Path::new("/t/p/host.policy.toml"), true, Path::new("/t")).expect("the cap loads")
+    policy::parse(
+        text,
+        Path::new("/t/p/host.policy.toml"),
+        true,
+        Path::new("/t"),
+    )
+    .expect("the cap loads")
 }
 
 fn policy_text(read: &[&str], write: &[&str], more: &str) -> String {
     let list = |paths: &[&str]| {
-        paths.iter().map(|p| format!("{{ path = \"{p}\", why = \"test\" }}")).collect::<Vec<_>>().join(", ")
+        paths
+            .iter()
+            .map(|p| format!("{{ path = \"{p}\", why = \"test\" }}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     format!(
         "name = \"p\"\nwhy = \"test\"\ntools = [\"demo:one\"]\n{more}\n[files]\nread = [{}]\nwrite = [{}]\n",
@@ -125,17 +170,28 @@ fn decide(tool: &Manifest, policies: &Policies) -> Decision {
 }
 
 fn shape(decision: &Decision) -> &Shape {
-    decision.shape.as_ref().unwrap_or_else(|f| panic!("refused: {f} {:?}", f.person))
+    decision
+        .shape
+        .as_ref()
+        .unwrap_or_else(|f| panic!("refused: {f} {:?}", f.person))
 }
 
 /// What it may read or write.
 fn areas(decision: &Decision) -> Vec<String> {
-    shape(decision).grants.iter().map(|grant| Area::from_opening(&grant.opening).text()).collect()
+    shape(decision)
+        .grants
+        .iter()
+        .map(|grant| Area::from_opening(&grant.opening).text())
+        .collect()
 }
 
 fn refused(decision: &Decision) -> (Kind, String) {
     let fault = decision.shape.as_ref().expect_err("should be refused");
-    assert!(!fault.message.contains("/t/"), "an agent reads no host path: {}", fault.message);
+    assert!(
+        !fault.message.contains("/t/"),
+        "an agent reads no host path: {}",
+        fault.message
+    );
     (fault.kind, fault.person.clone().unwrap_or_default())
 }
 
@@ -147,9 +203,20 @@ fn powers(tool: &Manifest, policies: &Policies) -> Powers {
 /// What could newly be done and what no longer, each with its kind.
 fn changes(old: Powers, new: Powers) -> [Vec<String>; 2] {
     let diff = policy::diff::between(&[old], &[new]);
-    let line = |kind: &str, what: &Option<String>| format!("{kind} {}", what.clone().unwrap_or_default());
-    let lost = diff.no_longer.iter().map(|lost| line(lost.kind, &lost.before)).collect();
-    [diff.newly.iter().map(|new| line(new.kind, &new.now)).collect(), lost]
+    let line =
+        |kind: &str, what: &Option<String>| format!("{kind} {}", what.clone().unwrap_or_default());
+    let lost = diff
+        .no_longer
+        .iter()
+        .map(|lost| line(lost.kind, &lost.before))
+        .collect();
+    [
+        diff.newly
+            .iter()
+            .map(|new| line(new.kind, &new.now))
+            .collect(),
+        lost,
+    ]
 }
 
 fn live(path: &str) -> Opening {
@@ -168,21 +235,54 @@ fn execute() -> Manifest {
         parameter_map: BTreeMap::new(),
     };
     let asks = asking(Some(&["self", "./*", ".cache/**"]), &[".cache/**"]);
-    Manifest { id: "core:execute-python-script".into(), handler, ..asks }
+    Manifest {
+        id: "core:execute-python-script".into(),
+        handler,
+        ..asks
+    }
 }
 
 /// A run by the builtin tool, of a script that these tools name.
-fn run_by(core: &Manifest, namers: Vec<Manifest>, policies: &Policies, machine: &Machine) -> Decision {
-    let namers: Vec<_> = namers.into_iter().map(|tool| (Arc::new(tool), site())).collect();
+fn run_by(
+    core: &Manifest,
+    namers: Vec<Manifest>,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
+    let namers: Vec<_> = namers
+        .into_iter()
+        .map(|tool| (Arc::new(tool), site()))
+        .collect();
     policy::decide_run(&target(), core, &namers, policies, machine)
 }
 
 /// A run of source text.
 fn run_code(core: Manifest, policies: &Policies) -> Decision {
-    let target = RunTarget { site: ToolPaths { script: None, ..target().site }, ..target() };
-    policy::decide_run(&target, &Manifest { id: policy::RUN_CODE.into(), ..core }, &[], policies, &machine())
+    let target = RunTarget {
+        site: ToolPaths {
+            script: None,
+            ..target().site
+        },
+        ..target()
+    };
+    policy::decide_run(
+        &target,
+        &Manifest {
+            id: policy::RUN_CODE.into(),
+            ..core
+        },
+        &[],
+        policies,
+        &machine(),
+    )
 }
 
 fn target() -> RunTarget {
-    RunTarget { site: ToolPaths { manifest: PathBuf::new(), ..site() }, language: Language::Python }
+    RunTarget {
+        site: ToolPaths {
+            manifest: PathBuf::new(),
+            ..site()
+        },
+        language: Language::Python,
+    }
 }

@@ -3,11 +3,22 @@
 use super::*;
 use proptest::prelude::*;
 
-const PLACES: [&str; 6] = ["/data", "/data/pub", "/data/public", "/data/pub/x", "/srv", "/t/user_scripts/demo"];
+const PLACES: [&str; 6] = [
+    "/data",
+    "/data/pub",
+    "/data/public",
+    "/data/pub/x",
+    "/srv",
+    "/t/user_scripts/demo",
+];
 
 fn path() -> impl Strategy<Value = String> {
     let place = prop::sample::select(PLACES.to_vec());
-    (place, prop::sample::select(vec!["/**", "/a.csv", "/out/**", "/out/b.csv"])).prop_map(|(p, e)| format!("{p}{e}"))
+    (
+        place,
+        prop::sample::select(vec!["/**", "/a.csv", "/out/**", "/out/b.csv"]),
+    )
+        .prop_map(|(p, e)| format!("{p}{e}"))
 }
 
 fn ask() -> impl Strategy<Value = String> {
@@ -16,49 +27,88 @@ fn ask() -> impl Strategy<Value = String> {
 }
 
 fn rule_lists() -> impl Strategy<Value = (Vec<String>, Vec<String>)> {
-    (prop::collection::vec(path(), 0..4), prop::collection::vec(path(), 0..3))
+    (
+        prop::collection::vec(path(), 0..4),
+        prop::collection::vec(path(), 0..3),
+    )
 }
 
 fn text_of(read: &[String], write: &[String], timeout: u64, host: bool) -> String {
-    let list = |p: &[String]| p.iter().map(|p| format!("{{ path = \"{p}\", why = \"w\" }}, ")).collect::<String>();
-    let head = if host { "name = \"h\"\nwhy = \"w\"\n" } else { &format!("{HEAD}mode = \"narrow\"\n") };
-    format!("{head}[files]\nread = [{}]\nwrite = [{}]\n[limits]\ntimeout_ms = {timeout}\n", list(read), list(write))
+    let list = |p: &[String]| {
+        p.iter()
+            .map(|p| format!("{{ path = \"{p}\", why = \"w\" }}, "))
+            .collect::<String>()
+    };
+    let head = if host {
+        "name = \"h\"\nwhy = \"w\"\n"
+    } else {
+        &format!("{HEAD}mode = \"narrow\"\n")
+    };
+    format!(
+        "{head}[files]\nread = [{}]\nwrite = [{}]\n[limits]\ntimeout_ms = {timeout}\n",
+        list(read),
+        list(write)
+    )
 }
 
 /// Every path of a small world that a decision lets the tool read or write: the meaning, not the form.
 fn reach(decision: &Decision, access: Access) -> BTreeSet<PathBuf> {
     let mut world = BTreeSet::new();
     for place in PLACES.iter().chain(&["/t", "/t/user_scripts", "/other"]) {
-        for end in ["a.csv", "b.csv", "out/b.csv", "out/c.csv", "out/c.txt", "out/deep/d.csv", "run.py", "z"] {
+        for end in [
+            "a.csv",
+            "b.csv",
+            "out/b.csv",
+            "out/c.csv",
+            "out/c.txt",
+            "out/deep/d.csv",
+            "run.py",
+            "z",
+        ] {
             world.insert(Path::new(place).join(end));
         }
     }
-    let grants: Vec<_> = decision.grants.iter().filter(|grant| grant.access >= access).collect();
-    world.retain(|path| grants.iter().any(|grant| Area::from_opening(&grant.opening).holds(path)));
+    let grants: Vec<_> = decision
+        .grants
+        .iter()
+        .filter(|grant| grant.access >= access)
+        .collect();
+    world.retain(|path| {
+        grants
+            .iter()
+            .any(|grant| Area::from_opening(&grant.opening).holds(path))
+    });
     world
 }
 
 fn holds_any(texts: &[String], access_texts: &[String], path: &Path) -> bool {
-    texts.iter().chain(access_texts).any(|t| match t.strip_suffix("/**") {
-        Some(tree) => path.starts_with(tree) && path != Path::new(tree),
-        None => Path::new(t) == path,
-    })
+    texts
+        .iter()
+        .chain(access_texts)
+        .any(|t| match t.strip_suffix("/**") {
+            Some(tree) => path.starts_with(tree) && path != Path::new(tree),
+            None => Path::new(t) == path,
+        })
 }
 
 fn asked_holds(asks: &[String], path: &Path) -> bool {
     let home = Path::new("/t/user_scripts/demo");
-    asks.iter().any(|a| match (a.strip_suffix("/**"), a.strip_suffix("/*.csv")) {
-        _ if a == "./*" => path.starts_with(home),
-        (Some(tree), _) => path.starts_with(home.join(tree)),
-        (None, Some(folder)) => {
-            path.parent() == Some(Path::new(folder)) && path.extension().is_some_and(|e| e == "csv")
-        }
-        _ => home.join(a) == path,
-    })
+    asks.iter().any(
+        |a| match (a.strip_suffix("/**"), a.strip_suffix("/*.csv")) {
+            _ if a == "./*" => path.starts_with(home),
+            (Some(tree), _) => path.starts_with(home.join(tree)),
+            (None, Some(folder)) => {
+                path.parent() == Some(Path::new(folder))
+                    && path.extension().is_some_and(|e| e == "csv")
+            }
+            _ => home.join(a) == path,
+        },
+    )
 }
 
 fn made(read: &[String], write: &[String]) -> Manifest {
-    let [read, write] = [read, write].map(|paths| paths.iter().map(String::as_str).collect::<Vec<_>>());
+    let [read, write] =
+        [read, write].map(|paths| paths.iter().map(String::as_str).collect::<Vec<_>>());
     asking(Some(&read), &write)
 }
 

@@ -8,7 +8,9 @@ const LEAST: usize = 1024 * 1024;
 
 /// Quick to call: gives its input back.
 fn echo(playground: &Playground, name: &str, more: Value) {
-    let module = include_str!("languages.wat").replace("DATA", "").replace("BODY", "(call $echo)");
+    let module = include_str!("languages.wat")
+        .replace("DATA", "")
+        .replace("BODY", "(call $echo)");
     match has("wasm", 0) {
         true => playground.tool(name, "wasm", &module, more),
         false => playground.tool(name, "python", "print(1)\n", more),
@@ -26,21 +28,38 @@ fn playground(who: Who) -> Playground {
 
 /// The files of the log.
 fn files(playground: &Playground) -> Vec<PathBuf> {
-    let files = fs::read_dir(playground.path("state")).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("audit.jsonl")).collect()
+    let files = fs::read_dir(playground.path("state"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| {
+            path.file_name()
+                .unwrap()
+                .to_string_lossy()
+                .starts_with("audit.jsonl")
+        })
+        .collect()
 }
 
 /// The lines of all of them.
 fn lines(playground: &Playground) -> Vec<String> {
-    let texts = files(playground).into_iter().map(|file| fs::read_to_string(file).unwrap());
-    texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+    let texts = files(playground)
+        .into_iter()
+        .map(|file| fs::read_to_string(file).unwrap());
+    texts
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
 }
 
 /// Adds so many bytes of old records, as they come together over a long time.
 fn fill(playground: &Playground, bytes: usize) {
     let log = playground.path("state/audit.jsonl");
     let old = "{\"time\":\"t\",\"call\":\"old\",\"tool\":\"x\"}\n";
-    fs::write(&log, fs::read_to_string(&log).unwrap_or_default() + &old.repeat(bytes / old.len() + 1)).unwrap();
+    fs::write(
+        &log,
+        fs::read_to_string(&log).unwrap_or_default() + &old.repeat(bytes / old.len() + 1),
+    )
+    .unwrap();
     set_mode(&log, 0o600);
     std::os::unix::fs::chown(&log, playground.who.uid(), playground.who.uid()).unwrap();
 }
@@ -49,32 +68,60 @@ fn fill(playground: &Playground, bytes: usize) {
 fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
     as_everyone("closed files", |who| {
         let playground = playground(who);
-        let called = || playground.expect("esc:echo", "{}", "ok").out["id"].as_str().unwrap().to_owned();
+        let called = || {
+            playground.expect("esc:echo", "{}", "ok").out["id"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
         let first = called();
-        assert_eq!(files(&playground).len(), 1, "{who:?}: the control: a small log is one file");
+        assert_eq!(
+            files(&playground).len(),
+            1,
+            "{who:?}: the control: a small log is one file"
+        );
         let later: Vec<String> = (1..=4)
             .map(|round| {
                 fill(&playground, LEAST);
                 let id = called();
-                assert_eq!(files(&playground).len(), 1 + round.min(3), "{who:?} in round {round}");
+                assert_eq!(
+                    files(&playground).len(),
+                    1 + round.min(3),
+                    "{who:?} in round {round}"
+                );
                 id
             })
             .collect();
         let recall = |id: &str| playground.cli(&["audit", "--call", id, "--json"]);
         // The first was in the oldest file, which is removed; each later one is in a file of its own.
         let gone = recall(&first);
-        let told = gone.stderr.contains("or in its 3 closed files (older ones are removed)");
+        let told = gone
+            .stderr
+            .contains("or in its 3 closed files (older ones are removed)");
         assert!(gone.code == Some(2) && told, "{who:?}: {}", gone.stderr);
         for id in &later {
             let here = recall(id);
-            assert_eq!((here.code, &here.out["record"]["call"]), (Some(0), &json!(id)), "{who:?}: {}", here.stderr);
+            assert_eq!(
+                (here.code, &here.out["record"]["call"]),
+                (Some(0), &json!(id)),
+                "{who:?}: {}",
+                here.stderr
+            );
             assert!(!here.out["confinement"].is_null(), "{who:?}");
         }
         // No tool writes there, whatever it is granted: neither the log nor what will be its closed files.
         let state = playground.path("state").display().to_string();
-        echo(&playground, "forger", super::files(&["self"], &[&format!("{state}/audit.jsonl.000009")]));
+        echo(
+            &playground,
+            "forger",
+            super::files(&["self"], &[&format!("{state}/audit.jsonl.000009")]),
+        );
         playground.allow("forger", "esc:forger", &[], &[&format!("{state}/**")]);
-        playground.expect("esc:forger", "{}", "SecurityError: a file of this host could be written");
+        playground.expect(
+            "esc:forger",
+            "{}",
+            "SecurityError: a file of this host could be written",
+        );
     });
 }
 
@@ -90,9 +137,16 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
         let large = json!({"text": "x".repeat(3000)});
         for _ in 0..10 {
             for host in &mut hosts {
-                let calls: Vec<u64> = (0..4).map(|_| host.call("esc:echo", large.clone())).collect();
+                let calls: Vec<u64> = (0..4)
+                    .map(|_| host.call("esc:echo", large.clone()))
+                    .collect();
                 asked += calls.len();
-                let id = |answer: Value| answer["result"]["_meta"]["dev.toolhost/callId"].as_str().unwrap().to_owned();
+                let id = |answer: Value| {
+                    answer["result"]["_meta"]["dev.toolhost/callId"]
+                        .as_str()
+                        .unwrap()
+                        .to_owned()
+                };
                 answered.extend(host.answers(&calls).into_values().map(id));
             }
         }
@@ -111,20 +165,43 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
         let (mut calls, mut torn) = (BTreeMap::<String, usize>::new(), Vec::new());
         for line in lines(&playground) {
             match serde_json::from_str::<Value>(&line) {
-                Ok(record) => *calls.entry(record["call"].as_str().unwrap().to_owned()).or_default() += 1,
+                Ok(record) => {
+                    *calls
+                        .entry(record["call"].as_str().unwrap().to_owned())
+                        .or_default() += 1
+                }
                 Err(e) if e.is_eof() => torn.push(line),
                 Err(e) => panic!("{e}: {line}"),
             }
         }
-        assert!(torn.len() <= 1, "one host was killed, and these lines are not whole: {torn:?}");
+        assert!(
+            torn.len() <= 1,
+            "one host was killed, and these lines are not whole: {torn:?}"
+        );
         calls.remove("old");
-        assert!(calls.values().all(|times| *times == 1), "a record stands twice");
+        assert!(
+            calls.values().all(|times| *times == 1),
+            "a record stands twice"
+        );
         assert_eq!(asked, answered.len(), "one answer each");
-        let lost: Vec<_> = answered.iter().filter(|id| !calls.contains_key(*id)).collect();
-        assert!(lost.is_empty(), "round {round}: answered without a whole record: {lost:?}");
-        assert!(calls.len() > asked, "round {round}: {asked} answered, {} recorded", calls.len());
+        let lost: Vec<_> = answered
+            .iter()
+            .filter(|id| !calls.contains_key(*id))
+            .collect();
+        assert!(
+            lost.is_empty(),
+            "round {round}: answered without a whole record: {lost:?}"
+        );
+        assert!(
+            calls.len() > asked,
+            "round {round}: {asked} answered, {} recorded",
+            calls.len()
+        );
         let kept = files(&playground);
-        assert!((2..=3).contains(&kept.len()), "{kept:?}: never full, or the oldest may have been removed");
+        assert!(
+            (2..=3).contains(&kept.len()),
+            "{kept:?}: never full, or the oldest may have been removed"
+        );
         kept.iter().for_each(|file| fs::remove_file(file).unwrap());
     }
 }
@@ -148,7 +225,11 @@ fn a_full_disk_loses_no_record() {
     let state = playground.path("state");
     let mount = |options: &[&str]| {
         let mut mount = Command::new("mount");
-        mount.args(options).arg(&state).status().is_ok_and(|status| status.success())
+        mount
+            .args(options)
+            .arg(&state)
+            .status()
+            .is_ok_and(|status| status.success())
     };
     if !mount(&["-t", "tmpfs", "-o", "size=400k,mode=0755", "small"]) {
         return skipped(1, "a small file system cannot be mounted here");
@@ -157,7 +238,9 @@ fn a_full_disk_loses_no_record() {
     playground.settle();
     let mut hosts: Vec<Server> = (0..2).map(|_| Server::start(&playground)).collect();
     let (mut good, mut refused) = (0, 0);
-    let ask = |host: &mut Server| kind(&host.called("esc:echo", json!({"text": "x".repeat(3000)}))) == "none";
+    let ask = |host: &mut Server| {
+        kind(&host.called("esc:echo", json!({"text": "x".repeat(3000)}))) == "none"
+    };
     for _ in 0..300 {
         for host in &mut hosts {
             match ask(host) {
@@ -169,14 +252,27 @@ fn a_full_disk_loses_no_record() {
             break;
         }
     }
-    assert!(good > 20 && refused > 20, "{good} ran, {refused} were refused");
+    assert!(
+        good > 20 && refused > 20,
+        "{good} ran, {refused} were refused"
+    );
     assert!(mount(&["-o", "remount,size=64m"]));
-    good += hosts.iter_mut().filter_map(|host| ask(host).then_some(())).count();
+    good += hosts
+        .iter_mut()
+        .filter_map(|host| ask(host).then_some(()))
+        .count();
     drop(hosts);
     playground.expect("esc:echo", "{}", "ok");
     let lines = lines(&playground);
-    let records = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let ran = records.filter(|record| record["outcome"] == "success").count();
+    let records = lines
+        .iter()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ran = records
+        .filter(|record| record["outcome"] == "success")
+        .count();
     assert_eq!(ran, good + 1, "each call that ran has its record");
-    assert!(fs::read_dir(state.join("begun")).unwrap().next().is_none(), "no call is left that began");
+    assert!(
+        fs::read_dir(state.join("begun")).unwrap().next().is_none(),
+        "no call is left that began"
+    );
 }

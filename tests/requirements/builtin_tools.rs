@@ -13,11 +13,13 @@ const SPY: &str = "import json, sys\nasked = json.load(sys.stdin)\nmode = asked.
     except OSError as e:\n    text = 'errno %d' % e.errno\nprint(json.dumps({'got': text}))\n";
 const ECHO_JS: &str = "const fs = require('fs')\nconst runs = typeof Bun === 'undefined' ? 'node' : 'bun'\n\
     console.log(JSON.stringify({runs, got: JSON.parse(fs.readFileSync(0, 'utf8'))}))\n";
-const ECHO_TS: &str =
-    "const given: object = await Bun.stdin.json()\nconsole.log(JSON.stringify({runs: 'bun', got: given}))\n";
+const ECHO_TS: &str = "const given: object = await Bun.stdin.json()\nconsole.log(JSON.stringify({runs: 'bun', got: given}))\n";
 const FILES: &[(&str, &str)] = &[
     ("free/spy.py", SPY),
-    ("free/fails.py", "import sys\nprint('broken inside', file=sys.stderr)\nsys.exit(3)\n"),
+    (
+        "free/fails.py",
+        "import sys\nprint('broken inside', file=sys.stderr)\nsys.exit(3)\n",
+    ),
     ("free/list.py", "print([1, 2])\n"),
     ("free/slow.js", "setTimeout(() => console.log(1), 60000)\n"),
     ("free/echo.js", ECHO_JS),
@@ -37,7 +39,11 @@ fn playground(who: Who) -> Playground {
     for (name, text) in FILES {
         put(&playground, format!("user_scripts/{name}"), text);
     }
-    symlink(playground.path("secret/secret.txt"), playground.path("user_scripts/free/link.py")).unwrap();
+    symlink(
+        playground.path("secret/secret.txt"),
+        playground.path("user_scripts/free/link.py"),
+    )
+    .unwrap();
     playground.settle();
     playground
 }
@@ -53,13 +59,22 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
         let before = playground.state(&[&cache]);
         let mut wrong = Vec::new();
         // Tool, language that it takes, decision of the audit record, wanted, input. BASE is the playground.
-        for row in include_str!("builtin_tools.txt").lines().filter(|row| !row.starts_with('#')) {
-            let [tool, language, decision, wanted, input] = row.splitn(5, " | ").collect::<Vec<_>>()[..] else {
+        for row in include_str!("builtin_tools.txt")
+            .lines()
+            .filter(|row| !row.starts_with('#'))
+        {
+            let [tool, language, decision, wanted, input] =
+                row.splitn(5, " | ").collect::<Vec<_>>()[..]
+            else {
                 panic!("{row}")
             };
             // What is refused before anything starts is the same for everybody.
             let allowed = decision == "allowed";
-            let tried = if allowed { has(language, 1) } else { who == Who::ours() };
+            let tried = if allowed {
+                has(language, 1)
+            } else {
+                who == Who::ours()
+            };
             if !tried {
                 continue;
             }
@@ -69,15 +84,35 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
             let ended = playground.call(tool, &input);
             fits(wanted, &ended).unwrap_or_else(&mut fault);
             let record = playground.records().pop().unwrap();
-            let outcome = if wanted.starts_with("ok") { "success" } else { ended.kind() };
-            let told = [&record["call"], &record["tool"], &record["decision"], &record["outcome"]];
-            if told != [&ended.out["id"], &json!(tool), &json!(decision), &json!(outcome)] {
+            let outcome = if wanted.starts_with("ok") {
+                "success"
+            } else {
+                ended.kind()
+            };
+            let told = [
+                &record["call"],
+                &record["tool"],
+                &record["decision"],
+                &record["outcome"],
+            ];
+            if told
+                != [
+                    &ended.out["id"],
+                    &json!(tool),
+                    &json!(decision),
+                    &json!(outcome),
+                ]
+            {
                 fault(format!("the record says {record}"));
             }
             // Every call that was allowed was confined, behind walls.
-            let stood = ended.out["walls"].as_array().is_some_and(|walls| !walls.is_empty());
+            let stood = ended.out["walls"]
+                .as_array()
+                .is_some_and(|walls| !walls.is_empty());
             if record["digests"]["confinement"].is_string() != allowed || stood != allowed {
-                fault(format!("decision {decision}, walls {stood}, record {record}"));
+                fault(format!(
+                    "decision {decision}, walls {stood}, record {record}"
+                ));
             }
             if ended.out.to_string().contains(&playground.secret) {
                 fault("the secret came out".into());
@@ -87,9 +122,16 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
         let after = playground.state(&[&cache]);
         // The folder that holds .cache changed when .cache was made in it.
         let own = |path: &&PathBuf| path.as_path() != cache.parent().unwrap();
-        let changed = after.keys().filter(|path| before.get(*path) != after.get(*path)).filter(own);
+        let changed = after
+            .keys()
+            .filter(|path| before.get(*path) != after.get(*path))
+            .filter(own);
         wrong.extend(changed.map(|path| format!("changed: {}", path.display())));
-        assert_eq!(fs::read_to_string(cache.join("made.txt")).ok().as_deref(), Some("x"), "what it may, it wrote");
+        assert_eq!(
+            fs::read_to_string(cache.join("made.txt")).ok().as_deref(),
+            Some("x"),
+            "what it may, it wrote"
+        );
         assert!(playground.canary_lives());
         assert!(wrong.is_empty(), "as {who:?}:\n{}", wrong.join("\n"));
         // The control: without walls the spy reads and writes what inside it could not.
@@ -100,8 +142,13 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
             ("spy.py", "w", "1"),
         ] {
             let mut command = playground.outside(PYTHON);
-            command.current_dir(cache.parent().unwrap()).args(["-s", "-E", "-B", "spy.py"]);
-            let ended = finish(command, json!({"path": path, "mode": mode}).to_string().as_bytes());
+            command
+                .current_dir(cache.parent().unwrap())
+                .args(["-s", "-E", "-B", "spy.py"]);
+            let ended = finish(
+                command,
+                json!({"path": path, "mode": mode}).to_string().as_bytes(),
+            );
             assert_eq!(ended.out, json!({"got": got}), "{path}");
         }
     });
@@ -117,38 +164,87 @@ fn without_its_policy_no_code_is_run() {
     let text = fs::read_to_string(&policy).unwrap();
     fs::write(&policy, text.replace(", \"core:run-code\"]", "]")).unwrap();
     let ended = playground.expect(RUN, code, "SecurityError");
-    assert_eq!((ended.code, &playground.records().last().unwrap()["decision"]), (Some(3), &json!("refused")));
+    assert_eq!(
+        (
+            ended.code,
+            &playground.records().last().unwrap()["decision"]
+        ),
+        (Some(3), &json!("refused"))
+    );
     fs::remove_file(&policy).unwrap();
     playground.expect(RUN, code, "SecurityError");
     let script = r#"{"scriptPath":"free/spy.py","inputData":{"path":"data.txt"}}"#;
     playground.expect(PY, script, r#"ok {"got":"beside\n"}"#);
     let write = r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/x","mode":"w"}}"#;
     let ended = playground.call(PY, write);
-    assert_ne!(ended.out["outputData"]["got"], "1", "nothing grants it: {:?}", ended.out);
+    assert_ne!(
+        ended.out["outputData"]["got"], "1",
+        "nothing grants it: {:?}",
+        ended.out
+    );
 }
 
 /// A fresh host lists the tool, and its schema is the specified one.
 #[test]
 fn a_fresh_host_has_the_seeds_tool() {
     let document = reader::parse(SEED.as_bytes(), reader::Dialect::Commented).unwrap();
-    assert!(!document.notes.is_empty(), "the seed's own comments are read, and noted");
+    assert!(
+        !document.notes.is_empty(),
+        "the seed's own comments are read, and noted"
+    );
     let seed = document.value;
     let playground = Playground::new(Who::ours(), "/var/tmp");
     fs::remove_dir_all(playground.path("sandbox-policies")).unwrap();
-    let listed = playground.cli(&["list", "--json", "--source", "builtin"]).out.as_array().unwrap().clone();
-    let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
-    assert_eq!(ids, ["core:execute-nodejs-script", PY, "core:execute-script", RUN, "core:task-status"]);
+    let listed = playground
+        .cli(&["list", "--json", "--source", "builtin"])
+        .out
+        .as_array()
+        .unwrap()
+        .clone();
+    let ids: Vec<&str> = listed
+        .iter()
+        .filter_map(|tool| tool["toolId"].as_str())
+        .collect();
+    assert_eq!(
+        ids,
+        [
+            "core:execute-nodejs-script",
+            PY,
+            "core:execute-script",
+            RUN,
+            "core:task-status"
+        ]
+    );
     let own = listed.iter().find(|tool| tool["toolId"] == PY).unwrap();
-    for field in ["toolId", "displayName", "version", "parameters", "output", "examples", "tags"] {
+    for field in [
+        "toolId",
+        "displayName",
+        "version",
+        "parameters",
+        "output",
+        "examples",
+        "tags",
+    ] {
         assert_eq!(own[field], seed[field], "{field}");
     }
     // The shipped description leaves out what this version does not do: it installs nothing.
-    assert!(own["description"].as_str().unwrap().starts_with("Executes a provided Python script securely."));
+    assert!(
+        own["description"]
+            .as_str()
+            .unwrap()
+            .starts_with("Executes a provided Python script securely.")
+    );
     let asks = playground.cli(&["audit", PY, "--json"]).out["asks"].clone();
     for (what, field) in [("read", "allowRead"), ("write", "allowWrite")] {
-        for pattern in seed["securityContext"]["fileAccess"][field].as_array().unwrap() {
+        for pattern in seed["securityContext"]["fileAccess"][field]
+            .as_array()
+            .unwrap()
+        {
             let is_this = |ask: &Value| ask["what"] == what && ask["asked"] == *pattern;
-            assert!(asks.as_array().unwrap().iter().any(is_this), "{what} {pattern} is not among {asks}");
+            assert!(
+                asks.as_array().unwrap().iter().any(is_this),
+                "{what} {pattern} is not among {asks}"
+            );
         }
     }
     let shipped = fs::read(repository("tool-defs/core/execute-python-script.tool.json")).unwrap();

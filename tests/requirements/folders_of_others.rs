@@ -13,8 +13,19 @@ const SOMEBODY: u32 = 12345;
 /// A tool that asks to write these below its folder, which its policy allows.
 fn writer(who: Who, write: &[&str]) -> (Playground, PathBuf) {
     let playground = Playground::new(who, "/var/tmp");
-    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", "print(1)\n", files(&["self"], write));
-    playground.allow("writer", "esc:writer", &["./**"], &["./first/**", "./out/**", "./kept/**"]);
+    let folder = playground.tool_at(
+        "esc:writer",
+        "python",
+        "writer/main.py",
+        "print(1)\n",
+        files(&["self"], write),
+    );
+    playground.allow(
+        "writer",
+        "esc:writer",
+        &["./**"],
+        &["./first/**", "./out/**", "./kept/**"],
+    );
     playground.settle();
     (playground, folder)
 }
@@ -24,7 +35,15 @@ fn writer(who: Who, write: &[&str]) -> (Playground, PathBuf) {
 fn swapped(folder: &Path, prize: u64, during: impl FnOnce()) -> u32 {
     let stop = AtomicBool::new(false);
     let (out, other) = (folder.join("out"), folder.join("prize"));
-    let swap = || renameat2(AT_FDCWD, &out, AT_FDCWD, &other, RenameFlags::RENAME_EXCHANGE);
+    let swap = || {
+        renameat2(
+            AT_FDCWD,
+            &out,
+            AT_FDCWD,
+            &other,
+            RenameFlags::RENAME_EXCHANGE,
+        )
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Of this thread alone (setfsuid(2)): it can do what the owner could.
@@ -37,8 +56,15 @@ fn swapped(folder: &Path, prize: u64, during: impl FnOnce()) -> u32 {
         during();
         stop.store(true, Ordering::Relaxed);
     });
-    let owner = |path: &Path| fs::metadata(path).ok().filter(|facts| facts.ino() == prize).map(|facts| facts.uid());
-    let now = owner(&out).or_else(|| owner(&other)).expect("the prize is there");
+    let owner = |path: &Path| {
+        fs::metadata(path)
+            .ok()
+            .filter(|facts| facts.ino() == prize)
+            .map(|facts| facts.uid())
+    };
+    let now = owner(&out)
+        .or_else(|| owner(&other))
+        .expect("the prize is there");
     if owner(&out).is_some() {
         swap().unwrap();
     }
@@ -76,7 +102,9 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
     chown(&prize, Some(0), Some(0)).unwrap();
     let mut server = Server::start(&playground);
     for round in 0..ROUNDS {
-        let owner = swapped(&folder, number, || drop(server.called("esc:writer", json!({}))));
+        let owner = swapped(&folder, number, || {
+            drop(server.called("esc:writer", json!({})))
+        });
         assert_eq!(owner, 0, "round {round}: the prize was given away");
     }
 }
@@ -98,19 +126,42 @@ fn a_refused_call_makes_no_folder_and_leaves_nothing_in_the_ledger() {
         playground.allow("bad", "esc:bad", &[], &[&tree]);
         playground.settle();
         playground.expect("esc:locks", "{}", "SecurityError: /run/toolhost/ids");
-        playground.expect("esc:bad", "{}", "SecurityError: a writable folder holds packages");
+        playground.expect(
+            "esc:bad",
+            "{}",
+            "SecurityError: a writable folder holds packages",
+        );
         fs::hard_link(folder.join("kept/a"), folder.join("linked")).unwrap();
-        playground.expect("esc:writer", "{}", "SecurityError: a writable folder holds a hard-linked file");
+        playground.expect(
+            "esc:writer",
+            "{}",
+            "SecurityError: a writable folder holds a hard-linked file",
+        );
         let made = |name: &str| folder.join(name).exists();
-        let ledger = || fs::read_to_string(playground.path("state/written.jsonl")).unwrap_or_default();
+        let ledger =
+            || fs::read_to_string(playground.path("state/written.jsonl")).unwrap_or_default();
         let kept = folder.join("kept").display().to_string();
-        assert!(!made("first") && !made("out"), "{who:?}: a refused call made a folder");
+        assert!(
+            !made("first") && !made("out"),
+            "{who:?}: a refused call made a folder"
+        );
         assert!(!ledger().contains(&kept), "{who:?}: {}", ledger());
         fs::remove_file(folder.join("linked")).unwrap();
         playground.expect("esc:writer", "{}", "ok 1");
-        assert!(made("first/deep") && made("out"), "{who:?}: the control: a call that runs makes them");
-        assert!(ledger().contains(&kept), "the control: {who:?}: {}", ledger());
-        assert!(!ledger().contains(&bad.display().to_string()), "{who:?}: {}", ledger());
+        assert!(
+            made("first/deep") && made("out"),
+            "{who:?}: the control: a call that runs makes them"
+        );
+        assert!(
+            ledger().contains(&kept),
+            "the control: {who:?}: {}",
+            ledger()
+        );
+        assert!(
+            !ledger().contains(&bad.display().to_string()),
+            "{who:?}: {}",
+            ledger()
+        );
     });
 }
 
@@ -123,11 +174,19 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
     let (playground, _) = writer(Who::Root, &[]);
     let (theirs, prize) = (playground.path("theirs"), playground.path("prize"));
     for name in ["begun", "confinements"] {
-        put(&playground, format!("prize/{name}/audit.jsonl.planted"), "{\"call\":\"x\"}\n");
+        put(
+            &playground,
+            format!("prize/{name}/audit.jsonl.planted"),
+            "{\"call\":\"x\"}\n",
+        );
     }
     let with_log = |log: &str, wanted: &str| {
         let log = theirs.join(log).display().to_string();
-        fits(wanted, &playground.call_with("esc:writer", "{}", &["--audit-log", &log])).unwrap();
+        fits(
+            wanted,
+            &playground.call_with("esc:writer", "{}", &["--audit-log", &log]),
+        )
+        .unwrap();
     };
     fs::create_dir(&theirs).unwrap();
     // The control: in a folder of root's own nothing is in the way.
@@ -140,14 +199,21 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
     let before = playground.state_below(&prize, &[]);
     let refused = |log: &str, why: &str| {
         with_log(log, &format!("InternalError: {why}"));
-        assert_eq!(playground.state_below(&prize, &[]), before, "what lies elsewhere was followed and changed");
+        assert_eq!(
+            playground.state_below(&prize, &[]),
+            before,
+            "what lies elsewhere was followed and changed"
+        );
     };
     // Planted while it was still root's: the links are no folders.
     refused("audit.jsonl", "begun: begun is not a folder");
     fs::remove_file(theirs.join("begun")).unwrap();
     refused("audit.jsonl", "confinements is not a folder");
     chown(&theirs, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
-    refused("audit.jsonl", "belongs to another user (uid 12345), who could replace what lies in it");
+    refused(
+        "audit.jsonl",
+        "belongs to another user (uid 12345), who could replace what lies in it",
+    );
     // A folder of root's behind a link of somebody's.
     symlink(&prize, theirs.join("link")).unwrap();
     chown(&theirs, Some(0), Some(0)).unwrap();
@@ -164,7 +230,11 @@ fn a_log_lies_where_only_its_user_can_replace_it() {
         fs::create_dir(&open).unwrap();
         playground.settle();
         let log = open.join("audit.jsonl").display().to_string();
-        for (mode, wanted) in [(0o777, "InternalError: others may write"), (0o1777, "ok 1"), (0o755, "ok 1")] {
+        for (mode, wanted) in [
+            (0o777, "InternalError: others may write"),
+            (0o1777, "ok 1"),
+            (0o755, "ok 1"),
+        ] {
             set_mode(&open, mode);
             let ended = playground.call_with("esc:writer", "{}", &["--audit-log", &log]);
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {mode:o}: {why}"));

@@ -13,7 +13,10 @@ const TELLS: &str = "import json\nof = dict(l.split(':\\t') for l in open('/proc
 
 fn careless(playground: &Playground, program: &Command) -> Command {
     let mut command = playground.outside(PYTHON);
-    command.args(["-I", "-S", "-c", CARELESS]).arg(program.get_program()).args(program.get_args());
+    command
+        .args(["-I", "-S", "-c", CARELESS])
+        .arg(program.get_program())
+        .args(program.get_args());
     command
 }
 
@@ -31,8 +34,13 @@ fn a_caller_that_ignores_and_blocks_signals_changes_nothing() {
         // The control: any other program of that caller inherits them.
         let mut bare = Command::new(PYTHON);
         bare.args(["-I", "-S", "-c", TELLS]);
-        let told: [u64; 2] = serde_json::from_slice(&finish(careless(&playground, &bare), b"").stdout).unwrap();
+        let told: [u64; 2] =
+            serde_json::from_slice(&finish(careless(&playground, &bare), b"").stdout).unwrap();
         let careless = [1 | 1 << 9 | 1 << 16, 1 << 13 | 1 << 16 | 1 << 39];
-        assert_eq!([told[0] & careless[0], told[1] & careless[1]], careless, "{who:?}: {told:?}");
+        assert_eq!(
+            [told[0] & careless[0], told[1] & careless[1]],
+            careless,
+            "{who:?}: {told:?}"
+        );
     });
 }

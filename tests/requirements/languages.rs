@@ -16,15 +16,29 @@ type Row = BTreeMap<&'static str, &'static str>;
 
 fn rows() -> Vec<Row> {
     let usual = [("input", "{}"), ("manifest", "{}"), ("data", "")];
-    let lines = |row: &'static str| row.lines().map(|line| line.split_once(':').unwrap_or_else(|| panic!("{line}")));
-    let row = |row| usual.into_iter().chain(lines(row)).map(|(key, value)| (key, value.trim())).collect();
-    include_str!("languages.txt").split("\n\n").map(row).collect()
+    let lines = |row: &'static str| {
+        row.lines()
+            .map(|line| line.split_once(':').unwrap_or_else(|| panic!("{line}")))
+    };
+    let row = |row| {
+        usual
+            .into_iter()
+            .chain(lines(row))
+            .map(|(key, value)| (key, value.trim()))
+            .collect()
+    };
+    include_str!("languages.txt")
+        .split("\n\n")
+        .map(row)
+        .collect()
 }
 
 fn script(row: &Row, engine: &str) -> String {
     match engine {
         "python" => format!("import sys\n{}\n", row["python"]),
-        "wasi" => include_str!("languages.wat").replace("DATA", row["data"]).replace("BODY", row["module"]),
+        "wasi" => include_str!("languages.wat")
+            .replace("DATA", row["data"])
+            .replace("BODY", row["module"]),
         _ => format!("const fs = require('fs')\n{}\n", row["javascript"]),
     }
 }
@@ -32,11 +46,18 @@ fn script(row: &Row, engine: &str) -> String {
 /// Everything about an outcome but its numbers: names of fields, and the values that must not differ.
 fn likeness(ended: &Ended) -> Value {
     fn names(value: &Value) -> Vec<String> {
-        value.as_object().map(|fields| fields.keys().cloned().collect()).unwrap_or_default()
+        value
+            .as_object()
+            .map(|fields| fields.keys().cloned().collect())
+            .unwrap_or_default()
     }
     let (out, error) = (&ended.out, &ended.out["error"]);
     // A module that a limit ends leaves the engine's backtrace; a process that is killed has no last words.
-    let logs = if error["type"] == "ResourceLimitError" { &Value::Null } else { &out["logs"] };
+    let logs = if error["type"] == "ResourceLimitError" {
+        &Value::Null
+    } else {
+        &out["logs"]
+    };
     json!({
         "fields": names(out), "errorFields": names(error), "usage": names(&out["usage"]),
         "denials": names(&out["denials"]), "digests": names(&out["digests"]),
@@ -52,13 +73,22 @@ fn likeness(ended: &Ended) -> Value {
 fn one_tool_in_four_engines() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let rows = rows();
-    let engines: Vec<_> = ENGINES.into_iter().filter(|engine| has(engine.1, rows.len())).collect();
+    let engines: Vec<_> = ENGINES
+        .into_iter()
+        .filter(|engine| has(engine.1, rows.len()))
+        .collect();
     let id = |number: usize, engine: &str| format!("req:r{number}-{engine}");
     for (number, row) in rows.iter().enumerate() {
         for (engine, language, file) in &engines {
             let file = format!("{engine}-{number}/{file}");
             let more = serde_json::from_str(row["manifest"]).unwrap();
-            playground.tool_at(&id(number, engine), language, &file, &script(row, engine), more);
+            playground.tool_at(
+                &id(number, engine),
+                language,
+                &file,
+                &script(row, engine),
+                more,
+            );
         }
     }
     playground.settle();
@@ -71,7 +101,10 @@ fn one_tool_in_four_engines() {
             fits(row["wanted"], &ended).unwrap_or_else(&mut fault);
             let ran = toolhost::base::sha256_hex(script(row, engine).as_bytes());
             if ended.out["digests"]["script"] != ran.as_str() {
-                fault(format!("the digest of the script is {}", ended.out["digests"]));
+                fault(format!(
+                    "the digest of the script is {}",
+                    ended.out["digests"]
+                ));
             }
             let likeness = likeness(&ended);
             let (other, wanted) = first.get_or_insert_with(|| (*engine, likeness.clone()));
@@ -96,14 +129,31 @@ fn bun_runs_bun_tools() {
     }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool_at("req:whole", "bun", "whole/main.js", BUN_WHOLE, json!({}));
-    playground.tool_at("req:entry", "bun", "entry/main.ts", BUN_ENTRY, json!({"handler": {"entryPoint": "run"}}));
+    playground.tool_at(
+        "req:entry",
+        "bun",
+        "entry/main.ts",
+        BUN_ENTRY,
+        json!({"handler": {"entryPoint": "run"}}),
+    );
     playground.settle();
-    playground.expect("req:whole", r#"{"a":"ä"}"#, r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#);
-    let entry = playground.expect("req:entry", r#"{"n":21}"#, r#"ok {"bun":"object","twice":42}"#);
+    playground.expect(
+        "req:whole",
+        r#"{"a":"ä"}"#,
+        r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#,
+    );
+    let entry = playground.expect(
+        "req:entry",
+        r#"{"n":21}"#,
+        r#"ok {"bun":"object","twice":42}"#,
+    );
     assert_eq!(entry.out["logs"], json!(["a print is log"]));
     let only = playground.path("only");
     fs::create_dir(&only).unwrap();
-    for path in ["python3", "node"].iter().filter_map(|program| found(program)) {
+    for path in ["python3", "node"]
+        .iter()
+        .filter_map(|program| found(program))
+    {
         symlink(&path, only.join(path.file_name().unwrap())).unwrap();
     }
     let with = |path: &Path, arguments: &[&str]| {
@@ -113,12 +163,18 @@ fn bun_runs_bun_tools() {
     };
     let ended = with(&only, &["call", "req:whole", "--json", "--input", "{}"]);
     fits("CapabilityError: bun", &ended).unwrap();
-    assert_eq!((ended.code, &ended.out["walls"]), (Some(4), &json!([])), "nothing was started");
+    assert_eq!(
+        (ended.code, &ended.out["walls"]),
+        (Some(4), &json!([])),
+        "nothing was started"
+    );
     // The control: with the usual PATH they are there.
     for (path, there) in [(&*only, false), (Path::new(SEARCH_PATH), true)] {
         let listed = with(path, &["list", "--json", "--namespace", "req"]).out;
         let tools = listed.as_array().unwrap();
-        let good = |tool: &Value| tool["available"] == there && (there || tool["needs"].to_string().contains("bun"));
+        let good = |tool: &Value| {
+            tool["available"] == there && (there || tool["needs"].to_string().contains("bun"))
+        };
         assert!(tools.len() == 2 && tools.iter().all(good), "{listed}");
     }
 }

@@ -11,16 +11,28 @@ const TOOLS: &[(&str, &[&str], &str)] = &[
     ("beta:one", &["red", "blue"], "colours"),
     ("betamax:one", &["blue-green"], "shapes and more"),
 ];
-const OF_FILES: &[&str] = &["alpha:one", "alpha:three", "alpha:two", "beta:one", "betamax:one"];
+const OF_FILES: &[&str] = &[
+    "alpha:one",
+    "alpha:three",
+    "alpha:two",
+    "beta:one",
+    "betamax:one",
+];
 
 /// (flags, the ids that are listed).
 const FILTERS: &[(&str, &[&str])] = &[
-    ("--tag red --tag blue", &["alpha:one", "alpha:two", "beta:one"]),
+    (
+        "--tag red --tag blue",
+        &["alpha:one", "alpha:two", "beta:one"],
+    ),
     ("--category shapes", &["alpha:one", "alpha:two"]),
     ("--namespace beta", &["beta:one"]),
     ("--source files", OF_FILES),
     ("--source nowhere", &[]),
-    ("--tag blue --category shapes --namespace alpha --source files", &["alpha:two"]),
+    (
+        "--tag blue --category shapes --namespace alpha --source files",
+        &["alpha:two"],
+    ),
 ];
 
 #[test]
@@ -28,19 +40,39 @@ fn filters_of_the_list() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     for (id, tags, category) in TOOLS {
         let more = json!({"tags": tags, "metadata": {"category": category}});
-        playground.tool_at(id, "python", &format!("{}.py", id.replace(':', "/")), "print(1)\n", more);
+        playground.tool_at(
+            id,
+            "python",
+            &format!("{}.py", id.replace(':', "/")),
+            "print(1)\n",
+            more,
+        );
     }
     playground.settle();
     let ids = |flags: &str| -> Vec<String> {
-        let ended = playground.cli(&["list", "--json"].into_iter().chain(flags.split_whitespace()).collect::<Vec<_>>());
+        let ended = playground.cli(
+            &["list", "--json"]
+                .into_iter()
+                .chain(flags.split_whitespace())
+                .collect::<Vec<_>>(),
+        );
         assert_eq!(ended.code, Some(0), "{flags}: {ended:?}");
-        ended.out.as_array().unwrap().iter().map(|tool| tool["toolId"].as_str().unwrap().to_owned()).collect()
+        ended
+            .out
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["toolId"].as_str().unwrap().to_owned())
+            .collect()
     };
     for (flags, wanted) in FILTERS {
         assert_eq!(ids(flags), *wanted, "{flags}");
     }
     let builtin = ids("--source builtin");
-    assert!(builtin.iter().all(|id| id.starts_with("core:")) && builtin.len() == 5, "{builtin:?}");
+    assert!(
+        builtin.iter().all(|id| id.starts_with("core:")) && builtin.len() == 5,
+        "{builtin:?}"
+    );
     assert_eq!(ids("").len(), TOOLS.len() + builtin.len());
 }
 
@@ -55,20 +87,52 @@ fn a_failing_example_fails_the_test() {
     let failure = json!({"success": false, "error": {"type": "ScriptError"}});
     // (tool, examples, the last line, exit code).
     let rows = [
-        ("req:good", vec![expects(2, json!({"twice": 4})), example(3)], "2 passed, 0 failed", 0),
-        ("req:wrong", vec![expects(2, json!({"twice": 4})), expects(2, json!({"twice": 5}))], "1 passed, 1 failed", 1),
-        ("req:lacks", vec![expects(2, json!({"thrice": 6}))], "0 passed, 1 failed", 1),
-        ("req:fails", vec![example(-1), expects(-1, failure)], "0 passed, 2 failed", 1),
+        (
+            "req:good",
+            vec![expects(2, json!({"twice": 4})), example(3)],
+            "2 passed, 0 failed",
+            0,
+        ),
+        (
+            "req:wrong",
+            vec![
+                expects(2, json!({"twice": 4})),
+                expects(2, json!({"twice": 5})),
+            ],
+            "1 passed, 1 failed",
+            1,
+        ),
+        (
+            "req:lacks",
+            vec![expects(2, json!({"thrice": 6}))],
+            "0 passed, 1 failed",
+            1,
+        ),
+        (
+            "req:fails",
+            vec![example(-1), expects(-1, failure)],
+            "0 passed, 2 failed",
+            1,
+        ),
         ("req:none", vec![], "0 passed, 0 failed", 0),
     ];
     for (id, examples, ..) in &rows {
         let more = json!({"examples": examples});
-        playground.tool_at(id, "python", &format!("{}/main.py", id.replace(':', "-")), double, more);
+        playground.tool_at(
+            id,
+            "python",
+            &format!("{}/main.py", id.replace(':', "-")),
+            double,
+            more,
+        );
     }
     playground.settle();
     let test = |arguments: &[&str]| {
         let ended = playground.cli(&[&["test"], arguments].concat());
-        (ended.text().lines().last().unwrap_or_default().to_owned(), ended.code)
+        (
+            ended.text().lines().last().unwrap_or_default().to_owned(),
+            ended.code,
+        )
     };
     for (id, _, told, code) in &rows {
         assert_eq!(test(&[id]), ((*told).to_owned(), Some(*code)), "{id}");
@@ -79,9 +143,18 @@ fn a_failing_example_fails_the_test() {
     let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
         "methodName": "executeScript", "language": "python"});
     let input = json!({"scriptPath": "req-good/main.py", "inputData": {"n": -1}});
-    for (expected, told) in [(json!({"success": false}), "1 passed, 0 failed"), (json!({}), "0 passed, 1 failed")] {
-        let examples = json!([{"description": "fails", "input": input, "expectedOutput": expected}]);
-        let text = manifest("req:envelope", handler.clone(), json!({"examples": examples})).to_string();
+    for (expected, told) in [
+        (json!({"success": false}), "1 passed, 0 failed"),
+        (json!({}), "0 passed, 1 failed"),
+    ] {
+        let examples =
+            json!([{"description": "fails", "input": input, "expectedOutput": expected}]);
+        let text = manifest(
+            "req:envelope",
+            handler.clone(),
+            json!({"examples": examples}),
+        )
+        .to_string();
         put(&playground, "tool-defs/envelope.tool.json", text);
         playground.settle();
         assert_eq!(test(&["req:envelope"]).0, told);
@@ -98,7 +171,12 @@ fn ready_only_after_the_first_load() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     put(&playground, "user_scripts/many/main.wat", "(module)");
     for n in 0..MANY {
-        let text = manifest(format!("many:t{n:03}"), script("many/main.wat", "wasm"), json!({})).to_string();
+        let text = manifest(
+            format!("many:t{n:03}"),
+            script("many/main.wat", "wasm"),
+            json!({}),
+        )
+        .to_string();
         put(&playground, format!("tool-defs/t{n}.tool.json"), text);
     }
     playground.settle();
@@ -110,6 +188,10 @@ fn ready_only_after_the_first_load() {
         let answers = server.answers(&[hello, listed, last]);
         let tools = answers[&listed]["result"]["tools"].to_string();
         assert_eq!(tools.matches("\"name\":\"many__").count(), MANY);
-        assert!(answers[&last]["error"].is_null(), "known from the first moment: {}", answers[&last]);
+        assert!(
+            answers[&last]["error"].is_null(),
+            "known from the first moment: {}",
+            answers[&last]
+        );
     }
 }

@@ -5,8 +5,11 @@ use crate::prelude::*;
 
 const PY: &str = include_str!("loads.py");
 const JS: &str = include_str!("loads.mjs");
-const READERS: [(&str, &str, &str); 3] =
-    [("mod:py", "python", "py.py"), ("mod:node", "nodejs", "node.mjs"), ("mod:bun", "bun", "bun.mjs")];
+const READERS: [(&str, &str, &str); 3] = [
+    ("mod:py", "python", "py.py"),
+    ("mod:node", "nodejs", "node.mjs"),
+    ("mod:bun", "bun", "bun.mjs"),
+];
 
 /// What a script printed last, run without any layer.
 fn outside(playground: &Playground, language: &str, file: &Path) -> Value {
@@ -16,10 +19,13 @@ fn outside(playground: &Playground, language: &str, file: &Path) -> Value {
         other => found(other).unwrap(),
     };
     let mut command = playground.outside(&program.display().to_string());
-    command.args(["-s", "-E", "-B"].iter().filter(|_| language == "python")).arg(file);
+    command
+        .args(["-s", "-E", "-B"].iter().filter(|_| language == "python"))
+        .arg(file);
 
     let ended = finish(command, b"");
-    serde_json::from_str(ended.text().lines().last().unwrap_or_default()).unwrap_or_else(|_| panic!("{ended:?}"))
+    serde_json::from_str(ended.text().lines().last().unwrap_or_default())
+        .unwrap_or_else(|_| panic!("{ended:?}"))
 }
 
 #[test]
@@ -46,7 +52,9 @@ fn what_lies_where_tools_write_is_read_and_not_loaded() {
         let inside = |id: &str| {
             let ended = playground.expect(id, "{}", "ok");
             let printed = &ended.out["outputData"];
-            let last = printed.as_str().and_then(|text| serde_json::from_str(text.lines().last()?).ok());
+            let last = printed
+                .as_str()
+                .and_then(|text| serde_json::from_str(text.lines().last()?).ok());
             (last.unwrap_or_else(|| printed.clone()), ended)
         };
         let all = |got: &Value, wanted: &str| {
@@ -63,10 +71,20 @@ fn what_lies_where_tools_write_is_read_and_not_loaded() {
             // The controls: outside of all layers, and behind them where no tool writes there.
             let control = outside(&playground, language, &shared.join(file));
             assert_eq!(all(&control, "loaded"), none, "{who:?} {id}: outside");
-            assert_eq!(all(&inside(id).0, "loaded"), none, "{who:?} {id}: nobody writes");
+            assert_eq!(
+                all(&inside(id).0, "loaded"),
+                none,
+                "{who:?} {id}: nobody writes"
+            );
             works.push(control["works"].clone());
         }
-        playground.tool_at("mod:writer", "python", "shared/writer.py", "print(1)\n", files(&["self"], &["lib/**"]));
+        playground.tool_at(
+            "mod:writer",
+            "python",
+            "shared/writer.py",
+            "print(1)\n",
+            files(&["self"], &["lib/**"]),
+        );
         playground.settle();
         set_mode(shared.join("lib/program"), 0o755);
         for ((id, ..), works) in READERS.iter().zip(works) {
@@ -74,8 +92,15 @@ fn what_lies_where_tools_write_is_read_and_not_loaded() {
             assert_eq!(all(&got, "refused"), none, "{who:?} {id}: {got}");
             assert_eq!(got["works"], works, "{who:?} {id}");
             let logs = ended.out["logs"].to_string();
-            assert!(logs.contains("was not loaded: tools write there") && logs.contains("move it"), "{ended:?}");
+            assert!(
+                logs.contains("was not loaded: tools write there") && logs.contains("move it"),
+                "{ended:?}"
+            );
         }
-        says(&playground, &["check"], &["tools write there, so it is data"]);
+        says(
+            &playground,
+            &["check"],
+            &["tools write there, so it is data"],
+        );
     });
 }

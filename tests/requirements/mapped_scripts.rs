@@ -20,10 +20,18 @@ impl Holder {
     /// `path`: in a file system in memory, whose files keep their times however often a mapped page is stored to.
     pub fn of(path: &Path) -> Holder {
         let mut command = Command::new("python3");
-        command.args(["-c", HOLDER]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-c", HOLDER])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let answers = std::io::BufReader::new(child.stdout.take().unwrap());
-        Holder { child, answers, path: path.to_owned() }
+        Holder {
+            child,
+            answers,
+            path: path.to_owned(),
+        }
     }
 
     /// The control: no stamp of the file shows it.
@@ -51,19 +59,30 @@ const NODE: &str = "console.log(JSON.stringify({said: 'old'}))\n";
 /// What a call said: its record names the digest of the script that says this, as does the tool that reads itself.
 fn said(playground: &Playground, script: &str, answer: &Value) -> String {
     let content = &answer["result"]["structuredContent"];
-    let said = content["said"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    let said = content["said"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{answer}"));
     let ran = toolhost::base::sha256_hex(script.replace("old", said).as_bytes());
-    assert!(content["read"].as_str().is_none_or(|read| read == ran), "{answer}");
-    assert_eq!(playground.records().pop().unwrap()["digests"]["script"], json!(ran), "{said}: {answer}");
+    assert!(
+        content["read"].as_str().is_none_or(|read| read == ran),
+        "{answer}"
+    );
+    assert_eq!(
+        playground.records().pop().unwrap()["digests"]["script"],
+        json!(ran),
+        "{said}: {answer}"
+    );
     said.to_owned()
 }
 
 fn what_is_named_is_what_runs(who: Who) {
     let module = include_str!("languages.wat").replace("DATA", "{\\22said\\22: \\22old\\22}");
     let module = module.replace("BODY", "(call $say (i32.const 1) (i32.const 15))");
-    for (language, file, script) in
-        [("python", "main.py", PYTHON), ("nodejs", "main.js", NODE), ("wasm", "main.wat", &module)]
-    {
+    for (language, file, script) in [
+        ("python", "main.py", PYTHON),
+        ("nodejs", "main.js", NODE),
+        ("wasm", "main.wat", &module),
+    ] {
         if !has(language, 1) {
             continue;
         }
@@ -80,7 +99,11 @@ fn what_is_named_is_what_runs(who: Who) {
         // The decision and a launcher wait for the next call.
         holder.store("new");
         let second = call();
-        assert_eq!(second, if language == "wasm" { "old" } else { "new" }, "{language}: all is read again, or nothing");
+        assert_eq!(
+            second,
+            if language == "wasm" { "old" } else { "new" },
+            "{language}: all is read again, or nothing"
+        );
         if language != "python" {
             continue;
         }
@@ -92,7 +115,11 @@ fn what_is_named_is_what_runs(who: Who) {
         holder.store("new");
         fs::remove_file(folder.join("wait")).unwrap();
         let answer = server.answers(&[id]).remove(&id).unwrap();
-        assert_eq!(said(&playground, script, &answer), "old", "it reads itself as it was approved");
+        assert_eq!(
+            said(&playground, script, &answer),
+            "old",
+            "it reads itself as it was approved"
+        );
     }
 }
 

@@ -48,5 +48,9 @@ fn set_mode(path: impl AsRef<Path>, mode: u32) {
 /// What a verb prints holds all of these words.
 pub fn says(playground: &Playground, verb: &[&str], words: &[&str]) {
     let told = playground.cli(verb).text();
-    assert!(words.iter().all(|word| told.contains(word)), "{verb:?} as {:?}: {words:?}: {told}", playground.who);
+    assert!(
+        words.iter().all(|word| told.contains(word)),
+        "{verb:?} as {:?}: {words:?}: {told}",
+        playground.who
+    );
 }

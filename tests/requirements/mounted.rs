@@ -10,20 +10,40 @@ const WRITER: &str = include_str!("planted.py");
 /// A command of the host in a mount namespace of its own, in which each first folder is also mounted at the second.
 fn mounted(playground: &Playground, binds: &[(&str, &str)], verb: &[&str], input: &str) -> Ended {
     let bind = |(from, to): &(&str, &str)| {
-        format!("mount --bind '{}' '{}' && ", playground.path(from).display(), playground.path(to).display())
+        format!(
+            "mount --bind '{}' '{}' && ",
+            playground.path(from).display(),
+            playground.path(to).display()
+        )
     };
     let script = binds.iter().map(bind).collect::<String>() + "exec \"$@\"";
     let mut program = playground.outside("/usr/bin/unshare");
-    let own = if playground.who == Who::MappedRoot { "-Urm" } else { "-m" };
+    let own = if playground.who == Who::MappedRoot {
+        "-Urm"
+    } else {
+        "-m"
+    };
     program.args([own, "/bin/sh", "-c", &script, "sh"]);
     let mut command = playground.host_by(program);
     command.args(verb);
     finish(command, input.as_bytes())
 }
 
-fn call(playground: &Playground, binds: &[(&str, &str)], tool: &str, input: &Value, wanted: &str) -> Ended {
-    let ended = mounted(playground, binds, &["call", tool, "--json", "--input", "-"], &input.to_string());
-    fits(wanted, &ended).unwrap_or_else(|why| panic!("{:?} {tool} {binds:?}: {why}", playground.who));
+fn call(
+    playground: &Playground,
+    binds: &[(&str, &str)],
+    tool: &str,
+    input: &Value,
+    wanted: &str,
+) -> Ended {
+    let ended = mounted(
+        playground,
+        binds,
+        &["call", tool, "--json", "--input", "-"],
+        &input.to_string(),
+    );
+    fits(wanted, &ended)
+        .unwrap_or_else(|why| panic!("{:?} {tool} {binds:?}: {why}", playground.who));
     ended
 }
 
@@ -41,7 +61,10 @@ fn writer(playground: &Playground, asked: &str, allowed: &str) {
 }
 
 fn secret(file: &Path) -> String {
-    format!("[secrets]\ngrant = [{{ name = \"KEY\", why = \"t\", from = \"file:{}\" }}]\n", file.display())
+    format!(
+        "[secrets]\ngrant = [{{ name = \"KEY\", why = \"t\", from = \"file:{}\" }}]\n",
+        file.display()
+    )
 }
 
 #[test]
@@ -54,7 +77,11 @@ fn what_is_protected_is_protected_at_every_path() {
         put(&playground, "home/.config/x", "");
         put(&playground, "data/deep/a", "1");
         playground.tool("named", "python", "print(1)\n", json!({}));
-        playground.policy("named", "esc:named", &secret(&playground.path("secret/secret.txt")));
+        playground.policy(
+            "named",
+            "esc:named",
+            &secret(&playground.path("secret/secret.txt")),
+        );
         fs::create_dir(playground.path("alias")).unwrap();
         // What is mounted, what a tool asks for there, and the reason; without one it may write there.
         let rows = [
@@ -74,7 +101,11 @@ fn what_is_protected_is_protected_at_every_path() {
             ("home", "alias/.bashrc", "names start with a dot"),
             ("/usr", "alias/**", "programs or settings"),
             ("/usr", "alias/lib/x/**", "programs or settings"),
-            ("/proc", "alias/sys/kernel/core_pattern", "nothing below /proc"),
+            (
+                "/proc",
+                "alias/sys/kernel/core_pattern",
+                "nothing below /proc",
+            ),
             ("user_scripts/free", "alias/**", ""),
             ("user_scripts/victim", "alias/*.csv", ""),
             ("data", "alias/deep/**", ""),
@@ -84,14 +115,39 @@ fn what_is_protected_is_protected_at_every_path() {
             let folder = asked.rsplit_once('/').unwrap().0;
             writer(&playground, &asked, &format!("{folder}/**"));
             playground.settle();
-            let wanted = if why.is_empty() { "ok".to_owned() } else { format!("SecurityError: {why}") };
-            let name = asked.rsplit_once('/').unwrap().1.replace("**", "new").replace('*', "new");
+            let wanted = if why.is_empty() {
+                "ok".to_owned()
+            } else {
+                format!("SecurityError: {why}")
+            };
+            let name = asked
+                .rsplit_once('/')
+                .unwrap()
+                .1
+                .replace("**", "new")
+                .replace('*', "new");
             let input = json!({"files": {format!("{folder}/{name}"): "x"}});
-            let ended = call(&playground, &[(from, "alias")], "esc:writer", &input, &wanted);
+            let ended = call(
+                &playground,
+                &[(from, "alias")],
+                "esc:writer",
+                &input,
+                &wanted,
+            );
             if why.is_empty() {
-                assert!(ended.out["outputData"].to_string().contains("\"ok\""), "{who:?} {from}: {ended:?}");
-                let below = Path::new(folder).strip_prefix(playground.path("alias")).unwrap().join(&name);
-                assert_eq!(fs::read(playground.path(from).join(below)).unwrap(), b"x", "the control: {who:?} {asked}");
+                assert!(
+                    ended.out["outputData"].to_string().contains("\"ok\""),
+                    "{who:?} {from}: {ended:?}"
+                );
+                let below = Path::new(folder)
+                    .strip_prefix(playground.path("alias"))
+                    .unwrap()
+                    .join(&name);
+                assert_eq!(
+                    fs::read(playground.path(from).join(below)).unwrap(),
+                    b"x",
+                    "the control: {who:?} {asked}"
+                );
                 continue;
             }
             let checked = mounted(&playground, &[(from, "alias")], &["check"], "").text();
@@ -122,28 +178,55 @@ fn what_was_written_by_another_path_is_never_loaded() {
         writer(&playground, &tree, &tree);
         playground.settle();
         let binds = [("user_scripts/later", "alias")];
-        let planted = manifest("mod:evil", script("later/evil.py", "python"), json!({})).to_string();
+        let planted =
+            manifest("mod:evil", script("later/evil.py", "python"), json!({})).to_string();
         let at = |name: &str| playground.path("alias").join(name).display().to_string();
         let input = json!({"files": {at("evil.tool.json"): planted, at("evil.py"): "print(7)\n"}});
         call(&playground, &binds, "esc:writer", &input, "ok");
         let run = json!({"scriptPath": "later/evil.py"});
         let refused = |when: &str| {
-            let ended = call(&playground, &binds, "mod:evil", &json!({}), "ToolNotFoundError");
+            let ended = call(
+                &playground,
+                &binds,
+                "mod:evil",
+                &json!({}),
+                "ToolNotFoundError",
+            );
             assert!(ended.stderr.contains(when), "{who:?}: {}", ended.stderr);
-            call(&playground, &binds, "core:execute-python-script", &run, &format!("SecurityError: {when}"));
+            call(
+                &playground,
+                &binds,
+                "core:execute-python-script",
+                &run,
+                &format!("SecurityError: {when}"),
+            );
         };
         refused("esc:writer@1.0.0");
-        let question = format!("write:{}", playground.path("user_scripts/later/evil.py").display());
+        let question = format!(
+            "write:{}",
+            playground.path("user_scripts/later/evil.py").display()
+        );
         let who_can = mounted(&playground, &binds, &["audit", "--who-can", &question], "").text();
-        assert!(who_can.contains("esc:writer@1.0.0: all of it"), "{who:?}: {who_can}");
+        assert!(
+            who_can.contains("esc:writer@1.0.0: all of it"),
+            "{who:?}: {who_can}"
+        );
         fs::remove_file(playground.path("sandbox-policies/w.policy.toml")).unwrap();
         fs::remove_file(playground.path("user_scripts/writer/writer.tool.json")).unwrap();
         refused("esc:writer@1.0.0 could write");
         // The control: the same files, which no tool could write, are a tool.
-        fs::rename(playground.path("user_scripts/later"), playground.path("later")).unwrap();
+        fs::rename(
+            playground.path("user_scripts/later"),
+            playground.path("later"),
+        )
+        .unwrap();
         fs::create_dir(playground.path("user_scripts/later")).unwrap();
         for name in ["evil.tool.json", "evil.py"] {
-            fs::rename(playground.path("later").join(name), playground.path("user_scripts/later").join(name)).unwrap();
+            fs::rename(
+                playground.path("later").join(name),
+                playground.path("user_scripts/later").join(name),
+            )
+            .unwrap();
         }
         playground.settle();
         call(&playground, &[], "mod:evil", &json!({}), "ok 7");
@@ -166,7 +249,10 @@ impl Drop for Folded {
 #[test]
 fn where_case_does_not_count_a_path_is_spelt_as_its_folder_lists_it() {
     if !is_root() || !Path::new("/dev/fuse").exists() {
-        return skipped(1, "a file system that ignores case needs root and /dev/fuse");
+        return skipped(
+            1,
+            "a file system that ignores case needs root and /dev/fuse",
+        );
     }
     let playground = Playground::new(Who::User, "/var/tmp");
     playground.allow_builtin_tools();
@@ -182,14 +268,31 @@ fn where_case_does_not_count_a_path_is_spelt_as_its_folder_lists_it() {
     let real = playground.path("real");
     fs::rename(&base, &real).unwrap();
     fs::create_dir(&base).unwrap();
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/requirements/folded_files.py");
+    let program = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/requirements/folded_files.py"
+    );
     let mut server = Command::new(PYTHON);
-    let server = server.arg(program).args([&real, &base]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut folded = Folded { server, at: base.clone() };
+    let server = server
+        .arg(program)
+        .args([&real, &base])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut folded = Folded {
+        server,
+        at: base.clone(),
+    };
     let mut line = String::new();
-    BufReader::new(folded.server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(folded.server.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "ready\n");
-    assert_eq!(fs::read(base.join("DATA/Result.csv")).unwrap(), b"1", "the control: case does not count");
+    assert_eq!(
+        fs::read(base.join("DATA/Result.csv")).unwrap(),
+        b"1",
+        "the control: case does not count"
+    );
     const LISTED: &str = "SecurityError: write it as listed";
     for (asked, wanted) in [
         ("data/**", "ok"),
@@ -203,15 +306,30 @@ fn where_case_does_not_count_a_path_is_spelt_as_its_folder_lists_it() {
         let folder = asked.rsplit_once('/').unwrap().0;
         playground.allow("w", "esc:writer", &["./**"], &[&format!("{folder}/**")]);
         fs::remove_file(real.join("writer/writer.tool.json")).unwrap();
-        let writes = manifest("esc:writer", script("writer/main.py", "python"), files(&["self"], &[&asked]));
+        let writes = manifest(
+            "esc:writer",
+            script("writer/main.py", "python"),
+            files(&["self"], &[&asked]),
+        );
         fs::write(real.join("writer/writer.tool.json"), writes.to_string()).unwrap();
         playground.expect("esc:writer", "{\"files\": {}}", wanted);
     }
-    for (path, wanted) in [("victim/main.py", "ok {}"), ("victim/MAIN.py", LISTED), ("Victim/main.py", LISTED)] {
-        playground.expect("core:execute-python-script", &json!({"scriptPath": path}).to_string(), wanted);
+    for (path, wanted) in [
+        ("victim/main.py", "ok {}"),
+        ("victim/MAIN.py", LISTED),
+        ("Victim/main.py", LISTED),
+    ] {
+        playground.expect(
+            "core:execute-python-script",
+            &json!({"scriptPath": path}).to_string(),
+            wanted,
+        );
     }
     let checked = playground.cli(&["check"]).text();
-    assert!(checked.contains("write it as listed") && checked.contains("victim/main.py"), "{checked}");
+    assert!(
+        checked.contains("write it as listed") && checked.contains("victim/main.py"),
+        "{checked}"
+    );
 }
 
 /// However many places a tool names, few are kept of it, and what lies beside them is not touched by that.
@@ -219,20 +337,33 @@ fn where_case_does_not_count_a_path_is_spelt_as_its_folder_lists_it() {
 fn many_places_of_one_tool_are_one_and_patterns_are_their_names() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let lines = || fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
-    let many = |folder: &str| -> Vec<String> { (0..100).map(|n| format!("{folder}{n}/**")).collect() };
+    let many =
+        |folder: &str| -> Vec<String> { (0..100).map(|n| format!("{folder}{n}/**")).collect() };
     playground.allow("many", "esc:*", &["./**"], &["./**"]);
-    for (name, folder, wanted) in
-        [("many", "out/", "ok"), ("flat", "o", "SecurityError: of more than 64 places the folder above them counts")]
-    {
+    for (name, folder, wanted) in [
+        ("many", "out/", "ok"),
+        (
+            "flat",
+            "o",
+            "SecurityError: of more than 64 places the folder above them counts",
+        ),
+    ] {
         let asked = many(folder);
         let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
         playground.tool(name, "python", WRITER, files(&["self"], &asked));
         playground.settle();
-        playground.expect(&format!("esc:{name}"), "{\"files\": {\"out/7/x.csv\": \"1\"}}", wanted);
+        playground.expect(
+            &format!("esc:{name}"),
+            "{\"files\": {\"out/7/x.csv\": \"1\"}}",
+            wanted,
+        );
     }
     let kept = lines();
     assert_eq!(kept.matches("esc:many").count(), 1, "{kept}");
-    assert!(kept.contains("/many/out\"") && !kept.contains("esc:flat"), "{kept}");
+    assert!(
+        kept.contains("/many/out\"") && !kept.contains("esc:flat"),
+        "{kept}"
+    );
     // Two patterns in one folder, and a report with its assets, keep no other tool of the folder from running.
     let beside = |name: &str, asked: &[&str]| {
         playground.tool_at(
@@ -248,16 +379,22 @@ fn many_places_of_one_tool_are_one_and_patterns_are_their_names() {
     playground.settle();
     fs::create_dir(playground.path("user_scripts/both/site")).unwrap();
     playground.settle();
-    let input = json!({"files": {"site/app.js": "1", "site/a.csv": "1", "note-1.csv": "1"}}).to_string();
+    let input =
+        json!({"files": {"site/app.js": "1", "site/a.csv": "1", "note-1.csv": "1"}}).to_string();
     for name in ["report", "notes", "report"] {
         playground.expect(&format!("esc:{name}"), &input, "ok");
     }
     let both = playground.path("user_scripts/both");
     let there = ["site/app.js", "site/a.csv", "note-1.csv"].map(|name| both.join(name).is_file());
     assert_eq!(there, [true; 3], "the control: all were published");
-    let planted = manifest("mod:evil", script("both/note-evil.py", "python"), json!({})).to_string();
+    let planted =
+        manifest("mod:evil", script("both/note-evil.py", "python"), json!({})).to_string();
     put(&playground, "user_scripts/both/evil.tool.json", planted);
     put(&playground, "user_scripts/both/note-evil.py", "print(1)\n");
     playground.settle();
-    playground.expect("mod:evil", "{}", "ToolNotFoundError: esc:notes@1.0.0 may write");
+    playground.expect(
+        "mod:evil",
+        "{}",
+        "ToolNotFoundError: esc:notes@1.0.0 may write",
+    );
 }

@@ -21,7 +21,13 @@ const NAMES: &[&str] = &[
 ];
 
 /// Names that are refused instead.
-const REFUSED: &[&str] = &["a\npwned.py", "a\0pwned.py", "\u{202e}yp.py", "~/pwned.py", "a\\pwned.py"];
+const REFUSED: &[&str] = &[
+    "a\npwned.py",
+    "a\0pwned.py",
+    "\u{202e}yp.py",
+    "~/pwned.py",
+    "a\\pwned.py",
+];
 
 const VALUES: &[&str] = &[
     "$(touch pwned)",
@@ -45,7 +51,13 @@ fn names_of_scripts_and_values_of_arguments_arrive_as_they_are() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.allow_builtin_tools();
     for (number, name) in NAMES.iter().enumerate() {
-        playground.tool_at(&format!("req:n{number}"), "python", &format!("n{number}/{name}"), TELLER, json!({}));
+        playground.tool_at(
+            &format!("req:n{number}"),
+            "python",
+            &format!("n{number}/{name}"),
+            TELLER,
+            json!({}),
+        );
     }
     let name = |at: usize| format!("v{at}");
     let text = |at| (name(at), json!({"type": "string", "description": "d"}));
@@ -54,44 +66,79 @@ fn names_of_scripts_and_values_of_arguments_arrive_as_they_are() {
     let more = json!({"parameters": {"type": "object", "properties": properties}});
     playground.tool_at("req:values", "python", "values/main.py", TELLER, more);
     let entry = json!({"handler": {"entryPoint": "run"}});
-    playground.tool_at("req:entry", "python", "entry/main.py", "def run(**given):\n    return given\n", entry);
+    playground.tool_at(
+        "req:entry",
+        "python",
+        "entry/main.py",
+        "def run(**given):\n    return given\n",
+        entry,
+    );
     playground.settle();
     let mut server = Server::start(&playground);
     for (number, name) in NAMES.iter().enumerate() {
         let wanted = json!({"name": name, "got": {"a": 1}, "argv": 1});
         let answer = server.called(&format!("req:n{number}"), json!({"a": 1}));
-        assert_eq!(answer["result"]["structuredContent"], wanted, "{name}: {answer}");
+        assert_eq!(
+            answer["result"]["structuredContent"], wanted,
+            "{name}: {answer}"
+        );
         // The same script, named by an agent. Its own manifest governs it.
         let input = json!({"scriptPath": format!("n{number}/{name}"), "inputData": {"a": 1}});
         let answer = server.called("core:execute-python-script", input);
-        assert_eq!(answer["result"]["structuredContent"]["outputData"], wanted, "{name}, by an agent: {answer}");
+        assert_eq!(
+            answer["result"]["structuredContent"]["outputData"], wanted,
+            "{name}, by an agent: {answer}"
+        );
     }
     for name in REFUSED {
         let answer = server.called("core:execute-python-script", json!({"scriptPath": name}));
         assert_eq!(kind(&answer), "SecurityError", "{name:?}");
     }
     // Values: as JSON, from a pipe.
-    let mut input: Map<String, Value> = VALUES.iter().enumerate().map(|(at, v)| (name(at), json!(v))).collect();
+    let mut input: Map<String, Value> = VALUES
+        .iter()
+        .enumerate()
+        .map(|(at, v)| (name(at), json!(v)))
+        .collect();
     // As name=value, where an argument of a program can hold it.
     let mut given = input.clone();
     given.retain(|_, value| !value.as_str().unwrap().contains('\0'));
     let mut command = playground.host();
     command.args(["call", "req:values", "--json"]);
-    command.args(given.iter().map(|(name, value)| format!("{name}={}", value.as_str().unwrap())));
+    command.args(
+        given
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.as_str().unwrap())),
+    );
     let wanted = json!({"name": "main.py", "got": given, "argv": 1});
     fits(&format!("ok {wanted}"), &finish(command, b"")).unwrap();
     input.insert("list".into(), json!(VALUES));
     let wanted = json!({"name": "main.py", "got": input, "argv": 1});
-    playground.expect("req:values", &json!(input).to_string(), &format!("ok {wanted}"));
+    playground.expect(
+        "req:values",
+        &json!(input).to_string(),
+        &format!("ok {wanted}"),
+    );
     // To a function, over MCP; names of arguments, too.
-    for (at, odd) in ["$(touch pwned)", "a;b", "-x", "with space", "n\nl"].into_iter().enumerate() {
+    for (at, odd) in ["$(touch pwned)", "a;b", "-x", "with space", "n\nl"]
+        .into_iter()
+        .enumerate()
+    {
         input.insert(odd.into(), json!(at));
     }
     let answer = server.called("req:entry", json!(input));
-    assert_eq!(answer["result"]["structuredContent"], json!(input), "{answer}");
+    assert_eq!(
+        answer["result"]["structuredContent"],
+        json!(input),
+        "{answer}"
+    );
     // No word of it was run.
-    let walk = walkdir::WalkDir::new(&playground.base).into_iter().map(Result::unwrap);
-    let made: Vec<_> = walk.filter(|e| e.file_name().to_string_lossy() == "pwned").collect();
+    let walk = walkdir::WalkDir::new(&playground.base)
+        .into_iter()
+        .map(Result::unwrap);
+    let made: Vec<_> = walk
+        .filter(|e| e.file_name().to_string_lossy() == "pwned")
+        .collect();
     assert!(made.is_empty(), "{made:?}");
     // The control: the judge sees what a shell would have done.
     let mut shell = playground.outside("/bin/sh");

@@ -18,10 +18,22 @@ const CALLS: &[(&str, &str)] = &[
     ("req:sum", r#"{"numbers":["x"]}"#),
     ("req:sum", r#"{"nmbers":[1]}"#),
     ("req:slow", "{}"),
-    ("core:execute-python-script", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[4]}}"#),
-    ("core:execute-python-script", r#"{"scriptPath":"sum/main.py","inputData":{"fail":true}}"#),
-    ("core:execute-python-script", r#"{"scriptPath":"../sum/main.py"}"#),
-    ("core:execute-python-script", r#"{"scriptPath":"sum/none.py"}"#),
+    (
+        "core:execute-python-script",
+        r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[4]}}"#,
+    ),
+    (
+        "core:execute-python-script",
+        r#"{"scriptPath":"sum/main.py","inputData":{"fail":true}}"#,
+    ),
+    (
+        "core:execute-python-script",
+        r#"{"scriptPath":"../sum/main.py"}"#,
+    ),
+    (
+        "core:execute-python-script",
+        r#"{"scriptPath":"sum/none.py"}"#,
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -32,7 +44,13 @@ async fn every_face_gives_the_same_outcome() {
         "fail": {"type": "boolean", "description": "d"}}}});
     playground.tool_at("req:sum", "python", "sum/main.py", SUM, more);
     let slow = json!({"execution": {"timeoutMs": 600}});
-    playground.tool_at("req:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
+    playground.tool_at(
+        "req:slow",
+        "python",
+        "slow/main.py",
+        "import time\ntime.sleep(60)\n",
+        slow,
+    );
     playground.settle();
     let service = service(&playground, Methods::new());
     let mut server = Server::start(&playground);
@@ -40,38 +58,84 @@ async fn every_face_gives_the_same_outcome() {
         let what = format!("{tool} {input}");
         let told = playground.call(tool, input).out;
         let spoken = server.called(tool, serde_json::from_str(input).unwrap());
-        let request = CallRequest::new(Caller::named("u"), *tool, Arguments::Text((*input).to_owned()));
+        let request = CallRequest::new(
+            Caller::named("u"),
+            *tool,
+            Arguments::Text((*input).to_owned()),
+        );
         let replied = service.call(request, Sink::none()).await;
         let words = spoken["result"]["content"][0]["text"].as_str().unwrap();
         let envelope = tool.starts_with("core:");
         if told["success"] == true {
             let structured = &spoken["result"]["structuredContent"];
-            let spoken = if envelope { &structured["outputData"] } else { structured };
-            assert_eq!((spoken, &replied.output().unwrap()), (&told["outputData"], &told["outputData"]), "{what}");
-            assert!(replied.error.is_none() && !told["outputData"].is_null(), "{what}");
+            let spoken = if envelope {
+                &structured["outputData"]
+            } else {
+                structured
+            };
+            assert_eq!(
+                (spoken, &replied.output().unwrap()),
+                (&told["outputData"], &told["outputData"]),
+                "{what}"
+            );
+            assert!(
+                replied.error.is_none() && !told["outputData"].is_null(),
+                "{what}"
+            );
             continue;
         }
-        let (kind, message) = (told["error"]["type"].as_str().unwrap(), told["error"]["message"].as_str().unwrap());
+        let (kind, message) = (
+            told["error"]["type"].as_str().unwrap(),
+            told["error"]["message"].as_str().unwrap(),
+        );
         // An MCP client is told in words; a core tool's envelope comes beside them.
         let named = tool.replace(':', "__");
         let failed = format!("Tool {named} failed. Error type: {kind}. Message: {message}");
-        assert!(spoken["result"]["isError"] == true && words.starts_with(&failed), "{what}: {words}");
+        assert!(
+            spoken["result"]["isError"] == true && words.starts_with(&failed),
+            "{what}: {words}"
+        );
         // The message of arguments that do not fit says what the details say.
-        if let Some(details) = told["error"]["details"].as_str().filter(|_| kind != "ParameterValidationError") {
-            assert!(words.contains(&format!("Details: {details}")), "{what}: {words}");
+        if let Some(details) = told["error"]["details"]
+            .as_str()
+            .filter(|_| kind != "ParameterValidationError")
+        {
+            assert!(
+                words.contains(&format!("Details: {details}")),
+                "{what}: {words}"
+            );
         }
         let error = replied.error.unwrap_or_else(|| panic!("{what}: no error"));
-        assert_eq!((error.kind.to_string().as_str(), &*error.message), (kind, message), "{what}");
+        assert_eq!(
+            (error.kind.to_string().as_str(), &*error.message),
+            (kind, message),
+            "{what}"
+        );
         assert!(replied.output_data.is_none(), "{what}");
         if envelope {
-            assert_eq!(spoken["result"]["structuredContent"]["error"]["type"], kind, "{what}");
+            assert_eq!(
+                spoken["result"]["structuredContent"]["error"]["type"], kind,
+                "{what}"
+            );
         }
     }
     let records = playground.records();
     assert_eq!(records.len(), CALLS.len() * 3, "one record for each face");
     for (at, record) in records.chunks(3).enumerate() {
-        for field in ["tool", "version", "decision", "outcome", "rule", "arguments", "message"] {
-            assert!(record.iter().all(|r| r[field] == record[0][field]), "{:?}: {field}: {record:?}", CALLS[at]);
+        for field in [
+            "tool",
+            "version",
+            "decision",
+            "outcome",
+            "rule",
+            "arguments",
+            "message",
+        ] {
+            assert!(
+                record.iter().all(|r| r[field] == record[0][field]),
+                "{:?}: {field}: {record:?}",
+                CALLS[at]
+            );
         }
     }
 }
@@ -81,18 +145,35 @@ async fn every_face_gives_the_same_outcome() {
 #[test]
 fn the_handler_wins_and_the_service_checks_again() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script =
-        "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
+    let script = "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
     let schema = |names: &[&str]| {
-        let fields = names.iter().map(|name| ((*name).to_owned(), json!({"type": "string", "description": "d"})));
+        let fields = names.iter().map(|name| {
+            (
+                (*name).to_owned(),
+                json!({"type": "string", "description": "d"}),
+            )
+        });
         json!({"parameters": {"type": "object", "properties": Value::Object(fields.collect())}})
     };
-    playground.tool_at("req:closed", "python", "closed/main.py", script, schema(&["n"]));
-    playground.tool_at("req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
+    playground.tool_at(
+        "req:closed",
+        "python",
+        "closed/main.py",
+        script,
+        schema(&["n"]),
+    );
+    playground.tool_at(
+        "req:open",
+        "python",
+        "open/main.py",
+        script,
+        schema(&["n", "scriptPath", "language"]),
+    );
     put(&playground, "user_scripts/open/other.py", script);
     let method = |name: &str, method: &str, more: Value| {
         let service = "ExternalScriptExecutionService";
-        let handler = json!({"type": "service-method", "serviceName": service, "methodName": method});
+        let handler =
+            json!({"type": "service-method", "serviceName": service, "methodName": method});
         let text = manifest(format!("req:{name}"), handler, more).to_string();
         put(&playground, format!("tool-defs/{name}.tool.json"), text);
     };
@@ -104,12 +185,21 @@ fn the_handler_wins_and_the_service_checks_again() {
     method("code", "runCode", json!({}));
     playground.policy("code", "req:code", "");
     playground.settle();
-    for row in include_str!("one_road.txt").lines().filter(|row| !row.starts_with('#')) {
-        let [tool, wanted, input] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+    for row in include_str!("one_road.txt")
+        .lines()
+        .filter(|row| !row.starts_with('#'))
+    {
+        let [tool, wanted, input] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
         let ended = playground.expect(tool, input, wanted);
         if !wanted.starts_with("ok") {
             let record = playground.records().pop().unwrap();
-            assert_eq!((&record["decision"], &ended.out["walls"]), (&json!("refused"), &json!([])), "{input}");
+            assert_eq!(
+                (&record["decision"], &ended.out["walls"]),
+                (&json!("refused"), &json!([])),
+                "{input}"
+            );
         }
     }
 }

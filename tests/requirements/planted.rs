@@ -12,11 +12,15 @@ const WRITER: &str = include_str!("planted.py");
 const NOTHING: &str = r#"{"files": {}}"#;
 
 /// Answers what its module says, or 1 where there is none.
-const PY: &str = "try:\n    from lib.helper import said\nexcept ImportError:\n    said = 1\nprint(said)\n";
+const PY: &str =
+    "try:\n    from lib.helper import said\nexcept ImportError:\n    said = 1\nprint(said)\n";
 const JS: &str = "let said = 1\ntry { said = (await import('./lib/helper.mjs')).said } catch {}\n\
     try { said = (await import('./lib/index.js')).said ?? said } catch {}\nconsole.log(said)\n";
-const READERS: [(&str, &str, &str); 3] =
-    [("mod:py", "python", "py.py"), ("mod:node", "nodejs", "node.mjs"), ("mod:bun", "bun", "bun.mjs")];
+const READERS: [(&str, &str, &str); 3] = [
+    ("mod:py", "python", "py.py"),
+    ("mod:node", "nodejs", "node.mjs"),
+    ("mod:bun", "bun", "bun.mjs"),
+];
 
 /// What would be loaded by each of them.
 fn planted() -> Value {
@@ -38,7 +42,11 @@ fn code_goes(lib: &Path) {
 /// A tool that may write this.
 fn writes(playground: &Playground, id: &str, file: &str, pattern: &str) -> PathBuf {
     let folder = pattern.rsplit_once('/').unwrap().0;
-    let rule = if folder.starts_with('/') { format!("{folder}/**") } else { format!("./{folder}/**") };
+    let rule = if folder.starts_with('/') {
+        format!("{folder}/**")
+    } else {
+        format!("./{folder}/**")
+    };
     playground.allow(&id.replace(':', "-"), id, &["./**"], &[&rule]);
     let folder = playground.tool_at(id, "python", file, WRITER, files(&["self"], &[pattern]));
     playground.settle();
@@ -49,13 +57,21 @@ fn writes(playground: &Playground, id: &str, file: &str, pattern: &str) -> PathB
 fn readers(playground: &Playground, py: &str, js: &str, more: &Value) {
     for (id, language, file) in READERS {
         let script = if language == "python" { py } else { js };
-        playground.tool_at(id, language, &format!("shared/{file}"), script, more.clone());
+        playground.tool_at(
+            id,
+            language,
+            &format!("shared/{file}"),
+            script,
+            more.clone(),
+        );
     }
     playground.settle();
 }
 
 fn all_answer(playground: &Playground, wanted: &str) {
-    READERS.iter().for_each(|(id, ..)| drop(playground.expect(id, "{}", wanted)));
+    READERS
+        .iter()
+        .for_each(|(id, ..)| drop(playground.expect(id, "{}", wanted)));
 }
 
 fn every_language() -> bool {
@@ -80,7 +96,10 @@ fn data_that_one_tool_writes_is_read_by_others() {
         open('data/plain', 'w').write('x')\nprint(n)\n";
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let data = playground.path("user_scripts/notes/data");
-    let (tree, names) = (format!("{}/**", data.display()), format!("{}/*.json", data.display()));
+    let (tree, names) = (
+        format!("{}/**", data.display()),
+        format!("{}/*.json", data.display()),
+    );
     let list = "import json\nfrom pathlib import Path\n\
         print(json.dumps(sorted(p.name for p in Path('DATA').iterdir() if p.read_text())))\n";
     let list = list.replace("DATA", data.to_str().unwrap());
@@ -90,7 +109,13 @@ fn data_that_one_tool_writes_is_read_by_others() {
         ("far:list", &list, files(&["self", &tree], &[])),
         ("far:names", &list, files(&["self", &names], &[])),
     ] {
-        playground.tool_at(id, "python", &format!("{}.py", id.replace(':', "/")), script, more);
+        playground.tool_at(
+            id,
+            "python",
+            &format!("{}.py", id.replace(':', "/")),
+            script,
+            more,
+        );
     }
     playground.allow("notes", "notes:add", &["./**"], &["./data/**"]);
     playground.allow("far", "far:*", &[&tree], &[]);
@@ -109,7 +134,11 @@ fn data_that_one_tool_writes_is_read_by_others() {
         fs::write(data.join(name), "1").unwrap();
     }
     playground.expect("far:list", "{}", "ok");
-    playground.expect("notes:list", "{}", r#"ok ["0.json","2.json","package.json","page.js","plain","x.py"]"#);
+    playground.expect(
+        "notes:list",
+        "{}",
+        r#"ok ["0.json","2.json","package.json","page.js","plain","x.py"]"#,
+    );
 }
 
 #[test]
@@ -126,14 +155,29 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             let lib = shared.join("lib");
             fs::create_dir(&lib).unwrap();
             match elsewhere {
-                true => writes(&playground, "mod:writer", "writer/main.py", &format!("{}/**", lib.display())),
+                true => writes(
+                    &playground,
+                    "mod:writer",
+                    "writer/main.py",
+                    &format!("{}/**", lib.display()),
+                ),
                 false => writes(&playground, "mod:writer", "shared/writer.py", "lib/**"),
             };
-            let at = |(name, text): (&String, &Value)| (shared.join(name).display().to_string(), text.clone());
-            let files: Value = planted().as_object().unwrap().iter().map(at).collect::<serde_json::Map<_, _>>().into();
+            let at = |(name, text): (&String, &Value)| {
+                (shared.join(name).display().to_string(), text.clone())
+            };
+            let files: Value = planted()
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(at)
+                .collect::<serde_json::Map<_, _>>()
+                .into();
             let mut server = Server::start(&playground);
             all_answer(&playground, "ok 1");
-            READERS.iter().for_each(|(id, ..)| assert_eq!(kind(&server.called(id, json!({}))), "none", "{id}"));
+            READERS.iter().for_each(|(id, ..)| {
+                assert_eq!(kind(&server.called(id, json!({}))), "none", "{id}")
+            });
             let loaded = ["helper.py", "helper.mjs", "helper.mjs"].map(|name| lib.join(name));
             // While it still runs, and after that.
             let mut writer = playground.host();
@@ -144,18 +188,35 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             let mut look = |when: &str| {
                 for ((id, language, file), planted) in READERS.iter().zip(&loaded) {
                     // The control: run outside of all walls, the reader loads what was planted.
-                    let program = if *language == "nodejs" { "node" } else { language };
-                    let program = if *language == "python" { PYTHON.into() } else { found(program).unwrap() };
+                    let program = if *language == "nodejs" {
+                        "node"
+                    } else {
+                        language
+                    };
+                    let program = if *language == "python" {
+                        PYTHON.into()
+                    } else {
+                        found(program).unwrap()
+                    };
                     let mut command = playground.outside(&program.display().to_string());
                     command.arg(shared.join(file));
-                    assert_eq!(finish(command, b"").text().trim(), PLANTED, "the control: {who:?}: {id}");
+                    assert_eq!(
+                        finish(command, b"").text().trim(),
+                        PLANTED,
+                        "the control: {who:?}: {id}"
+                    );
                     names_the_file(&playground.expect(id, "{}", "ok 1"), planted);
                     // A server that runs knows what another process let a tool write.
                     let answer = server.called(id, json!({}));
-                    let loads = answer["result"]["isError"] == true || answer.to_string().contains(PLANTED);
+                    let loads =
+                        answer["result"]["isError"] == true || answer.to_string().contains(PLANTED);
                     assert!(!loads, "{who:?}: {when}: {id}: {answer}");
                 }
-                says(&playground, &["check"], &["helper.py: tools write there, so it is data"]);
+                says(
+                    &playground,
+                    &["check"],
+                    &["helper.py: tools write there, so it is data"],
+                );
             };
             look("while it runs");
             fs::write(lib.join("enough.csv"), "").unwrap();
@@ -177,25 +238,57 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
     as_everyone("staged and own code", |who| {
         let playground = Playground::new(who, "/var/tmp");
         readers(&playground, PY, JS, &json!({}));
-        let (lib, out) = (playground.path("user_scripts/shared/lib"), playground.path("out"));
-        [&lib, &out].iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let (lib, out) = (
+            playground.path("user_scripts/shared/lib"),
+            playground.path("out"),
+        );
+        [&lib, &out]
+            .iter()
+            .for_each(|folder| fs::create_dir(folder).unwrap());
         writes(&playground, "mod:staged", "shared/writer.py", "lib/*");
         let mut files = planted();
-        ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/d.json", "lib/e.pth"]
-            .iter()
-            .for_each(|name| files[*name] = json!("x"));
+        [
+            "lib/a.PY",
+            "lib/b.so",
+            "lib/c.wasm",
+            "lib/d.json",
+            "lib/e.pth",
+        ]
+        .iter()
+        .for_each(|name| files[*name] = json!("x"));
         let ended = playground.expect("mod:staged", &input(&files), "ok");
-        let there = fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let there = fs::read_dir(&lib)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let there: BTreeSet<String> = there.collect();
         let published = "a.PY b.so c.wasm d.json data.csv e.pth helper.mjs helper.py index.js";
-        assert_eq!(Vec::from_iter(there).join(" "), published, "{who:?}: {}", ended.out["artifacts"]);
-        assert!(ended.out["artifacts"].to_string().contains("interpreters find modules by"), "{ended:?}");
+        assert_eq!(
+            Vec::from_iter(there).join(" "),
+            published,
+            "{who:?}: {}",
+            ended.out["artifacts"]
+        );
+        assert!(
+            ended.out["artifacts"]
+                .to_string()
+                .contains("interpreters find modules by"),
+            "{ended:?}"
+        );
         all_answer(&playground, "ok 1");
         // Spelled, it is published.
         for folder in [&lib, &out] {
-            writes(&playground, "mod:spelled", "spelled/main.py", &format!("{}/*.py", folder.display()));
+            writes(
+                &playground,
+                "mod:spelled",
+                "spelled/main.py",
+                &format!("{}/*.py", folder.display()),
+            );
             let file = folder.join("new.py");
-            playground.expect("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"})), "ok");
+            playground.expect(
+                "mod:spelled",
+                &input(&json!({&file.display().to_string(): "said = 3\n"})),
+                "ok",
+            );
             assert!(file.is_file(), "{who:?}");
         }
         // Beside a script, no pattern that matches it or its manifest; what others match is never read as requirements.
@@ -203,17 +296,30 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
             ("*.csv", "ok"),
             ("result.csv", "ok"),
             ("*", "SecurityError: the tool's own script could be written"),
-            ("*.json", "SecurityError: the tool's own manifest could be written"),
+            (
+                "*.json",
+                "SecurityError: the tool's own manifest could be written",
+            ),
             ("report*", "ok"),
             ("x.tool.json", "SecurityError: a tool cannot make tools"),
             ("*.txt", "ok"),
         ] {
-            let pattern = format!("{}/{pattern}", playground.path("user_scripts/beside").display());
+            let pattern = format!(
+                "{}/{pattern}",
+                playground.path("user_scripts/beside").display()
+            );
             writes(&playground, "mod:beside", "beside/main.py", &pattern);
-            playground.expect("mod:beside", &input(&json!({"requirements.txt": "evil==1.0\n"})), wanted);
+            playground.expect(
+                "mod:beside",
+                &input(&json!({"requirements.txt": "evil==1.0\n"})),
+                wanted,
+            );
         }
         let ended = playground.call("mod:beside", NOTHING);
-        assert!(ended.code != Some(0) && ended.stderr.contains("requirements.txt"), "{who:?}: {ended:?}");
+        assert!(
+            ended.code != Some(0) && ended.stderr.contains("requirements.txt"),
+            "{who:?}: {ended:?}"
+        );
         // What a tool wrote beside itself.
         let lib = writes(&playground, "mod:own", "own/main.py", "lib/**").join("lib");
         playground.expect("mod:own", &input(&planted()), "ok");
@@ -221,9 +327,18 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
         again("ok");
         // A new version, which asks for nothing.
         fs::remove_file(playground.path("sandbox-policies/mod-own.policy.toml")).unwrap();
-        playground.tool_at("mod:own", "python", "own/main.py", PY, json!({"version": "2.0.0"}));
+        playground.tool_at(
+            "mod:own",
+            "python",
+            "own/main.py",
+            PY,
+            json!({"version": "2.0.0"}),
+        );
         playground.settle();
-        names_the_file(&playground.expect("mod:own", NOTHING, "ok 1"), &lib.join("helper.py"));
+        names_the_file(
+            &playground.expect("mod:own", NOTHING, "ok 1"),
+            &lib.join("helper.py"),
+        );
     });
 }
 
@@ -279,8 +394,15 @@ fn a_place_keeps_its_past() {
         let base = playground.path("user_scripts");
         playground.allow_builtin_tools();
         let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
-        playground.tool_at("mod:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
-        let planted = |id: &str, path: &str| manifest(id, script(path, "python"), json!({})).to_string();
+        playground.tool_at(
+            "mod:other",
+            "python",
+            "zz/main.py",
+            "print('{\"n\": 2}')\n",
+            json!({}),
+        );
+        let planted =
+            |id: &str, path: &str| manifest(id, script(path, "python"), json!({})).to_string();
         let files = json!({
             "out/evil.tool.json": planted("mod:evil", "evil.py"), "out/evil.py": format!("print({PLANTED})\n"),
             "out/x.policy.toml": "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n",
@@ -290,23 +412,42 @@ fn a_place_keeps_its_past() {
         for (name, text) in [
             ("deep/evil", planted("mod:evil", "zz/main.py")),
             ("same", planted("mod:writer", "zz/main.py")),
-            ("half", "{\"handler\": {\"scriptPath\": \"old/main.py\"}".into()),
+            (
+                "half",
+                "{\"handler\": {\"scriptPath\": \"old/main.py\"}".into(),
+            ),
         ] {
-            put(&playground, folder.join(format!("out/{name}.tool.json")), text);
+            put(
+                &playground,
+                folder.join(format!("out/{name}.tool.json")),
+                text,
+            );
         }
         playground.settle();
         let ended = playground.expect("mod:evil", "{}", "ToolNotFoundError");
-        assert!(ended.stderr.contains("mod:writer@1.0.0 may write"), "{who:?}: {ended:?}");
+        assert!(
+            ended.stderr.contains("mod:writer@1.0.0 may write"),
+            "{who:?}: {ended:?}"
+        );
         let checked = playground.cli(&["check"]).text();
         for name in ["evil", "same"] {
-            let (_, told) = checked.split_once(&format!("{name}.tool.json: skipped")).unwrap();
+            let (_, told) = checked
+                .split_once(&format!("{name}.tool.json: skipped"))
+                .unwrap();
             let reason = "mod:writer@1.0.0 may write, and a tool cannot make tools";
-            assert!(told.lines().nth(1).unwrap().contains(reason), "{who:?} {name}: {checked}");
+            assert!(
+                told.lines().nth(1).unwrap().contains(reason),
+                "{who:?} {name}: {checked}"
+            );
         }
         fs::remove_file(folder.join("out/deep/evil.tool.json")).unwrap();
         playground.expect("mod:writer", &input(&files), "ok");
         let run = |path: &str, wanted: &str| {
-            playground.expect("core:execute-python-script", &json!({"scriptPath": path}).to_string(), wanted);
+            playground.expect(
+                "core:execute-python-script",
+                &json!({"scriptPath": path}).to_string(),
+                wanted,
+            );
         };
         // While its writer is loaded, without that one's policy, without its manifest.
         let unknown = || drop(playground.expect("mod:evil", "{}", "ToolNotFoundError"));
@@ -323,21 +464,43 @@ fn a_place_keeps_its_past() {
         fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
         playground.settle();
         unknown();
-        server.reload("the writer goes", |server| !server.names().contains(&"mod__writer".to_owned()));
+        server.reload("the writer goes", |server| {
+            !server.names().contains(&"mod__writer".to_owned())
+        });
         let answer = server.called("mod:evil", json!({}));
         assert!(!answer.to_string().contains(PLANTED), "{answer}");
-        run("old/out/evil.py", "SecurityError: mod:writer@1.0.0 could write in an earlier call");
-        says(&playground, &["check"], &["could write in an earlier call, and a tool cannot make tools"]);
+        run(
+            "old/out/evil.py",
+            "SecurityError: mod:writer@1.0.0 could write in an earlier call",
+        );
+        says(
+            &playground,
+            &["check"],
+            &["could write in an earlier call, and a tool cannot make tools"],
+        );
         // Nor does `check` take a policy from there, by whatever path; nor does a call.
-        for (folder, path) in [(folder.join("out"), "x.policy.toml"), (folder.clone(), "out/x.policy.toml")] {
+        for (folder, path) in [
+            (folder.join("out"), "x.policy.toml"),
+            (folder.clone(), "out/x.policy.toml"),
+        ] {
             let mut command = playground.host();
             command.current_dir(folder).args(["check", path]);
             let ended = finish(command, b"");
             let told = ended.text() + &ended.stderr;
-            assert!(told.contains("a tool cannot make policies"), "{who:?} {path}: {told}");
+            assert!(
+                told.contains("a tool cannot make policies"),
+                "{who:?} {path}: {told}"
+            );
         }
-        let ended = playground.call_with("mod:any", "{}", &["--policies", &folder.join("out").display().to_string()]);
-        assert!(ended.code == Some(3) && ended.stderr.contains("a tool cannot make policies"), "{who:?}: {ended:?}");
+        let ended = playground.call_with(
+            "mod:any",
+            "{}",
+            &["--policies", &folder.join("out").display().to_string()],
+        );
+        assert!(
+            ended.code == Some(3) && ended.stderr.contains("a tool cannot make policies"),
+            "{who:?}: {ended:?}"
+        );
         // The control: put elsewhere by a person, the same files are a tool.
         fs::create_dir(base.join("own")).unwrap();
         for name in ["evil.tool.json", "evil.py"] {
@@ -351,12 +514,23 @@ fn a_place_keeps_its_past() {
 #[test]
 fn a_log_named_through_a_link_is_protected_before_it_is_there() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let log = playground.path("link/data/audit.jsonl").display().to_string();
+    let log = playground
+        .path("link/data/audit.jsonl")
+        .display()
+        .to_string();
     symlink(playground.path("real"), playground.path("link")).unwrap();
-    for (name, folder, wanted) in [("forger", "data", "SecurityError"), ("control", "free", "ok")] {
+    for (name, folder, wanted) in [
+        ("forger", "data", "SecurityError"),
+        ("control", "free", "ok"),
+    ] {
         let folder = playground.path("real").join(folder);
         fs::create_dir_all(&folder).unwrap();
-        writes(&playground, &format!("esc:{name}"), &format!("{name}/main.py"), &format!("{}/**", folder.display()));
+        writes(
+            &playground,
+            &format!("esc:{name}"),
+            &format!("{name}/main.py"),
+            &format!("{}/**", folder.display()),
+        );
         let ended = playground.call_with(&format!("esc:{name}"), NOTHING, &["--audit-log", &log]);
         fits(wanted, &ended).unwrap_or_else(|why| panic!("{name}: {why}"));
     }
@@ -367,8 +541,9 @@ fn a_log_named_through_a_link_is_protected_before_it_is_there() {
 #[test]
 fn what_others_obey_in_a_live_tree_is_read_only() {
     let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
-    let obeyed =
-        words(".git/hooks/pre-commit .vscode/tasks.json sub/deep/.git/config .husky/pre-push .envrc bare/hooks/update");
+    let obeyed = words(
+        ".git/hooks/pre-commit .vscode/tasks.json sub/deep/.git/config .husky/pre-push .envrc bare/hooks/update",
+    );
     let others = words("src/a.txt plain/a.txt .gitignore bare/HEAD bare/objects/x bare/refs/x");
     let plain = words("src/a.txt src/new.txt .gitignore new/x sub/a sub/b sub/c");
     as_everyone("repositories", |who| {
@@ -382,41 +557,89 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             let folder = writes(&playground, "mod:editor", "editor/main.py", &pattern);
             // Enough for the new files and a folder, and too little where what lies below `sub` counts twice.
             let policy = playground.path("sandbox-policies/mod-editor.policy.toml");
-            fs::write(&policy, fs::read_to_string(&policy).unwrap() + "[limits]\nwritten_files = 8\n").unwrap();
+            fs::write(
+                &policy,
+                fs::read_to_string(&policy).unwrap() + "[limits]\nwritten_files = 8\n",
+            )
+            .unwrap();
             let at = |name: &str| project.join(name).display().to_string();
-            let files: serde_json::Map<_, _> =
-                obeyed.iter().chain(&plain).map(|name| (at(name), json!("changed\n"))).collect();
+            let files: serde_json::Map<_, _> = obeyed
+                .iter()
+                .chain(&plain)
+                .map(|name| (at(name), json!("changed\n")))
+                .collect();
             let away = [".git", "sub/deep/.git", "sub/deep", ".envrc", "bare", "sub"].map(at);
             let control = at("plain");
-            let given = json!({"files": files, "away": away.iter().chain([&control]).collect::<Vec<_>>()}).to_string();
+            let given =
+                json!({"files": files, "away": away.iter().chain([&control]).collect::<Vec<_>>()})
+                    .to_string();
             let ended = playground.expect("mod:editor", &given, "ok");
             let got = &ended.out["outputData"];
             for name in &obeyed {
-                let wanted = if away.contains(&at(name)) { "EBUSY" } else { "EROFS" };
+                let wanted = if away.contains(&at(name)) {
+                    "EBUSY"
+                } else {
+                    "EROFS"
+                };
                 assert_eq!(got[at(name)], wanted, "{who:?} {below}: {name}: {got}");
-                assert_eq!(fs::read_to_string(project.join(name)).unwrap(), "as it was\n", "{who:?} {below}: {name}");
+                assert_eq!(
+                    fs::read_to_string(project.join(name)).unwrap(),
+                    "as it was\n",
+                    "{who:?} {below}: {name}"
+                );
             }
-            assert!(away.iter().all(|name| got[name] == "EBUSY"), "{who:?} {below}: {got}");
+            assert!(
+                away.iter().all(|name| got[name] == "EBUSY"),
+                "{who:?} {below}: {got}"
+            );
             assert_eq!(got[&control], "ok", "the control: {got}");
             fs::rename(control.clone() + "-away", &control).unwrap();
             for name in &plain {
-                assert_eq!(fs::read_to_string(project.join(name)).unwrap(), "changed\n", "the control: {name}");
+                assert_eq!(
+                    fs::read_to_string(project.join(name)).unwrap(),
+                    "changed\n",
+                    "the control: {name}"
+                );
             }
             // The control: outside all of it is changed.
             let mut command = playground.outside(PYTHON);
             command.arg(folder.join("main.py"));
             let outside = finish(command, given.as_bytes()).out;
-            assert!(outside.as_object().unwrap().values().all(|got| got == "ok"), "{outside}");
+            assert!(
+                outside.as_object().unwrap().values().all(|got| got == "ok"),
+                "{outside}"
+            );
             // Such a folder itself, and a link to one, are not granted at all.
             for (ask, wanted) in [
                 (at("sub-away/deep-away/.git-away/**"), "ok"),
-                (at(".vscode/**"), "SecurityError: other programs run or obey `.vscode`"),
-                (at(".git/hooks/*"), "SecurityError: other programs run or obey `.git`"),
-                (at(".envrc"), "SecurityError: other programs run or obey `.envrc`"),
-                (at("bare-away/**"), "SecurityError: a writable folder is a repository"),
-                (at("bare-away/*"), "SecurityError: a writable folder is a repository, or lies in one"),
-                (at("bare-away/hooks/**"), "SecurityError: a writable folder is a repository"),
-                (pattern.clone(), "SecurityError: a writable folder is a repository, or holds a link to one"),
+                (
+                    at(".vscode/**"),
+                    "SecurityError: other programs run or obey `.vscode`",
+                ),
+                (
+                    at(".git/hooks/*"),
+                    "SecurityError: other programs run or obey `.git`",
+                ),
+                (
+                    at(".envrc"),
+                    "SecurityError: other programs run or obey `.envrc`",
+                ),
+                (
+                    at("bare-away/**"),
+                    "SecurityError: a writable folder is a repository",
+                ),
+                (
+                    at("bare-away/*"),
+                    "SecurityError: a writable folder is a repository, or lies in one",
+                ),
+                (
+                    at("bare-away/hooks/**"),
+                    "SecurityError: a writable folder is a repository",
+                ),
+                (
+                    pattern.clone(),
+                    "SecurityError: a writable folder is a repository, or holds a link to one",
+                ),
             ] {
                 writes(&playground, "mod:editor", "editor/main.py", &ask);
                 // Not settled: the link is of somebody else.

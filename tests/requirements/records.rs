@@ -21,16 +21,28 @@ fn records_are_short(playground: &Playground) {
 fn a_killed_host_leaves_the_records_of_its_calls() {
     as_everyone("a killed host", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        let secret = json!({"type": "object", "properties": {"n": {"type": "integer", "x-secret": true}}});
+        let secret =
+            json!({"type": "object", "properties": {"n": {"type": "integer", "x-secret": true}}});
         playground.tool("waiter", "python", WAITER, json!({"parameters": secret}));
-        let much: Vec<String> = (0..250).map(|n| format!("/srv/{n}{}/**", "x".repeat(400))).collect();
-        playground.tool("much", "python", WAITER, json!({"securityContext": {"fileAccess": {"allowRead": much}}}));
+        let much: Vec<String> = (0..250)
+            .map(|n| format!("/srv/{n}{}/**", "x".repeat(400)))
+            .collect();
+        playground.tool(
+            "much",
+            "python",
+            WAITER,
+            json!({"securityContext": {"fileAccess": {"allowRead": much}}}),
+        );
         playground.policy("n", "esc:much", "mode = \"narrow\"\n");
         playground.tool("other", "python", WAITER, json!({}));
         playground.tool("good", "python", "print(1)\n", json!({}));
         playground.settle();
         let records = |tool: &str| -> Vec<Value> {
-            playground.records().into_iter().filter(|record| record["tool"] == tool).collect()
+            playground
+                .records()
+                .into_iter()
+                .filter(|record| record["tool"] == tool)
+                .collect()
         };
         let (mut dies, mut lives) = (Server::start(&playground), Server::start(&playground));
         dies.called("esc:good", json!({"n": 1}));
@@ -43,27 +55,53 @@ fn a_killed_host_leaves_the_records_of_its_calls() {
         }
         dies.child.kill().unwrap();
         dies.child.wait().unwrap();
-        assert_eq!(records("esc:waiter"), Vec::<Value>::new(), "{who:?}: no host could write them yet");
+        assert_eq!(
+            records("esc:waiter"),
+            Vec::<Value>::new(),
+            "{who:?}: no host could write them yet"
+        );
 
         // Whoever opens the log next adds them, once; a call whose host lives is not touched.
         for round in 0..2 {
             playground.expect("esc:good", "{}", "ok");
             let found = records("esc:waiter");
-            assert_eq!((found.len(), records("esc:much").len()), (2, 1), "{who:?} in round {round}: {found:?}");
+            assert_eq!(
+                (found.len(), records("esc:much").len()),
+                (2, 1),
+                "{who:?} in round {round}: {found:?}"
+            );
             for record in &found {
-                assert_eq!((&record["decision"], &record["outcome"]), (&json!("allowed"), &json!("InternalError")));
-                assert!(record["message"].as_str().unwrap().starts_with("The host ended before this call did"));
+                assert_eq!(
+                    (&record["decision"], &record["outcome"]),
+                    (&json!("allowed"), &json!("InternalError"))
+                );
+                assert!(
+                    record["message"]
+                        .as_str()
+                        .unwrap()
+                        .starts_with("The host ended before this call did")
+                );
                 assert!(!record["digests"]["confinement"].is_null(), "{record}");
                 assert!(!record.to_string().contains("424242"), "{record}");
             }
             assert_eq!(records("esc:other"), Vec::<Value>::new(), "{who:?}");
-            assert_eq!(records("esc:good").len(), 2 + round, "{who:?}: an ended call has its one record");
+            assert_eq!(
+                records("esc:good").len(),
+                2 + round,
+                "{who:?}: an ended call has its one record"
+            );
         }
         drop(lives.to.take());
         lives.child.wait().unwrap();
-        assert_eq!(records("esc:other").len(), 1, "{who:?}: the living host wrote its own");
+        assert_eq!(
+            records("esc:other").len(),
+            1,
+            "{who:?}: the living host wrote its own"
+        );
         playground.expect("esc:good", "{}", "ok");
-        let left = fs::read_dir(playground.path("state/begun")).unwrap().count();
+        let left = fs::read_dir(playground.path("state/begun"))
+            .unwrap()
+            .count();
         assert_eq!(left, 0, "{who:?}: nothing is left beside the log");
         records_are_short(&playground);
     });
@@ -77,15 +115,33 @@ fn litter_in_staged_folders_does_not_flood_the_record_or_the_answer() {
     playground.allow("litter", "esc:litter", &["./**"], &["./out/**"]);
     playground.settle();
     let ended = playground.expect("esc:litter", "{}", "ok");
-    assert!(folder.join("out/good.csv").is_file(), "the control: what matches is published");
+    assert!(
+        folder.join("out/good.csv").is_file(),
+        "the control: what matches is published"
+    );
     let artifacts = ended.out["artifacts"].as_array().unwrap();
-    assert!(artifacts.len() <= 51 && artifacts[0]["path"] == "out/good.csv", "{}", artifacts.len());
-    assert!(ended.out["notes"].to_string().contains("more"), "what is left out is counted: {}", ended.out["notes"]);
-    assert!(ended.out.to_string().len() < 64 * 1024, "{} bytes", ended.out.to_string().len());
+    assert!(
+        artifacts.len() <= 51 && artifacts[0]["path"] == "out/good.csv",
+        "{}",
+        artifacts.len()
+    );
+    assert!(
+        ended.out["notes"].to_string().contains("more"),
+        "what is left out is counted: {}",
+        ended.out["notes"]
+    );
+    assert!(
+        ended.out.to_string().len() < 64 * 1024,
+        "{} bytes",
+        ended.out.to_string().len()
+    );
     records_are_short(&playground);
     let id = ended.out["id"].as_str().unwrap();
     let past = playground.cli(&["audit", "--call", id]);
     assert!(past.code == Some(0) && past.text().contains(id), "{past:?}");
     let said = playground.cli(&["call", "esc:litter"]).stderr;
-    assert!(!said.lines().any(|line| line.starts_with("SecurityError")), "{said}");
+    assert!(
+        !said.lines().any(|line| line.starts_with("SecurityError")),
+        "{said}"
+    );
 }

@@ -8,7 +8,11 @@ const WRITER: &str = "import json\nfrom pathlib import Path\ntry:\n    (Path(__f
     print('\"wrote\"')\nexcept OSError as e:\n    print(json.dumps(e.errno))\n";
 
 fn names(server: &mut Server) -> Vec<String> {
-    server.names().into_iter().filter(|name| name.starts_with("esc__")).collect()
+    server
+        .names()
+        .into_iter()
+        .filter(|name| name.starts_with("esc__"))
+        .collect()
 }
 
 #[test]
@@ -16,7 +20,12 @@ fn a_hangup_reads_tools_and_policies_again() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let folder = playground.tool("writer", "python", WRITER, files(&["self"], &["out/**"]));
     fs::create_dir(folder.join("out")).unwrap();
-    let going = playground.tool("going", "python", "import time\ntime.sleep(3)\nprint(7)\n", json!({}));
+    let going = playground.tool(
+        "going",
+        "python",
+        "import time\ntime.sleep(3)\nprint(7)\n",
+        json!({}),
+    );
     let policy = |write: &str| {
         playground.allow("w", "esc:writer", &["./**"], &[write]);
         playground.settle();
@@ -35,22 +44,43 @@ fn a_hangup_reads_tools_and_policies_again() {
     playground.settle();
     server.hang_up();
     assert_eq!(words(&server.answers(&[running])[&running]), "7");
-    server.reload("the tools are those of the folder", |s| names(s) == ["esc__fresh", "esc__writer"]);
+    server.reload("the tools are those of the folder", |s| {
+        names(s) == ["esc__fresh", "esc__writer"]
+    });
     assert_eq!(told(&mut server, "esc:fresh"), "8");
 
     // A grant that is taken away is gone; so is everything while a policy is broken.
     fs::remove_file(folder.join("out/x")).unwrap();
     policy("./other/**");
-    server.reload("the writer cannot be called", |s| !names(s).contains(&"esc__writer".to_owned()));
-    assert_eq!(kind(&server.called("esc:writer", json!({"n": 1}))), "SecurityError");
-    fs::write(playground.path("sandbox-policies/w.policy.toml"), "name = 7\n").unwrap();
-    server.reload("a broken policy leaves nothing to call", |s| names(s).is_empty());
+    server.reload("the writer cannot be called", |s| {
+        !names(s).contains(&"esc__writer".to_owned())
+    });
+    assert_eq!(
+        kind(&server.called("esc:writer", json!({"n": 1}))),
+        "SecurityError"
+    );
+    fs::write(
+        playground.path("sandbox-policies/w.policy.toml"),
+        "name = 7\n",
+    )
+    .unwrap();
+    server.reload("a broken policy leaves nothing to call", |s| {
+        names(s).is_empty()
+    });
     let refused = server.called("esc:fresh", json!({"n": 1}));
     let why = "SecurityError. Message: This host's policies cannot be read";
     let text = words(&refused);
-    assert!(kind(&refused) != "none" && text.contains(why) && !text.contains("/var/tmp"), "{text}");
-    assert!(!folder.join("out/x").exists(), "nothing was written meanwhile");
+    assert!(
+        kind(&refused) != "none" && text.contains(why) && !text.contains("/var/tmp"),
+        "{text}"
+    );
+    assert!(
+        !folder.join("out/x").exists(),
+        "nothing was written meanwhile"
+    );
     policy("./out/**");
-    server.reload("a repaired policy is obeyed", |s| names(s) == ["esc__fresh", "esc__writer"]);
+    server.reload("a repaired policy is obeyed", |s| {
+        names(s) == ["esc__fresh", "esc__writer"]
+    });
     assert_eq!(told(&mut server, "esc:writer"), "wrote");
 }

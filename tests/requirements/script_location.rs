@@ -6,7 +6,11 @@ use crate::prelude::*;
 /// The program of a language, run outside with these arguments.
 fn outside(playground: &Playground, language: &str, arguments: &[&str], input: &str) -> Value {
     let program = if language == "bun" { "bun" } else { "node" };
-    let program = if language == "python" { PYTHON.into() } else { found(program).unwrap() };
+    let program = if language == "python" {
+        PYTHON.into()
+    } else {
+        found(program).unwrap()
+    };
     let mut command = playground.outside(program.to_str().unwrap());
     command.args(arguments);
     finish(command, input.as_bytes()).out
@@ -24,12 +28,25 @@ console.log(JSON.stringify({cwd: process.cwd(), found}))
 #[test]
 fn modules_are_those_of_the_tool() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let languages: Vec<&str> = ["nodejs", "bun"].into_iter().filter(|language| has(language, 2)).collect();
+    let languages: Vec<&str> = ["nodejs", "bun"]
+        .into_iter()
+        .filter(|language| has(language, 2))
+        .collect();
     let module = |path: &str, word: &str| {
-        put(&playground, format!("user_scripts/{path}.js"), format!("module.exports = '{word}'\n"));
+        put(
+            &playground,
+            format!("user_scripts/{path}.js"),
+            format!("module.exports = '{word}'\n"),
+        );
     };
     for language in &languages {
-        playground.tool_at(&format!("req:{language}"), language, &format!("{language}/main.js"), MODULES, json!({}));
+        playground.tool_at(
+            &format!("req:{language}"),
+            language,
+            &format!("{language}/main.js"),
+            MODULES,
+            json!({}),
+        );
         module(&format!("{language}/node_modules/own/index"), "own");
         module(&format!("{language}/beside"), "beside");
     }
@@ -37,7 +54,14 @@ fn modules_are_those_of_the_tool() {
     module("neighbour/lib", "lib");
     module("node_modules/shared/index", "shared");
     playground.settle();
-    let names = ["own", "./beside.js", "theirs", "../neighbour/node_modules/theirs", "../neighbour/lib.js", "shared"];
+    let names = [
+        "own",
+        "./beside.js",
+        "theirs",
+        "../neighbour/node_modules/theirs",
+        "../neighbour/lib.js",
+        "shared",
+    ];
     let input = json!({"names": names}).to_string();
     for language in languages {
         let folder = playground.path("user_scripts").join(language);
@@ -45,16 +69,23 @@ fn modules_are_those_of_the_tool() {
         let output = &ended.out["outputData"];
         assert_eq!(output["cwd"], json!(folder), "{language}");
         let missing = "MODULE_NOT_FOUND";
-        for (name, wanted) in names.iter().zip(["own", "beside", missing, missing, missing, missing]) {
+        for (name, wanted) in names
+            .iter()
+            .zip(["own", "beside", missing, missing, missing, missing])
+        {
             let got = output["found"][*name].as_str().unwrap_or_default();
-            let good = got == wanted || language == "bun" && wanted == missing && got.contains("NOT_FOUND");
+            let good = got == wanted
+                || language == "bun" && wanted == missing && got.contains("NOT_FOUND");
             assert!(good, "{language}: {name} is {got}");
         }
         // The control: without walls the neighbour's are found, and what lies in a folder above.
         let script = folder.join("main.js");
         let outside = outside(&playground, language, &[script.to_str().unwrap()], &input);
         for (name, wanted) in names.iter().skip(3).zip(["theirs", "lib", "shared"]) {
-            assert_eq!(outside["found"][*name], wanted, "{language}, outside: {name}");
+            assert_eq!(
+                outside["found"][*name], wanted,
+                "{language}, outside: {name}"
+            );
         }
     }
 }
@@ -63,8 +94,16 @@ fn modules_are_those_of_the_tool() {
 #[test]
 fn another_base_by_flag_and_by_variable() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (base, word) in [("user_scripts", "usual"), ("elsewhere/scripts", "elsewhere"), ("third", "third")] {
-        put(&playground, format!("{base}/where/main.py"), format!("print('\"{word}\"')\n"));
+    for (base, word) in [
+        ("user_scripts", "usual"),
+        ("elsewhere/scripts", "elsewhere"),
+        ("third", "third"),
+    ] {
+        put(
+            &playground,
+            format!("{base}/where/main.py"),
+            format!("print('\"{word}\"')\n"),
+        );
     }
     for (folder, id) in [("tool-defs", "req:where"), ("elsewhere/defs", "req:there")] {
         let text = manifest(id, script("where/main.py", "python"), json!({})).to_string();
@@ -72,18 +111,32 @@ fn another_base_by_flag_and_by_variable() {
     }
     playground.settle();
     let path = |name: &str| playground.path(name).display().to_string();
-    let (scripts, third, defs) = (path("elsewhere/scripts"), path("third"), path("elsewhere/defs"));
+    let (scripts, third, defs) = (
+        path("elsewhere/scripts"),
+        path("third"),
+        path("elsewhere/defs"),
+    );
     for (tool, flags, wanted) in [
         ("req:where", vec![], r#"ok "usual""#),
-        ("req:where", vec!["--scripts", &third, "--scripts", &scripts], r#"ok "third""#),
-        ("req:there", vec!["--tools", &defs, "--scripts", &scripts], r#"ok "elsewhere""#),
+        (
+            "req:where",
+            vec!["--scripts", &third, "--scripts", &scripts],
+            r#"ok "third""#,
+        ),
+        (
+            "req:there",
+            vec!["--tools", &defs, "--scripts", &scripts],
+            r#"ok "elsewhere""#,
+        ),
         ("req:where", vec!["--tools", &defs], "ToolNotFoundError"),
     ] {
         let ended = playground.call_with(tool, "{}", &flags);
         fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {flags:?}: {why}"));
     }
     let mut command = playground.host();
-    command.env("TOOLHOST_SCRIPTS", &third).args(["call", "req:where", "--input", "{}"]);
+    command
+        .env("TOOLHOST_SCRIPTS", &third)
+        .args(["call", "req:where", "--input", "{}"]);
     assert_eq!(finish(command, b"").stdout, b"\"third\"\n");
 }
 
@@ -101,8 +154,18 @@ fn everything_that_is_seen_is_explained() {
     ];
     as_everyone("the view", |who| {
         for (language, file, script, control) in [
-            ("python", "main.py", include_str!("script_location.py"), ["-c", look[0]]),
-            ("nodejs", "main.js", include_str!("script_location.js"), ["-e", look[1]]),
+            (
+                "python",
+                "main.py",
+                include_str!("script_location.py"),
+                ["-c", look[0]],
+            ),
+            (
+                "nodejs",
+                "main.js",
+                include_str!("script_location.js"),
+                ["-e", look[1]],
+            ),
         ] {
             if has(language, 1) {
                 view(who, language, file, script, control);
@@ -128,24 +191,47 @@ fn view(who: Who, language: &str, file: &str, script: &str, control: [&str; 2]) 
     let output = playground.expect("req:look", "{}", "ok").out["outputData"].clone();
     let explained = |path: &Path| {
         // Itself, what a shown folder holds, or a folder on the way to one.
-        shown.iter().chain([&folder]).any(|shown| path.starts_with(shown) || shown.starts_with(path))
-            || DOCUMENTED.split(' ').any(|known| Path::new(known).starts_with(path))
+        shown
+            .iter()
+            .chain([&folder])
+            .any(|shown| path.starts_with(shown) || shown.starts_with(path))
+            || DOCUMENTED
+                .split(' ')
+                .any(|known| Path::new(known).starts_with(path))
             || path.starts_with("/.toolhost")
     };
     let (root, seen) = (paths(&output["root"]), paths(&output["seen"]));
     let root = root.iter().map(|name| Path::new("/").join(name));
-    let strange: Vec<_> = root.chain(seen.clone()).filter(|path| !explained(path)).collect();
+    let strange: Vec<_> = root
+        .chain(seen.clone())
+        .filter(|path| !explained(path))
+        .collect();
     assert!(strange.is_empty(), "as {who:?}, {language}: {strange:?}");
     // It did look: its own file is among what it saw, and a folder that leads to it is empty but for that way.
     assert!(seen.contains(&folder.join(file)), "{seen:?}");
-    let beside: Vec<_> = seen.iter().filter(|path| path.parent() == Some(&playground.path("user_scripts"))).collect();
+    let beside: Vec<_> = seen
+        .iter()
+        .filter(|path| path.parent() == Some(&playground.path("user_scripts")))
+        .collect();
     assert_eq!(beside, [&folder], "as {who:?}");
-    for hidden in ["/etc/shadow", "/etc/hostname", "/root", "/dev/sda", "/dev/kmsg", "/dev/tty"] {
+    for hidden in [
+        "/etc/shadow",
+        "/etc/hostname",
+        "/root",
+        "/dev/sda",
+        "/dev/kmsg",
+        "/dev/tty",
+    ] {
         assert!(!seen.contains(&PathBuf::from(hidden)), "{hidden}");
     }
     // The control: without walls there is much that is not explained.
     let outside = paths(&outside(&playground, language, &control, ""));
-    assert!(outside.iter().any(|name| !explained(&Path::new("/").join(name))), "{outside:?}");
+    assert!(
+        outside
+            .iter()
+            .any(|name| !explained(&Path::new("/").join(name))),
+        "{outside:?}"
+    );
 }
 
 const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = only_here.WORD\n\
@@ -161,7 +247,10 @@ fn python_is_the_one_that_policy_names() {
     }
     let venv = playground.path("venv");
     let policy = |python: &Path| {
-        let rest = format!("[runtimes]\npython = {{ path = \"{}\", why = \"a test\" }}\n", python.display());
+        let rest = format!(
+            "[runtimes]\npython = {{ path = \"{}\", why = \"a test\" }}\n",
+            python.display()
+        );
         playground.policy("named", "esc:named", &rest);
     };
     let mut make = playground.outside(PYTHON);
@@ -169,21 +258,43 @@ fn python_is_the_one_that_policy_names() {
     playground.settle();
     let made = finish(make, b"");
     if made.code != Some(0) {
-        assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have the venv module: {}", made.stderr);
+        assert!(
+            std::env::var_os("TOOLHOST_CI").is_none(),
+            "CI must have the venv module: {}",
+            made.stderr
+        );
         return skipped(2, "this Python cannot make virtual environments");
     }
-    let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
-    fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
+    let lib = fs::read_dir(venv.join("lib"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    fs::write(
+        lib.join("site-packages/only_here.py"),
+        "WORD = 'from the environment'\n",
+    )
+    .unwrap();
     policy(&venv.join("bin/python"));
     playground.settle();
-    let wanted = json!({"runs": venv.join("bin/python"), "prefix": venv, "package": "from the environment"});
+    let wanted =
+        json!({"runs": venv.join("bin/python"), "prefix": venv, "package": "from the environment"});
     playground.expect("esc:named", "{}", &format!("ok {wanted}"));
     // The control: the tool that no policy gives an interpreter has the machine's.
     let usual = playground.expect("esc:usual", "{}", "ok").out["outputData"].clone();
     assert_eq!(usual["package"], json!(null));
-    assert!(!usual["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
+    assert!(
+        !usual["runs"]
+            .as_str()
+            .unwrap()
+            .starts_with(venv.to_str().unwrap())
+    );
     // A name that leads nowhere runs nothing, and no other interpreter steps in.
     policy(&venv.join("bin/nowhere"));
     let gone = playground.call("esc:named", "{}").out;
-    assert!(gone["success"] != true && gone["walls"] == json!([]), "nothing was started: {gone}");
+    assert!(
+        gone["success"] != true && gone["walls"] == json!([]),
+        "nothing was started: {gone}"
+    );
 }

@@ -19,11 +19,18 @@ const HELPER: &str = "def read(path): return open(path).read()\n";
 fn owned(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     playground.allow_builtin_tools();
-    let mut more = parameter("n", json!({"type": "integer", "description": "d", "maximum": 3}));
+    let mut more = parameter(
+        "n",
+        json!({"type": "integer", "description": "d", "maximum": 3}),
+    );
     more["handler"] = json!({"entryPoint": "run"});
     more["parameters"]["required"] = json!(["n"]);
     playground.tool_at("vic:own", "python", "vic/main.py", OWN, more);
-    for (name, text) in [("helper.py", HELPER), ("lib/deep.py", HELPER), ("private.txt", "99887766\n")] {
+    for (name, text) in [
+        ("helper.py", HELPER),
+        ("lib/deep.py", HELPER),
+        ("private.txt", "99887766\n"),
+    ] {
         put(&playground, format!("user_scripts/vic/{name}"), text);
     }
     playground.settle();
@@ -35,7 +42,14 @@ fn parameter(name: &str, schema: Value) -> Value {
 }
 
 /// A manifest of a Python script anywhere.
-fn define(playground: &Playground, at: &str, id: &str, path: &str, entry: Option<&str>, more: Value) {
+fn define(
+    playground: &Playground,
+    at: &str,
+    id: &str,
+    path: &str,
+    entry: Option<&str>,
+    more: Value,
+) {
     let mut handler = script(path, "python");
     if let Some(entry) = entry {
         handler["entryPoint"] = json!(entry);
@@ -46,7 +60,11 @@ fn define(playground: &Playground, at: &str, id: &str, path: &str, entry: Option
 
 /// A call that names a script.
 fn run(playground: &Playground, script: &str, input: Value, wanted: &str) -> Ended {
-    playground.expect(PY, &json!({"scriptPath": script, "inputData": input}).to_string(), wanted)
+    playground.expect(
+        PY,
+        &json!({"scriptPath": script, "inputData": input}).to_string(),
+        wanted,
+    )
 }
 
 fn good(playground: &Playground) {
@@ -56,13 +74,29 @@ fn good(playground: &Playground) {
 
 /// (manifest, script, entry point): each names what belongs to the tool in `vic`.
 const NAMING: [(&str, &str, Option<&str>); 9] = [
-    ("user_scripts/evil/a.tool.json", "vic/main.py", Some("os.system")),
+    (
+        "user_scripts/evil/a.tool.json",
+        "vic/main.py",
+        Some("os.system"),
+    ),
     ("user_scripts/evil/b.tool.json", "vic/main.py", Some("read")),
     ("user_scripts/evil/c.tool.json", "vic/main.py", None),
-    ("user_scripts/evil/d.tool.json", "user_scripts/vic/main.py", None),
+    (
+        "user_scripts/evil/d.tool.json",
+        "user_scripts/vic/main.py",
+        None,
+    ),
     // What lies beside it, and below.
-    ("user_scripts/evil/e.tool.json", "vic/helper.py", Some("read")),
-    ("user_scripts/evil/f.tool.json", "vic/lib/deep.py", Some("read")),
+    (
+        "user_scripts/evil/e.tool.json",
+        "vic/helper.py",
+        Some("read"),
+    ),
+    (
+        "user_scripts/evil/f.tool.json",
+        "vic/lib/deep.py",
+        Some("read"),
+    ),
     // From the other base, from a base itself, and from above.
     ("tool-defs/x.tool.json", "vic/helper.py", Some("read")),
     ("tool-defs/vic/x.tool.json", "vic/main.py", None),
@@ -79,48 +113,105 @@ fn a_script_is_named_by_its_owner_alone() {
     let owner = base.join("vic/vic-own.tool.json");
     let reason = format!("which belongs to {}: ", owner.display());
     for (number, (at, script, entry)) in NAMING.iter().enumerate() {
-        define(&playground, at, &format!("evil:x{number}"), script, *entry, json!({}));
+        define(
+            &playground,
+            at,
+            &format!("evil:x{number}"),
+            script,
+            *entry,
+            json!({}),
+        );
     }
     let checked = playground.cli(&["check"]);
     assert_ne!(checked.code, Some(0));
     let told = checked.text();
     for (number, (at, ..)) in NAMING.iter().enumerate() {
-        let ended = playground.expect(&format!("evil:x{number}"), &path, "ToolNotFoundError: which belongs to");
-        assert!(!ended.stderr.contains(KEY) && !ended.out.to_string().contains(KEY), "{ended:?}");
-        let (_, told) = told.split_once(&format!("{at}: skipped, ")).unwrap_or_else(|| panic!("{at}: {told}"));
+        let ended = playground.expect(
+            &format!("evil:x{number}"),
+            &path,
+            "ToolNotFoundError: which belongs to",
+        );
+        assert!(
+            !ended.stderr.contains(KEY) && !ended.out.to_string().contains(KEY),
+            "{ended:?}"
+        );
+        let (_, told) = told
+            .split_once(&format!("{at}: skipped, "))
+            .unwrap_or_else(|| panic!("{at}: {told}"));
         let line = told.lines().nth(1).unwrap();
-        assert!(line.contains("error[security]: /handler/scriptPath: ") && line.contains(&reason), "{at}: {line}");
+        assert!(
+            line.contains("error[security]: /handler/scriptPath: ") && line.contains(&reason),
+            "{at}: {line}"
+        );
     }
     good(&playground);
     // Every other report says it, or knows nothing of the tool.
     assert!(!playground.cli(&["list"]).text().contains("evil:x"));
     let evil = base.join("evil/f.tool.json").display().to_string();
-    for verb in [&["audit", "evil:x5"][..], &["diff", owner.to_str().unwrap(), &evil]] {
+    for verb in [
+        &["audit", "evil:x5"][..],
+        &["diff", owner.to_str().unwrap(), &evil],
+    ] {
         let told = playground.cli(verb);
-        assert!(told.stderr.contains(&reason) && told.stdout.is_empty(), "{told:?}");
+        assert!(
+            told.stderr.contains(&reason) && told.stdout.is_empty(),
+            "{told:?}"
+        );
     }
-    let told = playground.cli(&["audit", "--who-can", &format!("read:{}", private.display())]).text();
-    assert!(told.contains("vic:own@1.0.0") && !told.contains("evil:x"), "{told}");
+    let told = playground
+        .cli(&["audit", "--who-can", &format!("read:{}", private.display())])
+        .text();
+    assert!(
+        told.contains("vic:own@1.0.0") && !told.contains("evil:x"),
+        "{told}"
+    );
     // Broken, it blocks nothing either.
-    NAMING.iter().for_each(|(at, ..)| fs::remove_file(playground.path(at)).unwrap());
+    NAMING
+        .iter()
+        .for_each(|(at, ..)| fs::remove_file(playground.path(at)).unwrap());
     for text in [r#"{"handler": {"scriptPath": "vic/main.py"}}"#, "{"] {
         fs::write(base.join("evil/x.tool.json"), text).unwrap();
         good(&playground);
     }
     fs::remove_file(base.join("evil/x.tool.json")).unwrap();
     // The controls: a manifest beside the script is its tool's, and a script in no tool's folder is who names it.
-    define(&playground, "user_scripts/vic/x.tool.json", "evil:x", "vic/main.py", Some("run"), json!({}));
+    define(
+        &playground,
+        "user_scripts/vic/x.tool.json",
+        "evil:x",
+        "vic/main.py",
+        Some("run"),
+        json!({}),
+    );
     playground.expect("evil:x", r#"{"n": 5}"#, "ok 10");
     fs::remove_file(base.join("vic/x.tool.json")).unwrap();
     fs::remove_file(owner).unwrap();
-    let touch = json!({"command": format!("touch {}", playground.path("granted/ran").display())}).to_string();
+    let touch = json!({"command": format!("touch {}", playground.path("granted/ran").display())})
+        .to_string();
     for (script, entry, input, wanted) in [
         ("vic/helper.py", "read", &path, "ok \"99887766\\n\""),
         // And there, still nothing that the script only imports.
-        ("vic/main.py", "os.system", &touch, "ScriptError: main.py has no function 'os.system'"),
-        ("vic/main.py", "read", &path, "ScriptError: 'read' is not defined in main.py"),
+        (
+            "vic/main.py",
+            "os.system",
+            &touch,
+            "ScriptError: main.py has no function 'os.system'",
+        ),
+        (
+            "vic/main.py",
+            "read",
+            &path,
+            "ScriptError: 'read' is not defined in main.py",
+        ),
     ] {
-        define(&playground, "tool-defs/vic/x.tool.json", "evil:x", script, Some(entry), json!({}));
+        define(
+            &playground,
+            "tool-defs/vic/x.tool.json",
+            "evil:x",
+            script,
+            Some(entry),
+            json!({}),
+        );
         playground.expect("evil:x", input, wanted);
     }
 }
@@ -135,27 +226,56 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
         let text = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
         put(&playground, format!("user_scripts/team/{script}"), text);
     }
-    let more = parameter("account", json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"}));
-    define(&playground, "tool-defs/fin.tool.json", "fin:report", "team/fin/direct.py", None, more);
+    let more = parameter(
+        "account",
+        json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"}),
+    );
+    define(
+        &playground,
+        "tool-defs/fin.tool.json",
+        "fin:report",
+        "team/fin/direct.py",
+        None,
+        more,
+    );
     let own = fs::read_to_string(playground.path("tool-defs/fin.tool.json")).unwrap();
     let good = || drop(playground.expect("fin:report", r#"{"account": "abc"}"#, "ok"));
     let by_path = |account: &str, wanted: &str| {
-        run(&playground, "team/fin/direct.py", json!({"account": account}), wanted);
+        run(
+            &playground,
+            "team/fin/direct.py",
+            json!({"account": account}),
+            wanted,
+        );
     };
-    let unknown = || ["abc", "../../x"].iter().for_each(|account| by_path(account, UNKNOWN));
+    let unknown = || {
+        ["abc", "../../x"]
+            .iter()
+            .for_each(|account| by_path(account, UNKNOWN))
+    };
     good();
     by_path("abc", "ok");
-    by_path("../../x", "ParameterValidationError: inputData must fit the parameters of fin:report");
+    by_path(
+        "../../x",
+        "ParameterValidationError: inputData must fit the parameters of fin:report",
+    );
     let text = |path: &str| manifest("team:x", script(path, "python"), json!({})).to_string();
     for (at, text) in [
         ("x.tool.json", text("team/x.py")),
-        ("x.tool.json", r#"{"handler": {"scriptPath": "team/x.py"}}"#.into()),
+        (
+            "x.tool.json",
+            r#"{"handler": {"scriptPath": "team/x.py"}}"#.into(),
+        ),
         ("x.tool.json", "{".into()),
         ("fin/x.tool.json", text("team/fin/x.py")),
     ] {
         let file = put(&playground, format!("user_scripts/team/{at}"), text);
         playground.settle();
-        playground.expect("fin:report", r#"{"account": "abc"}"#, "ToolNotFoundError: which belongs to");
+        playground.expect(
+            "fin:report",
+            r#"{"account": "abc"}"#,
+            "ToolNotFoundError: which belongs to",
+        );
         unknown();
         fs::remove_file(file).unwrap();
     }
@@ -180,9 +300,19 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
 fn a_manifest_that_becomes_wrong_keeps_what_it_owned() {
     let playground = owned(Who::ours());
     put(&playground, "user_scripts/team/direct.py", "print('{}')\n");
-    let more = parameter("account", json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"}));
+    let more = parameter(
+        "account",
+        json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"}),
+    );
     let file = playground.path("tool-defs/fin.tool.json");
-    define(&playground, "tool-defs/fin.tool.json", "fin:report", "team/direct.py", None, more);
+    define(
+        &playground,
+        "tool-defs/fin.tool.json",
+        "fin:report",
+        "team/direct.py",
+        None,
+        more,
+    );
     playground.settle();
     let own = fs::read_to_string(&file).unwrap();
     let mut server = Server::start(&playground);
@@ -191,7 +321,11 @@ fn a_manifest_that_becomes_wrong_keeps_what_it_owned() {
         kind(&server.called(PY, input)) != "none"
     };
     assert!(is_refused(&mut server));
-    for typo in [own.replace("team/direct", "team/drect"), own.replace("\"handler\"", "\"handlr\""), "{".to_owned()] {
+    for typo in [
+        own.replace("team/direct", "team/drect"),
+        own.replace("\"handler\"", "\"handlr\""),
+        "{".to_owned(),
+    ] {
         fs::write(&file, &typo).unwrap();
         playground.settle();
         server.hang_up();
@@ -225,18 +359,38 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
     fs::hard_link(base.join("vic/main.py"), base.join("free/link.py")).unwrap();
     run("free/link.py", json!(4), r#"ok {"n": 4}"#);
     fs::remove_file(base.join("free/link.py")).unwrap();
-    ["copy.py", "many.py"].iter().for_each(|copy| drop(put(&playground, base.join("free").join(copy), OWN)));
+    ["copy.py", "many.py"]
+        .iter()
+        .for_each(|copy| drop(put(&playground, base.join("free").join(copy), OWN)));
     run("free/copy.py", json!(4), r#"ok {"n": 4}"#);
     // Two manifests that share a script in no tool's folder: both.
     for (id, most) in [("two:a", 5), ("two:b", 7)] {
-        let more = parameter("n", json!({"type": "integer", "description": "d", "maximum": most}));
-        define(&playground, &format!("tool-defs/free/{most}.tool.json"), id, "free/copy.py", None, more);
+        let more = parameter(
+            "n",
+            json!({"type": "integer", "description": "d", "maximum": most}),
+        );
+        define(
+            &playground,
+            &format!("tool-defs/free/{most}.tool.json"),
+            id,
+            "free/copy.py",
+            None,
+            more,
+        );
     }
-    run("free/copy.py", json!(6), "ParameterValidationError: inputData must fit the parameters of two:a");
+    run(
+        "free/copy.py",
+        json!(6),
+        "ParameterValidationError: inputData must fit the parameters of two:a",
+    );
     run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
     // A label that policy requires and a tool lacks keeps its script from others, too.
     playground.policy("label", "two:a", "require = [\"permission:pii\"]\n");
-    run("free/copy.py", json!(5), "SecurityError: belongs to a tool that this host refuses");
+    run(
+        "free/copy.py",
+        json!(5),
+        "SecurityError: belongs to a tool that this host refuses",
+    );
     fs::remove_file(playground.path("sandbox-policies/label.policy.toml")).unwrap();
     run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
     // What ten owners grant together is found at once: parts of parts do not multiply.
@@ -256,7 +410,12 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
     // Each tool by its own name answers to its own.
     playground.expect("two:b", r#"{"n": 7}"#, "ok");
     let mut server = Server::start(&playground);
-    let told = server.called(PY, json!({"scriptPath": "vic/main.py", "inputData": {"n": 4}})).to_string();
+    let told = server
+        .called(
+            PY,
+            json!({"scriptPath": "vic/main.py", "inputData": {"n": 4}}),
+        )
+        .to_string();
     assert!(told.contains("to which this script belongs"), "{told}");
 }
 
@@ -269,13 +428,25 @@ fn files_of_data_are_no_scripts() {
     }
     let playground = owned(Who::ours());
     let fin = playground.path("user_scripts/fin");
-    let data = [".env", "accounts.csv", "key", "notes.txt", "conf.json", ".hidden/x.py", ".x.js", "data.py.bak"];
+    let data = [
+        ".env",
+        "accounts.csv",
+        "key",
+        "notes.txt",
+        "conf.json",
+        ".hidden/x.py",
+        ".x.js",
+        "data.py.bak",
+    ];
     for name in data.iter().chain(&["plain.py"]) {
         put(&playground, fin.join(name), "KEY=99887766 is a secret\n");
     }
     playground.settle();
     let mut server = Server::start(&playground);
-    for (name, language) in data.iter().flat_map(|name| languages.map(|language| (name, language))) {
+    for (name, language) in data
+        .iter()
+        .flat_map(|name| languages.map(|language| (name, language)))
+    {
         let path = format!("fin/{name}");
         let asked = json!({"language": language, "scriptPath": path});
         let told = server.called("core:execute-script", asked).to_string();
@@ -283,18 +454,31 @@ fn files_of_data_are_no_scripts() {
             true => "no part of it may start with a dot",
             false => &format!("names no {language} script: the name of one ends in"),
         };
-        assert!(told.contains(wanted) && !told.contains(KEY), "{name} as {language}: {told}");
+        assert!(
+            told.contains(wanted) && !told.contains(KEY),
+            "{name} as {language}: {told}"
+        );
         // By a manifest.
         let id = format!("data-{language}-{}", name.replace(['.', '/'], "-"));
         let text = manifest(format!("evil:{id}"), script(path, language), json!({})).to_string();
         put(&playground, format!("tool-defs/{id}.tool.json"), text);
     }
     playground.settle();
-    assert!(!playground.cli(&["list"]).text().contains("evil:"), "none of them is a tool");
+    assert!(
+        !playground.cli(&["list"]).text().contains("evil:"),
+        "none of them is a tool"
+    );
     let checked = playground.cli(&["check"]).text();
-    assert_eq!(checked.matches(": skipped").count(), 3 * data.len(), "{checked}");
+    assert_eq!(
+        checked.matches(": skipped").count(),
+        3 * data.len(),
+        "{checked}"
+    );
     // The controls: outside, and under the name of a script, the line comes out.
-    for (program, name) in [(Path::new(PYTHON), ".env"), (&found("node").unwrap(), "notes.txt")] {
+    for (program, name) in [
+        (Path::new(PYTHON), ".env"),
+        (&found("node").unwrap(), "notes.txt"),
+    ] {
         let mut command = playground.outside(program.to_str().unwrap());
         command.arg(fin.join(name));
         assert!(finish(command, b"").stderr.contains(KEY), "{name}");
@@ -308,17 +492,31 @@ fn files_of_data_are_no_scripts() {
 fn root_runs_no_file_that_only_its_owner_may_read() {
     as_everyone("owner-only files", |who| {
         let playground = owned(who);
-        let keys = put(&playground, "user_scripts/fin/keys.py", "KEY=99887766 is a secret\n");
+        let keys = put(
+            &playground,
+            "user_scripts/fin/keys.py",
+            "KEY=99887766 is a secret\n",
+        );
         playground.settle();
-        let run = |wanted: &str| run(&playground, "fin/keys.py", json!({}), wanted).out.to_string();
+        let run = |wanted: &str| {
+            run(&playground, "fin/keys.py", json!({}), wanted)
+                .out
+                .to_string()
+        };
         // A user's own file is the user's to run. Nor does root run what lies in a folder that only its owner may
         // enter.
         let wanted = match who {
-            Who::Root => "SecurityError: this host runs as root, and only the file's owner may read it",
+            Who::Root => {
+                "SecurityError: this host runs as root, and only the file's owner may read it"
+            }
             _ => "ScriptError",
         };
         let fin = keys.parent().unwrap();
-        for (path, bits, good) in [(&*keys, 0o600, 0o644), (&keys, 0o640, 0o644), (fin, 0o750, 0o755)] {
+        for (path, bits, good) in [
+            (&*keys, 0o600, 0o644),
+            (&keys, 0o640, 0o644),
+            (fin, 0o750, 0o755),
+        ] {
             set_mode(path, bits);
             let told = run(wanted);
             assert!(who != Who::Root || !told.contains(KEY), "{bits:o}: {told}");
@@ -326,7 +524,14 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
         }
         assert!(run("ScriptError").contains(KEY), "the control");
         fs::write(&keys, "print('{}')\n").unwrap();
-        define(&playground, "user_scripts/fin/keys.tool.json", "fin:keys", "fin/keys.py", None, json!({}));
+        define(
+            &playground,
+            "user_scripts/fin/keys.tool.json",
+            "fin:keys",
+            "fin/keys.py",
+            None,
+            json!({}),
+        );
         set_mode(&keys, 0o600);
         run("ok {}");
     });
@@ -338,38 +543,89 @@ fn a_guest_in_a_folder_sees_its_script_only() {
     const MAIN: &str = "def report():\n    from helper import read\n    return read(__file__[:-7] + '.env')\n\
             def _shell(cmd):\n    import os\n    return os.popen(cmd).read()\n";
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, text) in [("main.py", MAIN), ("helper.py", HELPER), (".env", "99887766\n")] {
+    for (name, text) in [
+        ("main.py", MAIN),
+        ("helper.py", HELPER),
+        (".env", "99887766\n"),
+    ] {
         put(&playground, format!("user_scripts/fin/{name}"), text);
     }
     let env = playground.path("user_scripts/fin/.env");
-    let load =
-        |more| define(&playground, "tool-defs/evil/b.tool.json", "evil:load", "fin/helper.py", Some("read"), more);
+    let load = |more| {
+        define(
+            &playground,
+            "tool-defs/evil/b.tool.json",
+            "evil:load",
+            "fin/helper.py",
+            Some("read"),
+            more,
+        )
+    };
     let fits = |wanted: &str, tool: &str, input: &Value| {
         let ended = playground.expect(tool, &input.to_string(), wanted);
-        assert_eq!(wanted.contains(KEY), ended.out.to_string().contains(KEY), "{tool}: {ended:?}");
+        assert_eq!(
+            wanted.contains(KEY),
+            ended.out.to_string().contains(KEY),
+            "{tool}: {ended:?}"
+        );
     };
     let path = json!({"path": env});
     // A manifest elsewhere sees the script alone, whoever else names a script of the folder.
     load(json!({}));
     fits("ScriptError: No such file or directory", "evil:load", &path);
     // The control: a manifest that lies in the folder of the same path.
-    define(&playground, "tool-defs/fin/fin.tool.json", "fin:report", "fin/main.py", Some("report"), json!({}));
-    define(&playground, "tool-defs/evil/a.tool.json", "evil:shell", "fin/main.py", Some("_shell"), json!({}));
+    define(
+        &playground,
+        "tool-defs/fin/fin.tool.json",
+        "fin:report",
+        "fin/main.py",
+        Some("report"),
+        json!({}),
+    );
+    define(
+        &playground,
+        "tool-defs/evil/a.tool.json",
+        "evil:shell",
+        "fin/main.py",
+        Some("_shell"),
+        json!({}),
+    );
     fits(r#"ok "99887766\n""#, "fin:report", &json!({}));
     fits("ScriptError: No such file or directory", "evil:load", &path);
     fits("ok", "evil:shell", &json!({"cmd": "echo runs"}));
-    fits("ok", "evil:shell", &json!({"cmd": format!("cat {} 2>&1", env.display())}));
-    says(&playground, &["audit", "evil:shell", "--all"], &["its manifest lies elsewhere"]);
-    let told = playground.cli(&["audit", "--who-can", &format!("read:{}", env.display())]).text();
-    assert!(told.contains("fin:report@1.0.0") && !told.contains("evil:"), "{told}");
+    fits(
+        "ok",
+        "evil:shell",
+        &json!({"cmd": format!("cat {} 2>&1", env.display())}),
+    );
+    says(
+        &playground,
+        &["audit", "evil:shell", "--all"],
+        &["its manifest lies elsewhere"],
+    );
+    let told = playground
+        .cli(&["audit", "--who-can", &format!("read:{}", env.display())])
+        .text();
+    assert!(
+        told.contains("fin:report@1.0.0") && !told.contains("evil:"),
+        "{told}"
+    );
     // It cannot ask for more either.
     for read in ["./**", ".env", "*.py"] {
         load(json!({"securityContext": {"fileAccess": {"allowRead": [read]}}}));
-        fits("SecurityError: its manifest lies elsewhere", "evil:load", &path);
+        fits(
+            "SecurityError: its manifest lies elsewhere",
+            "evil:load",
+            &path,
+        );
     }
     // Nor while the other manifest is broken.
     load(json!({}));
-    put(&playground, "tool-defs/fin/fin.tool.json", r#"{"handler": {"scriptPath": "fin/main.py"}}"#);
+    put(
+        &playground,
+        "tool-defs/fin/fin.tool.json",
+        r#"{"handler": {"scriptPath": "fin/main.py"}}"#,
+    );
     fs::remove_file(playground.path("tool-defs/evil/a.tool.json")).unwrap();
     fits("ScriptError: No such file or directory", "evil:load", &path);
 }
@@ -386,13 +642,24 @@ fn a_script_in_a_folder_that_cannot_be_listed_is_not_run_by_its_path() {
     let run = |script: &str, wanted: &str| run(&playground, script, json!({"n": 9}), wanted);
     let unknown = |script: &str, what: &str| {
         let ended = run(script, UNKNOWN);
-        assert!(ended.stderr.contains(&format!("{what} is not loaded")), "{ended:?}");
-        assert_eq!(playground.records().pop().unwrap()["rule"], "script", "no policy refused it");
+        assert!(
+            ended.stderr.contains(&format!("{what} is not loaded")),
+            "{ended:?}"
+        );
+        assert_eq!(
+            playground.records().pop().unwrap()["rule"],
+            "script",
+            "no policy refused it"
+        );
     };
     let scripts = ["vic/main.py", "vic/lib/deep.py"];
-    scripts.iter().for_each(|script| drop(run(script, "ParameterValidationError: must be <= 3")));
+    scripts
+        .iter()
+        .for_each(|script| drop(run(script, "ParameterValidationError: must be <= 3")));
     set_mode(&folder, 0o711);
-    scripts.iter().for_each(|script| unknown(script, "user_scripts/vic"));
+    scripts
+        .iter()
+        .for_each(|script| unknown(script, "user_scripts/vic"));
     set_mode(&folder, 0o755);
     // A manifest that is not seen may name a script elsewhere, but not one that has its own manifest beside it.
     put(&playground, "user_scripts/free/x.py", "print('{}')\n");

@@ -36,7 +36,10 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     playground.allow("far", "esc:far", &["./**", &pattern], &[]);
     let mut asks = super::files(&["self", &pattern], &[]);
     asks["execution"] = json!({"timeoutMs": LIMIT.as_millis() as u64});
-    let script = format!("import json\nprint(json.dumps(open('{}/text').read()))\n", far.display());
+    let script = format!(
+        "import json\nprint(json.dumps(open('{}/text').read()))\n",
+        far.display()
+    );
     playground.tool("far", "python", &script, asks);
     playground.allow("spin", "esc:spin", &["./**"], &[&pattern]);
     let mut writes = super::files(&["self"], &[&pattern]);
@@ -50,34 +53,63 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     playground.tool("near", "python", "print(1)\n", json!({}));
     playground.without_breaker();
     playground.settle();
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/requirements/silent_files.py");
+    let program = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/requirements/silent_files.py"
+    );
     let mut silent = Command::new(PYTHON);
-    let server = silent.arg(program).arg(&far).stdout(Stdio::piped()).spawn().unwrap();
+    let server = silent
+        .arg(program)
+        .arg(&far)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut silent = Silent { server, at: far };
     let mut line = String::new();
-    BufReader::new(silent.server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(silent.server.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "ready\n");
     let mut server = Server::start(&playground);
     let control = server.called("esc:far", json!({}));
-    assert!(kind(&control) == "none" && control.to_string().contains("hello"), "{control}");
+    assert!(
+        kind(&control) == "none" && control.to_string().contains("hello"),
+        "{control}"
+    );
     assert_eq!(kind(&server.called("esc:near", json!({}))), "none");
     // The host counts what a WASI tool writes while it runs.
-    assert_eq!(kind(&server.called("esc:spin", json!({}))), "TimeoutError", "the control");
+    assert_eq!(
+        kind(&server.called("esc:spin", json!({}))),
+        "TimeoutError",
+        "the control"
+    );
     let spinning = server.call("esc:spin", json!({}));
     std::thread::sleep(LIMIT);
-    kill(Pid::from_raw(silent.server.id().try_into().unwrap()), Signal::SIGUSR1).unwrap();
+    kill(
+        Pid::from_raw(silent.server.id().try_into().unwrap()),
+        Signal::SIGUSR1,
+    )
+    .unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let late = |answer: &Value| assert_eq!(kind(answer), "TimeoutError", "{answer}");
     let began = Instant::now();
-    let calls: Vec<u64> = (0..CALLS).map(|_| server.call("esc:far", json!({}))).collect();
+    let calls: Vec<u64> = (0..CALLS)
+        .map(|_| server.call("esc:far", json!({})))
+        .collect();
     // While they wait, other calls are answered. They end at their limit.
     let near = server.call("esc:near", json!({}));
     let mut all = server.answers(&[calls, vec![near, spinning]].concat());
     assert_eq!(kind(&all.remove(&near).unwrap()), "none");
     all.values().for_each(late);
-    assert!(began.elapsed() < LIMIT * 2 + Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < LIMIT * 2 + Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
     // They do not add up: a second round of calls has the same result.
-    let calls: Vec<u64> = (0..CALLS).map(|_| server.call("esc:far", json!({}))).collect();
+    let calls: Vec<u64> = (0..CALLS)
+        .map(|_| server.call("esc:far", json!({})))
+        .collect();
     server.answers(&calls).values().for_each(late);
     let began = Instant::now();
     assert_eq!(kind(&server.called("esc:near", json!({}))), "none");

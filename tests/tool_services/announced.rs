@@ -33,7 +33,9 @@ fn status(web: &Web) -> Value {
 /// What a call ends with: its answer, or the type of its error.
 fn call(web: &Web, tool: &str) -> String {
     let reply = web.call(tool, &json!({"n": 7}), &[]).json();
-    let found = [&reply["error"]["type"], &reply["outputData"]].into_iter().find_map(Value::as_str);
+    let found = [&reply["error"]["type"], &reply["outputData"]]
+        .into_iter()
+        .find_map(Value::as_str);
     found.unwrap_or_else(|| panic!("{reply}")).to_owned()
 }
 
@@ -47,54 +49,99 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
     let serves = |announce: &str| {
         let tools = "tools = [\"esc:echo\", \"esc:none\"]\ncaller = \"a\"\n";
-        let text = format!("[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\n{tools}{announce}", mq.url());
+        let text = format!(
+            "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\n{tools}{announce}",
+            mq.url()
+        );
         Served::by(&other, "b", &text, &[])
     };
     let announces = |ttl: u64| {
         let key = format!("key = \"command:/bin/echo {KEY}\"");
-        serves(&format!("announce = {{ announcer = \"b\", {key}, topic = \"{topic}\", ttl = {ttl} }}\n"))
+        serves(&format!(
+            "announce = {{ announcer = \"b\", {key}, topic = \"{topic}\", ttl = {ttl} }}\n"
+        ))
     };
     // The control: it serves, and announces nothing.
     let silent = serves("");
     silent.says("is connected", 1);
-    assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
+    assert_eq!(
+        (call(&web, &tool).as_str(), &status(&web)["tools"]),
+        ("ToolNotFoundError", &json!([]))
+    );
     drop(silent);
     let host = announces(3);
     web.says(&format!("b announces {tool};"), 1);
     let told = status(&web);
-    assert_eq!((&told["announcer"], &told["tools"], &told["connected"]), (&json!("b"), &json!([tool]), &json!(true)));
-    wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
+    assert_eq!(
+        (&told["announcer"], &told["tools"], &told["connected"]),
+        (&json!("b"), &json!([tool]), &json!(true))
+    );
+    wait_for("it is announced again", || {
+        status(&web)["until"].as_str() > told["until"].as_str()
+    });
     // No right comes with it.
-    assert_eq!((call(&web, &tool).as_str(), other.records().len()), ("SecurityError", 0));
+    assert_eq!(
+        (call(&web, &tool).as_str(), other.records().len()),
+        ("SecurityError", 0)
+    );
     let said = web.said();
-    let grant = said.split_once("call = [{ ").and_then(|(_, rest)| rest.split_once(" }]")).unwrap().0;
+    let grant = said
+        .split_once("call = [{ ")
+        .and_then(|(_, rest)| rest.split_once(" }]"))
+        .unwrap()
+        .0;
     let other_queue = grant.replace("response:tg:", "response:tg:other-");
-    for (grant, wanted) in [(other_queue.as_str(), "SecurityError"), (grant, "{\"n\":7}")] {
-        own.policy("far", &format!("far.{name}:*"), &format!("[services]\ncall = [{{ {grant} }}]\n"));
+    for (grant, wanted) in [
+        (other_queue.as_str(), "SecurityError"),
+        (grant, "{\"n\":7}"),
+    ] {
+        own.policy(
+            "far",
+            &format!("far.{name}:*"),
+            &format!("[services]\ncall = [{{ {grant} }}]\n"),
+        );
         own.settle();
         let reloads = web.said().matches("reloaded:").count();
         web.signal(Signal::SIGHUP);
         web.says("reloaded:", reloads + 1);
-        wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
+        wait_for(&format!("it ends with {wanted}"), || {
+            call(&web, &tool) == wanted
+        });
     }
     let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
     assert_eq!(found["source"], "announced:b", "{found}");
     // What only the server hears is audited by asking it.
     let place = format!("far.{name} at request:tg:{name} of {}", mq.url());
     let audited = own.cli(&["audit", &tool, "--http", &web.address]);
-    assert!(audited.code == Some(0) && audited.text().contains(&place), "{audited:?}");
+    assert!(
+        audited.code == Some(0) && audited.text().contains(&place),
+        "{audited:?}"
+    );
     let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
-    assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
+    assert_eq!(
+        audited.out,
+        web.get(&format!("/v1/tools/{tool}/audit"), &[]).json()
+    );
     let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
-    assert!(none.code == Some(2) && none.stderr.contains("Unknown tool 'far.none:x'"), "{none:?}");
+    assert!(
+        none.code == Some(2) && none.stderr.contains("Unknown tool 'far.none:x'"),
+        "{none:?}"
+    );
     // Killed, it says nothing any more.
     drop(host);
     web.says("b announces nothing any more", 1);
-    assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
+    assert_eq!(
+        (call(&web, &tool).as_str(), &status(&web)["until"]),
+        ("ToolNotFoundError", &Value::Null)
+    );
     // Stopped, it says so: this is long before its time.
     let host = announces(300);
     web.says(&format!("b announces {tool};"), 2);
-    assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
+    assert_eq!(
+        call(&web, &tool),
+        "{\"n\":7}",
+        "the policy was there before it"
+    );
     host.stop();
     web.says("b announces nothing any more", 2);
     assert_eq!(call(&web, &tool), "ToolNotFoundError");
@@ -111,7 +158,13 @@ impl Voice {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let topic = Topic::parse(topic).unwrap();
         let guard = runtime.enter();
-        let (link, mut came) = Link::open(terms(url), Subscription::All { topic: topic.clone() }, topic);
+        let (link, mut came) = Link::open(
+            terms(url),
+            Subscription::All {
+                topic: topic.clone(),
+            },
+            topic,
+        );
         drop(guard);
         runtime.spawn(async move { while came.recv().await.is_some() {} });
         Voice { runtime, link }
@@ -125,10 +178,18 @@ impl Voice {
         let key = key.to_owned();
         let secret = Secret::new(move || Box::pin(std::future::ready(Ok(key.clone()))));
         let key = self.runtime.block_on(AnnouncerKey::read(&secret)).unwrap();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
         let time = i64::try_from(now.as_millis()).unwrap() - ago * 1000;
         let descriptors: Map<String, Value> = serde_json::from_value(descriptors).unwrap();
-        Announcement { time, ttl, descriptors }.sign(name, &key).unwrap()
+        Announcement {
+            time,
+            ttl,
+            descriptors,
+        }
+        .sign(name, &key)
+        .unwrap()
     }
 }
 
@@ -163,29 +224,64 @@ fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
     };
     let by_b = |when, descriptors| voice.signed("b", KEY, when, descriptors);
     refused("it is not a JSON object", &mut || b"[1]".to_vec());
-    refused("'c' is not an announcer", &mut || voice.signed("c", KEY, good, described("x", 1)));
-    refused("its signature is not valid", &mut || voice.signed("b", &KEY.replace('0', "1"), good, described("x", 1)));
-    refused("its ttl is not from 1 to 300", &mut || by_b((0, 301), described("x", 1)));
-    refused("its ttl has passed", &mut || by_b((60, 50), described("x", 1)));
-    refused("dated in the future", &mut || by_b((-60, 50), described("x", 1)));
-    refused("more than 16 services or 64 tools", &mut || by_b(good, described("x", 65)));
+    refused("'c' is not an announcer", &mut || {
+        voice.signed("c", KEY, good, described("x", 1))
+    });
+    refused("its signature is not valid", &mut || {
+        voice.signed("b", &KEY.replace('0', "1"), good, described("x", 1))
+    });
+    refused("its ttl is not from 1 to 300", &mut || {
+        by_b((0, 301), described("x", 1))
+    });
+    refused("its ttl has passed", &mut || {
+        by_b((60, 50), described("x", 1))
+    });
+    refused("dated in the future", &mut || {
+        by_b((-60, 50), described("x", 1))
+    });
+    refused("more than 16 services or 64 tools", &mut || {
+        by_b(good, described("x", 65))
+    });
     let mut without = described("x", 1);
-    without["tool/t0"].as_object_mut().unwrap().remove("description");
-    refused("`description` is missing", &mut || by_b(good, without.clone()));
+    without["tool/t0"]
+        .as_object_mut()
+        .unwrap()
+        .remove("description");
+    refused("`description` is missing", &mut || {
+        by_b(good, without.clone())
+    });
     let mut foreign = described("x", 1);
     foreign["tool/t0"]["service"] = json!("y");
-    refused("it does not describe the service of far.y:t0", &mut || by_b(good, foreign.clone()));
-    assert_eq!((&status(&web)["tools"], call(&web, "far.x:t0").as_str()), (&json!([]), "ToolNotFoundError"));
+    refused("it does not describe the service of far.y:t0", &mut || {
+        by_b(good, foreign.clone())
+    });
+    assert_eq!(
+        (&status(&web)["tools"], call(&web, "far.x:t0").as_str()),
+        (&json!([]), "ToolNotFoundError")
+    );
     // The control, also of its namespace: its own words do not decide that.
     let heard = by_b(good, described("esc", 1));
     voice.send(&heard);
     web.says("b announces far.esc:t0;", 1);
-    assert_eq!([call(&web, "far.esc:t0"), call(&web, "esc:t0")], ["SecurityError", "ToolNotFoundError"]);
-    refused("it, or a later one, was received before", &mut || heard.clone());
-    refused("'d' is not an announcer", &mut || voice.signed("d", KEY, good, json!({})));
+    assert_eq!(
+        [call(&web, "far.esc:t0"), call(&web, "esc:t0")],
+        ["SecurityError", "ToolNotFoundError"]
+    );
+    refused("it, or a later one, was received before", &mut || {
+        heard.clone()
+    });
+    refused("'d' is not an announcer", &mut || {
+        voice.signed("d", KEY, good, json!({}))
+    });
     let mut names = 0..;
-    refused("changed a moment ago", &mut || by_b(good, described(&format!("n{}", names.next().unwrap()), 1)));
-    assert_eq!(status(&web)["tools"].as_array().unwrap().len(), 1, "the earlier one stays");
+    refused("changed a moment ago", &mut || {
+        by_b(good, described(&format!("n{}", names.next().unwrap()), 1))
+    });
+    assert_eq!(
+        status(&web)["tools"].as_array().unwrap().len(),
+        1,
+        "the earlier one stays"
+    );
     // A file of this host goes before, also one that comes later.
     let file = own.path("tool-defs/far.tool-service.json");
     let text = described("own", 1).to_string().replace("own", "far.own");
@@ -203,8 +299,13 @@ fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
     assert_eq!(source(), "files");
     // Gone is gone, though somebody repeats what was said.
     voice.send(&heard);
-    refused("'e' is not an announcer", &mut || voice.signed("e", KEY, good, json!({})));
-    assert_eq!((&status(&web)["tools"], call(&web, "far.esc:t0").as_str()), (&json!([]), "ToolNotFoundError"));
+    refused("'e' is not an announcer", &mut || {
+        voice.signed("e", KEY, good, json!({}))
+    });
+    assert_eq!(
+        (&status(&web)["tools"], call(&web, "far.esc:t0").as_str()),
+        (&json!([]), "ToolNotFoundError")
+    );
 }
 
 #[test]
@@ -212,7 +313,11 @@ fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
 fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     let Some(mq) = Node::shared() else { return };
     let (way, topic) = (Way::to(mq.port), format!("notify:tg:{}", unique("cut")));
-    let (own, web) = listener(Who::ours(), &format!("amqp://127.0.0.1:{}", way.port), &topic);
+    let (own, web) = listener(
+        Who::ours(),
+        &format!("amqp://127.0.0.1:{}", way.port),
+        &topic,
+    );
     web.says("is connected", 1);
     let voice = Voice::at(&mq.url(), &topic);
     let announces = |ttl: i64| voice.send(&voice.signed("b", KEY, (0, ttl), described("x", 1)));
@@ -220,12 +325,21 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     web.says("b announces far.x:t0;", 1);
     way.cut();
     wait_for("the cut is seen", || status(&web)["connected"] == false);
-    assert_eq!((call(&web, "far.x:t0").as_str(), &status(&web)["tools"]), ("SecurityError", &json!(["far.x:t0"])));
+    assert_eq!(
+        (call(&web, "far.x:t0").as_str(), &status(&web)["tools"]),
+        ("SecurityError", &json!(["far.x:t0"]))
+    );
     announces(200);
     web.says("b announces nothing any more", 1);
-    assert_eq!(call(&web, "far.x:t0"), "ToolNotFoundError", "what it did not hear keeps nothing");
+    assert_eq!(
+        call(&web, "far.x:t0"),
+        "ToolNotFoundError",
+        "what it did not hear keeps nothing"
+    );
     way.mend();
-    wait_for("it is connected again", || status(&web)["connected"] == true);
+    wait_for("it is connected again", || {
+        status(&web)["connected"] == true
+    });
     wait_for("it is heard again", || {
         announces(200);
         std::thread::sleep(Duration::from_millis(300));
@@ -233,11 +347,18 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     });
     // Verbs without a server hear nothing, and say so.
     let words = "This command does not know far.*: only a running server receives what other hosts announce";
-    for (verb, code) in [(&["list"][..], 0), (&["audit", "--all"], 0), (&["audit", "far.x:t0"], 2)] {
+    for (verb, code) in [
+        (&["list"][..], 0),
+        (&["audit", "--all"], 0),
+        (&["audit", "far.x:t0"], 2),
+    ] {
         let mut command = host(&own);
         command.args(verb);
         let ended = finish(command, b"");
-        assert!(ended.code == Some(code) && ended.stderr.contains(words), "{verb:?}: {ended:?}");
+        assert!(
+            ended.code == Some(code) && ended.stderr.contains(words),
+            "{verb:?}: {ended:?}"
+        );
     }
 }
 
@@ -246,22 +367,54 @@ fn what_is_wrong_with_an_entry_is_said_with_its_fix() {
     let own = Playground::new(Who::ours(), "/var/tmp");
     private(&own, "b.key", KEY);
     private(&own, "short.key", "short");
-    let of = |from: &str| format!("[[tool_services]]\nurl = \"amqp://localhost\"\nannounced = {{ from = [{from}] }}\n");
+    let of = |from: &str| {
+        format!(
+            "[[tool_services]]\nurl = \"amqp://localhost\"\nannounced = {{ from = [{from}] }}\n"
+        )
+    };
     let b = "{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }";
     for (config, words) in [
-        (of("").replace("url", "services = [\"x\"]\nurl"), "`from` lists no announcer"),
-        (of(&b.replace("far", "a.b")), "small letters, digits and `-`"),
-        (of(&format!("{b}, {b}")), "another one has this name or this namespace"),
-        (of(b) + &of(&b.replace("far", "near")), "the announcer 'b' is listed already"),
-        (of(b) + &of(&b.replace("\"b\"", "\"c\"")), "the service 'far.*' is called over another broker already"),
-        (of(&b.replace("file:b.key", "0123")), "key: a secret lies in"),
-        (of(&b.replace("b.key", "short.key")), "the key of announcer b: it has fewer than 32 bytes"),
-        ("[[tool_services]]\nurl = \"amqp://localhost\"\n".to_owned(), "`services` names none"),
+        (
+            of("").replace("url", "services = [\"x\"]\nurl"),
+            "`from` lists no announcer",
+        ),
+        (
+            of(&b.replace("far", "a.b")),
+            "small letters, digits and `-`",
+        ),
+        (
+            of(&format!("{b}, {b}")),
+            "another one has this name or this namespace",
+        ),
+        (
+            of(b) + &of(&b.replace("far", "near")),
+            "the announcer 'b' is listed already",
+        ),
+        (
+            of(b) + &of(&b.replace("\"b\"", "\"c\"")),
+            "the service 'far.*' is called over another broker already",
+        ),
+        (
+            of(&b.replace("file:b.key", "0123")),
+            "key: a secret lies in",
+        ),
+        (
+            of(&b.replace("b.key", "short.key")),
+            "the key of announcer b: it has fewer than 32 bytes",
+        ),
+        (
+            "[[tool_services]]\nurl = \"amqp://localhost\"\n".to_owned(),
+            "`services` names none",
+        ),
     ] {
         private(&own, "config.toml", &config);
         let mut command = host(&own);
         command.args(["serve", "--http", "127.0.0.1:0"]);
         let ended = finish(command, b"");
-        assert!(ended.code == Some(4) && ended.stderr.contains(words), "{words}: {}", ended.stderr);
+        assert!(
+            ended.code == Some(4) && ended.stderr.contains(words),
+            "{words}: {}",
+            ended.stderr
+        );
     }
 }

@@ -51,19 +51,29 @@ fn a_call_whose_broker_dies_ends_and_later_ones_are_served() {
         let began = Instant::now();
         node.stop();
         let ended = call.join().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
         ended
     });
     let lost = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
     let [kind, message, _] = ended.unwrap_err();
     assert_eq!((kind.as_str(), message.as_str()), ("ServiceError", lost));
     let status = link(&web);
-    assert!(status[0]["connected"] == false && status[0]["why"].is_string(), "{status}");
+    assert!(
+        status[0]["connected"] == false && status[0]["why"].is_string(),
+        "{status}"
+    );
     // Other tools are there, and so is the host.
     assert_eq!(web.get("/readyz", &[]).json()["status"], "ready");
     let [kind, message, details] = told(&web, "stream", 20_000).unwrap_err();
     let none = "No instances available for tool dying:ask";
-    assert_eq!((kind.as_str(), message.as_str(), details.as_str()), ("ServiceError", none, "Its broker is away."));
+    assert_eq!(
+        (kind.as_str(), message.as_str(), details.as_str()),
+        ("ServiceError", none, "Its broker is away.")
+    );
     node.again();
     wait_for("it is served again", answers);
     assert_eq!(link(&web)[0]["connected"], true);

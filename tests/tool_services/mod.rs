@@ -23,8 +23,17 @@ pub fn terms(url: &str) -> Terms {
 pub fn playground(who: Who, name: &str, url: &str) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     let (request, response) = queues(name);
-    describe(&playground, name, json!(request), json!([{"name": "style", "required": false}]));
-    playground.policy("remote", &format!("{name}:*"), &granted(name, &request, &response));
+    describe(
+        &playground,
+        name,
+        json!(request),
+        json!([{"name": "style", "required": false}]),
+    );
+    playground.policy(
+        "remote",
+        &format!("{name}:*"),
+        &granted(name, &request, &response),
+    );
     let config = format!("[[tool_services]]\nservices = [\"*\"]\nurl = \"{url}\"\n");
     fs::write(playground.path("config.toml"), config).unwrap();
     playground.settle();
@@ -56,7 +65,12 @@ fn describe(playground: &Playground, name: &str, requests: Value, params: Value)
         "arguments": [{"name": "what", "type": "string", "description": "What it does."}],
     });
     fs::create_dir_all(playground.path("tool-defs/remote")).unwrap();
-    let put = |file: &str, text: Value| fs::write(playground.path("tool-defs/remote").join(file), text.to_string());
+    let put = |file: &str, text: Value| {
+        fs::write(
+            playground.path("tool-defs/remote").join(file),
+            text.to_string(),
+        )
+    };
     put("peer.tool-service.json", service).unwrap();
     put("ask.tool.json", tool).unwrap();
 }
@@ -70,13 +84,18 @@ pub fn host(playground: &Playground) -> Command {
 
 pub fn call(playground: &Playground, tool: &str, input: &Value, more: &[&str]) -> Ended {
     let mut command = host(playground);
-    command.args(["call", tool, "--json", "--input", "-"]).args(more);
+    command
+        .args(["call", tool, "--json", "--input", "-"])
+        .args(more);
     finish(command, input.to_string().as_bytes())
 }
 
 /// The text that a call ends with.
 fn output(ended: &Ended) -> String {
-    ended.out["outputData"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned()
+    ended.out["outputData"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{ended:?}"))
+        .to_owned()
 }
 
 const POLICY: &str = "sandbox-policies/remote.policy.toml";
@@ -90,5 +109,10 @@ fn change(playground: &Playground, file: &str, from: &str, to: &str) -> String {
 
 /// The policy sends the caller's name, too.
 fn send_user(playground: &Playground) -> String {
-    change(playground, POLICY, "why = \"w\" }]", "user = true, why = \"w\" }]")
+    change(
+        playground,
+        POLICY,
+        "why = \"w\" }]",
+        "user = true, why = \"w\" }]",
+    )
 }

@@ -2,7 +2,9 @@
 
 use super::queues;
 use crate::prelude::*;
-use toolhost::broker::{Delivery, Link, Subscription, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
+use toolhost::broker::{
+    Delivery, Link, Subscription, Terms, ToolServiceRequest, ToolServiceResponse, Topic,
+};
 
 pub struct Peer {
     pub calls: Arc<AtomicUsize>,
@@ -12,12 +14,23 @@ pub struct Peer {
 impl Peer {
     /// Reads `request` and answers on the queue of `name`.
     pub fn of(terms: Terms, name: &str, request: &str) -> Peer {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         let calls = Arc::<AtomicUsize>::default();
-        let (replies, requests) = (Topic::parse(&queues(name).1).unwrap(), Topic::parse(request).unwrap());
+        let (replies, requests) = (
+            Topic::parse(&queues(name).1).unwrap(),
+            Topic::parse(request).unwrap(),
+        );
         let (counted, (ready, is_ready)) = (calls.clone(), std::sync::mpsc::channel());
         runtime.spawn(async move {
-            let source = Subscription::Shared { topic: requests, subscription: "peer".to_owned(), at_once: 200 };
+            let source = Subscription::Shared {
+                topic: requests,
+                subscription: "peer".to_owned(),
+                at_once: 200,
+            };
             let (link, mut came) = Link::open(terms, source, replies);
             let link = Arc::new(link);
             link.connected().await;
@@ -31,8 +44,13 @@ impl Peer {
                 });
             }
         });
-        is_ready.recv_timeout(crate::harness::PATIENCE).expect("the peer is connected");
-        Peer { calls, runtime: Some(runtime) }
+        is_ready
+            .recv_timeout(crate::harness::PATIENCE)
+            .expect("the peer is connected");
+        Peer {
+            calls,
+            runtime: Some(runtime),
+        }
     }
 
     pub fn calls(&self) -> usize {
@@ -47,7 +65,10 @@ impl Drop for Peer {
 }
 
 async fn answer(link: &Link, delivery: &Delivery) {
-    let (id, request) = (&delivery.id, ToolServiceRequest::decode(&delivery.body).unwrap());
+    let (id, request) = (
+        &delivery.id,
+        ToolServiceRequest::decode(&delivery.body).unwrap(),
+    );
     let arguments: Value = serde_json::from_str(&request.arguments).unwrap();
     let put = async |id: &[u8], body: &[u8]| link.publish(id, body).await.unwrap();
     let say = async |reply: ToolServiceResponse| put(id, &reply.encode().unwrap()).await;
@@ -61,13 +82,23 @@ async fn answer(link: &Link, delivery: &Delivery) {
         "stream" => {
             for part in ["one ", "", "two "] {
                 say(ToolServiceResponse::part(part.to_owned())).await;
-                put(b"11111111-2222-3333-4444-555555555555", b"of somebody else, and no JSON").await;
+                put(
+                    b"11111111-2222-3333-4444-555555555555",
+                    b"of somebody else, and no JSON",
+                )
+                .await;
             }
             for _ in 0..3 {
                 whole("three".to_owned()).await;
             }
         }
-        "fail" => put(id, br#"{"error": {"type": "SecurityError", "message": "no such table \u001b[31m"}}"#).await,
+        "fail" => {
+            put(
+                id,
+                br#"{"error": {"type": "SecurityError", "message": "no such table \u001b[31m"}}"#,
+            )
+            .await
+        }
         "garbage" => put(id, b"\xff not JSON").await,
         "half" => say(ToolServiceResponse::part("half".to_owned())).await,
         "object" => put(id, br#"{"response": {"a": [1]}, "end_of_stream": true}"#).await,

@@ -11,7 +11,11 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
         "{:?}",
         outcome.ending
     );
-    assert!(outcome.logs.iter().any(|line| line.contains("main")), "where it happened: {:?}", outcome.logs);
+    assert!(
+        outcome.logs.iter().any(|line| line.contains("main")),
+        "where it happened: {:?}",
+        outcome.logs
+    );
     assert_eq!(tool.idle(), 0, "a worker is not used again after a trap");
 
     let tool = Tool::new(command("", "(call $exit (i32.const 3))"));
@@ -21,8 +25,15 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
     let tool = Tool::new(command("", "(call $echo) (call $exit (i32.const 0))"));
     assert_eq!(tool.ending(json!(7)).await, Ending::answer(&json!(7)));
 
-    let tool = Tool::new(typed("(call $answer (i32.const 1) (i32.const 1024) (i32.const 11))"));
-    assert_eq!(tool.ending(json!({})).await, Ending::Raised { message: "no such row".into() });
+    let tool = Tool::new(typed(
+        "(call $answer (i32.const 1) (i32.const 1024) (i32.const 11))",
+    ));
+    assert_eq!(
+        tool.ending(json!({})).await,
+        Ending::Raised {
+            message: "no such row".into()
+        }
+    );
     assert_eq!(tool.idle(), 1);
 }
 
@@ -32,11 +43,21 @@ async fn a_blocked_module_keeps_its_log() {
     let body = "(call $write (i32.const 2) (i32.const 1030) (i32.const 8))
         (drop (call $open (i32.const 3) (i32.const 1024) (i32.const 4) (i32.const 0) (i64.const 2)))
         (drop (call $fd_read (i32.load (i32.const 600)) (i32.const 0) (i32.const 1) (i32.const 8)))";
-    let tool = Tool::new(command(r#"(data (i32.const 1024) "pipe") (data (i32.const 1030) "started\n")"#, body));
+    let tool = Tool::new(command(
+        r#"(data (i32.const 1024) "pipe") (data (i32.const 1030) "started\n")"#,
+        body,
+    ));
     nix::unistd::mkfifo(&tool.folder().join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
     let folder = tool.folder();
-    let outcome = tool.grant(Access::Read, &folder).call_for(json!({}), 5000).await.expect("an outcome");
-    assert_eq!((outcome.ending, outcome.logs), (Ending::TimedOut { limit_ms: 5000 }, vec!["started".into()]));
+    let outcome = tool
+        .grant(Access::Read, &folder)
+        .call_for(json!({}), 5000)
+        .await
+        .expect("an outcome");
+    assert_eq!(
+        (outcome.ending, outcome.logs),
+        (Ending::TimedOut { limit_ms: 5000 }, vec!["started".into()])
+    );
 }
 
 /// The same of a part of its answer, and of one that cannot be read.
@@ -50,10 +71,16 @@ async fn a_part_is_heard_while_the_module_runs() {
             r#"(data (i32.const 1024) "go") (data (i32.const 1030) "@toolhost {{\"chunk\": 1}}\n") (data (i32.const 1100) "{last}")"#
         )
     };
-    let bad = Ending::BadOutput { reason: String::new(), head: String::new() };
+    let bad = Ending::BadOutput {
+        reason: String::new(),
+        head: String::new(),
+    };
     for (last, wanted) in [
         (r#"@toolhost {\"end\": true}"#, Ending::answer(&json!([1]))),
-        (r#"{\"a\":\n           \n   1}"#, Ending::answer(&json!({"a": 1}))),
+        (
+            r#"{\"a\":\n           \n   1}"#,
+            Ending::answer(&json!({"a": 1})),
+        ),
         (r#"@toolhost {\"chunk\": x}\n"#, bad),
     ] {
         let tool = Tool::new(command(&data(last), body));
@@ -68,7 +95,10 @@ async fn a_part_is_heard_while_the_module_runs() {
         };
         let order = tool.order(json!(1), 10_000).await.unwrap();
         let (outcome, first) = tokio::join!(tool.wasm.run(&context, order, &events), listening);
-        assert!(matches!(&first, Some(Event::Chunk(part)) if part.as_str() == "1"), "{first:?}");
+        assert!(
+            matches!(&first, Some(Event::Chunk(part)) if part.as_str() == "1"),
+            "{first:?}"
+        );
         let outcome = outcome.expect("an outcome");
         match (&outcome.ending, &wanted) {
             (Ending::BadOutput { reason, .. }, Ending::BadOutput { .. }) => {

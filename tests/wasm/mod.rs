@@ -39,9 +39,12 @@ impl Tool {
 
     /// What the cache holds; an entry that was made again has another number.
     fn entries(&self) -> Vec<(PathBuf, u64)> {
-        let all = fs::read_dir(self.base.path().join("cache")).expect("cache").map(|entry| entry.expect("entry"));
+        let all = fs::read_dir(self.base.path().join("cache"))
+            .expect("cache")
+            .map(|entry| entry.expect("entry"));
         let all = all.filter(|entry| !entry.file_name().to_string_lossy().ends_with(".lock"));
-        all.map(|entry| (entry.path(), entry.metadata().expect("entry").ino())).collect()
+        all.map(|entry| (entry.path(), entry.metadata().expect("entry").ino()))
+            .collect()
     }
 
     /// Workers that wait for a call.
@@ -55,9 +58,17 @@ impl Tool {
     }
 
     fn grant(mut self, access: Access, path: &Path) -> Tool {
-        let opening = Opening::Live { path: path.to_owned() };
+        let opening = Opening::Live {
+            path: path.to_owned(),
+        };
         let (asked, rule, why) = (String::new(), String::new(), String::new());
-        self.shape.grants.push(Grant { access, opening, asked, rule, why });
+        self.shape.grants.push(Grant {
+            access,
+            opening,
+            asked,
+            rule,
+            why,
+        });
         self
     }
 
@@ -77,17 +88,33 @@ impl Tool {
     }
 
     async fn order(&self, input: Value, timeout_ms: u64) -> Result<Call, Fault> {
-        let script = Some(self.wasm.read(&self.shape, &CallDeadline::usual("", None)).await?.into());
-        let per_call = PerCall { timeout_ms, script, ..PerCall::default() };
+        let script = Some(
+            self.wasm
+                .read(&self.shape, &CallDeadline::usual("", None))
+                .await?
+                .into(),
+        );
+        let per_call = PerCall {
+            timeout_ms,
+            script,
+            ..PerCall::default()
+        };
         let site = manifest::ToolPaths {
             manifest: self.shape.folder.join("x.tool.json"),
             base: self.shape.folder.clone(),
             script: self.shape.script.clone(),
             folder: self.shape.folder.clone(),
         };
-        let confinement = Some(Confinement { shape: self.shape.clone().into(), per_call });
+        let confinement = Some(Confinement {
+            shape: self.shape.clone().into(),
+            per_call,
+        });
         Ok(Call {
-            manifest: Arc::new(made_of("t:wasm", json!({"type": "definition-only"}), json!({}))),
+            manifest: Arc::new(made_of(
+                "t:wasm",
+                json!({"type": "definition-only"}),
+                json!({}),
+            )),
             site,
             input,
             confinement,
@@ -110,7 +137,10 @@ impl Tool {
 fn wasm(base: &Path) -> Wasm {
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).expect("the binary");
     let cache = Cache::open(&base.join("cache")).expect("cache");
-    Wasm::new(Arc::new(Launchers::new(binary.into(), identity::POOL)), cache)
+    Wasm::new(
+        Arc::new(Launchers::new(binary.into(), identity::POOL)),
+        cache,
+    )
 }
 
 fn context() -> Context {
@@ -119,7 +149,11 @@ fn context() -> Context {
 
 fn shape(folder: PathBuf, script: PathBuf) -> Shape {
     let runtime = policy::Runtime::ourselves(Role::Worker.name());
-    Shape { script: Some(script), folder, ..Shape::bare("t:wasm@1.0.0", runtime) }
+    Shape {
+        script: Some(script),
+        folder,
+        ..Shape::bare("t:wasm@1.0.0", runtime)
+    }
 }
 
 // ---- modules ----
@@ -135,7 +169,9 @@ fn typed_echo() -> String {
 
 /// A preview 1 command with small helpers; `data` are data segments, `body` is `_start`.
 fn command(data: &str, body: &str) -> String {
-    include_str!("command.wat").replace("DATA", data).replace("BODY", body)
+    include_str!("command.wat")
+        .replace("DATA", data)
+        .replace("BODY", body)
 }
 
 fn command_echo() -> String {
@@ -149,7 +185,10 @@ fn cli_component() -> Vec<u8> {
     wit_component::ComponentEncoder::default()
         .module(&module)
         .expect("module")
-        .adapter(adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER)
+        .adapter(
+            adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME,
+            adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER,
+        )
         .expect("adapter")
         .encode()
         .expect("component")

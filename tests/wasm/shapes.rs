@@ -6,12 +6,22 @@ use super::*;
 async fn all_three_shapes_echo() {
     let input = json!({"text": "héllo", "list": [1, 2.5, null]});
     let binary = wat::parse_str(command_echo()).expect("wat");
-    for module in [typed_echo().into_bytes(), command_echo().into_bytes(), binary, cli_component()] {
+    for module in [
+        typed_echo().into_bytes(),
+        command_echo().into_bytes(),
+        binary,
+        cli_component(),
+    ] {
         let tool = Tool::new(module);
         let outcome = tool.call(input.clone()).await.expect("an outcome");
         assert_eq!(outcome.ending, Ending::answer(&input));
         assert!(outcome.usage.cpu_ms.is_some());
-        assert!(outcome.usage.peak_memory_bytes.is_some_and(|n| n >= 2 << 16));
+        assert!(
+            outcome
+                .usage
+                .peak_memory_bytes
+                .is_some_and(|n| n >= 2 << 16)
+        );
         assert!(outcome.walls.iter().any(|w| w.name == "wasm"));
     }
 }
@@ -19,7 +29,10 @@ async fn all_three_shapes_echo() {
 #[tokio::test]
 async fn a_long_input_arrives_whole() {
     let input = json!({"text": "x".repeat(200_000)});
-    assert_eq!(Tool::new(command_echo()).ending(input.clone()).await, Ending::answer(&input));
+    assert_eq!(
+        Tool::new(command_echo()).ending(input.clone()).await,
+        Ending::answer(&input)
+    );
 }
 
 #[tokio::test]
@@ -30,7 +43,8 @@ async fn entry_point_names_another_typed_export() {
     tool.shape.entry_point = Some("missing".into());
     let message = tool.refusal().await;
     assert!(
-        message.contains("no export `missing`; exports of the right type: ") && message.contains("again"),
+        message.contains("no export `missing`; exports of the right type: ")
+            && message.contains("again"),
         "{message}"
     );
 }
@@ -51,16 +65,44 @@ async fn anything_else_is_refused_with_what_is_accepted() {
     ] {
         let message = Tool::new(module).refusal().await;
         assert!(message.contains(why), "{message}");
-        for accepted in ["run: func(input: string) -> result<string, string>", "wasi:cli/run@0.2.x", "_start"] {
+        for accepted in [
+            "run: func(input: string) -> result<string, string>",
+            "wasi:cli/run@0.2.x",
+            "_start",
+        ] {
             assert!(message.contains(accepted), "{message}");
         }
     }
     let foreign = r#"(module (import "env" "system" (func)) (memory (export "memory") 1) (func (export "_start")))"#;
-    assert!(Tool::new(foreign).refusal().await.contains("cannot be linked"));
-    let imports = r#"(component (import "wasi:http/outgoing-handler@0.2.0" (instance (export "x" (func)))))"#;
+    assert!(
+        Tool::new(foreign)
+            .refusal()
+            .await
+            .contains("cannot be linked")
+    );
+    let imports =
+        r#"(component (import "wasi:http/outgoing-handler@0.2.0" (instance (export "x" (func)))))"#;
     let message = Tool::new(imports).refusal().await;
-    assert!(message.contains("exports nothing") || message.contains("does not offer"), "{message}");
-    assert!(Tool::new("(module (oops))").refusal().await.contains("not WebAssembly"));
-    assert!(Tool::new(b"\xff\xfe\x00").refusal().await.contains("neither WebAssembly nor its text form"));
-    assert!(Tool::new(b"\0asm\x01\0\0\0\x07\xff\xff\xff\xff").refusal().await.contains("damaged"));
+    assert!(
+        message.contains("exports nothing") || message.contains("does not offer"),
+        "{message}"
+    );
+    assert!(
+        Tool::new("(module (oops))")
+            .refusal()
+            .await
+            .contains("not WebAssembly")
+    );
+    assert!(
+        Tool::new(b"\xff\xfe\x00")
+            .refusal()
+            .await
+            .contains("neither WebAssembly nor its text form")
+    );
+    assert!(
+        Tool::new(b"\0asm\x01\0\0\0\x07\xff\xff\xff\xff")
+            .refusal()
+            .await
+            .contains("damaged")
+    );
 }

@@ -6,7 +6,11 @@ use super::*;
 async fn calls_at_once_get_workers_of_their_own() {
     let tool = Tool::new(typed_echo());
     let calls = (0..16).map(|n| tool.call(json!(n)));
-    for (n, call) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
+    for (n, call) in futures_util::future::join_all(calls)
+        .await
+        .into_iter()
+        .enumerate()
+    {
         assert_eq!(call.expect("an outcome").ending, Ending::answer(&json!(n)));
     }
     assert_eq!(tool.entries().len(), 1, "compiled once for all");
@@ -37,21 +41,33 @@ async fn a_cancelled_call_ends_with_its_worker() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         cancel.cancel();
     });
-    assert_eq!((outcome.expect("an outcome").ending, tool.idle()), (Ending::Cancelled, 0));
+    assert_eq!(
+        (outcome.expect("an outcome").ending, tool.idle()),
+        (Ending::Cancelled, 0)
+    );
 }
 
 #[tokio::test]
 async fn compiled_code_is_kept_by_content_and_only_while_it_is_sound() {
     let tool = Tool::new(command_echo());
-    let prepared = async || wasm(tool.base.path()).prepare(&tool.shape).await.expect("prepared");
+    let prepared = async || {
+        wasm(tool.base.path())
+            .prepare(&tool.shape)
+            .await
+            .expect("prepared")
+    };
     prepared().await;
     let first = tool.entries();
     prepared().await;
     assert_eq!(tool.entries(), first);
-    let [(entry, _)] = first.as_slice() else { panic!("{first:?}") };
+    let [(entry, _)] = first.as_slice() else {
+        panic!("{first:?}")
+    };
     // Damaged, then readable by others: built anew, and replaced.
     use std::os::unix::fs::PermissionsExt;
-    let chmod = |mode| std::fs::set_permissions(entry, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    let chmod = |mode| {
+        std::fs::set_permissions(entry, std::fs::Permissions::from_mode(mode)).expect("chmod")
+    };
     chmod(0o600);
     let mut bytes = std::fs::read(entry).expect("entry");
     let middle = bytes.len() / 2;
@@ -67,7 +83,10 @@ async fn compiled_code_is_kept_by_content_and_only_while_it_is_sound() {
     std::fs::write(tool.shape.script.as_ref().expect("script"), typed_echo()).expect("changed");
     prepared().await;
     assert_eq!(tool.entries().len(), 2);
-    assert_eq!(tool.ending(json!("typed now")).await, Ending::answer(&json!("typed now")));
+    assert_eq!(
+        tool.ending(json!("typed now")).await,
+        Ending::answer(&json!("typed now"))
+    );
 }
 
 #[tokio::test]
@@ -77,7 +96,10 @@ async fn a_module_behind_a_link_is_not_read() {
     std::os::unix::fs::symlink(tool.folder().join("tool.wat"), &link).expect("link");
     tool.shape.script = Some(link);
     let message = tool.refusal().await;
-    assert!(message.contains("cannot be read") && !message.contains("link.wat"), "{message}");
+    assert!(
+        message.contains("cannot be read") && !message.contains("link.wat"),
+        "{message}"
+    );
 }
 
 /// Where no folder may keep compiled code, a call still runs, and `doctor` says why.
@@ -89,12 +111,23 @@ fn without_a_cache_folder_a_module_is_compiled_for_this_run_alone() {
     playground.settle();
     let run = |arguments: &[&str]| {
         let mut command = playground.host();
-        command.env("XDG_CACHE_HOME", "/proc/version").args(arguments);
+        command
+            .env("XDG_CACHE_HOME", "/proc/version")
+            .args(arguments);
         finish(command, b"")
     };
-    assert_eq!(fits("ok {\"a\":1}", &run(&["call", "esc:echo", "--json", "--input", "{\"a\": 1}"])), Ok(()));
+    assert_eq!(
+        fits(
+            "ok {\"a\":1}",
+            &run(&["call", "esc:echo", "--json", "--input", "{\"a\": 1}"])
+        ),
+        Ok(())
+    );
     let cache = run(&["doctor", "--json"]).out["wasm"]["cache"].to_string();
-    assert!(cache.contains("compiled wasm is not kept between runs: "), "{cache}");
+    assert!(
+        cache.contains("compiled wasm is not kept between runs: "),
+        "{cache}"
+    );
 }
 
 #[tokio::test]

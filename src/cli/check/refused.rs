@@ -31,17 +31,30 @@ pub fn tell(
     reports: &mut [crate::registry::FileReport],
 ) {
     let policies = snapshot.protect(policies);
-    let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
+    let places: BTreeMap<PathBuf, usize> = reports
+        .iter()
+        .enumerate()
+        .map(|(at, r)| (r.path.clone(), at))
+        .collect();
     let tools = snapshot.list(&registry::Filter::default());
     for tool in &tools {
-        let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
+        let Some(report) = places
+            .get(&tool.site.manifest)
+            .and_then(|at| reports.get_mut(*at))
+        else {
+            continue;
+        };
         let mut decision = service::requirements::decide(tool, snapshot, &policies, machine);
         let planted = decision.shape.as_mut().ok();
-        let planted = planted.and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
+        let planted = planted
+            .and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
         let mut found = asks(tool, &decision);
         found.extend(find_obstacles(tool, &decision));
         found.extend(planted.map(|fault| {
-            let message = format!("every call is refused: {}", fault.person.unwrap_or(fault.message));
+            let message = format!(
+                "every call is refused: {}",
+                fault.person.unwrap_or(fault.message)
+            );
             Problem::new(Severity::Warning, Code::Security, SCRIPT, message)
         }));
         found.extend(files(tool, &decision));
@@ -51,8 +64,14 @@ pub fn tell(
         found.extend(script(tool));
         found.extend(typescript(tool, &decision));
         // What is not pinned, and other remarks about packages.
-        let warnings = decision.notes.all.iter().filter_map(|note| note.strip_prefix("warning: "));
-        found.extend(warnings.map(|words| Problem::new(Severity::Warning, Code::Dependency, "", words)));
+        let warnings = decision
+            .notes
+            .all
+            .iter()
+            .filter_map(|note| note.strip_prefix("warning: "));
+        found.extend(
+            warnings.map(|words| Problem::new(Severity::Warning, Code::Dependency, "", words)),
+        );
         registry::locate(&mut found, &tool.site.manifest);
         report.problems.append(&mut found);
     }
@@ -65,15 +84,27 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
     let problem = |verdict: &Verdict| {
         let (severity, message) = verdict_in_words(verdict, decision, refused);
-        Problem::new(severity, Code::Security, pointer(verdict, &tool.manifest), message)
+        Problem::new(
+            severity,
+            Code::Security,
+            pointer(verdict, &tool.manifest),
+            message,
+        )
     };
     let mut problems: Vec<Problem> = decision.verdicts.iter().filter(told).map(problem).collect();
     if let Err(fault) = &decision.shape
         && refused
         && problems.is_empty()
     {
-        let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
-        let message = format!("every call is refused by policy '{}': {why}", decision.policy);
+        let why = fault
+            .person
+            .as_deref()
+            .unwrap_or(&fault.message)
+            .replace('\n', " ");
+        let message = format!(
+            "every call is refused by policy '{}': {why}",
+            decision.policy
+        );
         problems.push(Problem::new(Severity::Warning, Code::Security, "", message));
     }
     problems
@@ -81,11 +112,16 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
 
 /// The reasons other than policy for which no call can begin.
 fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let mut found = preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
+    let mut found =
+        preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
     let problem = |obstacle: &Obstacle| {
         // A tool that another machine or a later version could run is not a fault of its file.
-        let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
+        let severity = if obstacle.need.mistake {
+            Severity::Warning
+        } else {
+            Severity::Note
+        };
         let message = format!("unavailable here: {}", obstacle.words());
         Problem::new(severity, Code::Dependency, &*obstacle.need.pointer, message)
     };
@@ -107,10 +143,22 @@ fn no_folder(tool: &registry::Tool) -> Option<Problem> {
 /// A grant because of which every call is refused, given the files on disk now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?)?;
-    let list = if grant.access == policy::Access::Write { WRITE } else { READ };
+    let list = if grant.access == policy::Access::Write {
+        WRITE
+    } else {
+        READ
+    };
     let why = fault.person.as_deref().unwrap_or_default();
-    let message = format!("every call is refused because of the files on disk now: {}: {why}", fault.message);
-    Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, list, &grant.asked), message))
+    let message = format!(
+        "every call is refused because of the files on disk now: {}: {why}",
+        fault.message
+    );
+    Some(Problem::new(
+        Severity::Warning,
+        Code::Security,
+        item(&tool.manifest, list, &grant.asked),
+        message,
+    ))
 }
 
 /// A script that lies where tools write below what this one reads: it looks like a module of this tool, and is not.
@@ -118,51 +166,101 @@ fn written_code(decision: &policy::Decision) -> Option<Problem> {
     let shape = decision.shape.as_deref().ok()?;
     let is_code = |name: &str| Language::of_file_name(name).contains(&shape.runtime.language);
     let found = shape.written.iter().find_map(|area| {
-        let below = walkdir::WalkDir::new(area.path()).sort_by_file_name().into_iter().take(MAX_ENTRIES).flatten();
-        let mut code = below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
+        let below = walkdir::WalkDir::new(area.path())
+            .sort_by_file_name()
+            .into_iter()
+            .take(MAX_ENTRIES)
+            .flatten();
+        let mut code =
+            below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
         code.find(|entry| entry.file_name().to_str().is_some_and(is_code))
     })?;
     let place = text::path(found.path());
-    let message = format!("{place}: tools write there, so it is data: this tool can read it, and not load it as code");
-    Some(Problem::new(Severity::Note, Code::Security, SCRIPT, message))
+    let message = format!(
+        "{place}: tools write there, so it is data: this tool can read it, and not load it as code"
+    );
+    Some(Problem::new(
+        Severity::Note,
+        Code::Security,
+        SCRIPT,
+        message,
+    ))
 }
 
 /// A live write into a repository outside of the tools' own folders, where people keep code.
 fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let warning = |grant: &policy::Grant| {
-        let policy::Opening::Live { path } = &grant.opening else { return None };
-        let is_repository = |folder: &&Path| [".git", ".hg"].iter().any(|name| folder.join(name).exists());
-        let repository = path.ancestors().find(is_repository).filter(|_| !path.starts_with(&tool.site.base))?;
+        let policy::Opening::Live { path } = &grant.opening else {
+            return None;
+        };
+        let is_repository = |folder: &&Path| {
+            [".git", ".hg"]
+                .iter()
+                .any(|name| folder.join(name).exists())
+        };
+        let repository = path
+            .ancestors()
+            .find(is_repository)
+            .filter(|_| !path.starts_with(&tool.site.base))?;
         let message = format!(
             "it writes live into the repository {}: people and other programs run what lies there (`.git`, `.hg` and \
              settings of editors and agents stay read-only)",
             text::path(repository)
         );
-        Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, WRITE, &grant.asked), message))
+        Some(Problem::new(
+            Severity::Warning,
+            Code::Security,
+            item(&tool.manifest, WRITE, &grant.asked),
+            message,
+        ))
     };
-    let writes = decision.grants.iter().filter(|grant| grant.access == policy::Access::Write);
+    let writes = decision
+        .grants
+        .iter()
+        .filter(|grant| grant.access == policy::Access::Write);
     writes.filter_map(warning).collect()
 }
 
 /// Faults of the script itself: a file that is not a module, or an entry point that the script does not name.
 fn script(tool: &registry::Tool) -> Option<Problem> {
-    let Handler::Script { language, entry_point, .. } = &tool.manifest.handler else { return None };
+    let Handler::Script {
+        language,
+        entry_point,
+        ..
+    } = &tool.manifest.handler
+    else {
+        return None;
+    };
     let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
     let mut text = Vec::new();
     file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
-    let error = |pointer, message: String| Some(Problem::new(Severity::Error, Code::Dependency, pointer, message));
+    let error = |pointer, message: String| {
+        Some(Problem::new(
+            Severity::Error,
+            Code::Dependency,
+            pointer,
+            message,
+        ))
+    };
     if *language == Language::Wasm {
-        return error(SCRIPT, format!("{}, so every call fails", no_module(&text)?));
+        return error(
+            SCRIPT,
+            format!("{}, so every call fails", no_module(&text)?),
+        );
     }
     let (entry, text) = (entry_point.as_deref()?, String::from_utf8_lossy(&text));
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
     let named = |word: &str| Some(word) == entry.split('.').next();
     // The script must define the function itself, so its name occurs in the text; a default export has no name.
-    if entry == "default" || text.len() as u64 >= MAX_SCRIPT_BYTES || text.split(is_part).any(named) {
+    if entry == "default" || text.len() as u64 >= MAX_SCRIPT_BYTES || text.split(is_part).any(named)
+    {
         return None;
     }
     let near = suggest::hint(entry, text.split(is_part).filter(|word| !word.is_empty()));
-    let message = format!("the script has nothing named '{}', so every call fails{near}", printable(entry));
+    let message = format!(
+        "the script has nothing named '{}', so every call fails{near}",
+        printable(entry)
+    );
     error("/handler/entryPoint", message)
 }
 
@@ -189,12 +287,20 @@ fn no_module(text: &[u8]) -> Option<String> {
 fn typescript(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (runtime, script) = (decision.runtime.as_ref()?, tool.site.script.as_deref()?);
     let is_typescript = Language::of_file_name(script.to_str()?) == [Language::Bun];
-    let fails = runtime.language == Language::Nodejs && is_typescript && !strips_types(&runtime.version);
+    let fails =
+        runtime.language == Language::Nodejs && is_typescript && !strips_types(&runtime.version);
     let message = format!(
         "Node {} does not run TypeScript, so calls fail here: use Node 22.18, 23.6 or later, or \"language\": \"bun\"",
         runtime.version
     );
-    fails.then(|| Problem::new(Severity::Warning, Code::Dependency, "/handler/language", message))
+    fails.then(|| {
+        Problem::new(
+            Severity::Warning,
+            Code::Dependency,
+            "/handler/language",
+            message,
+        )
+    })
 }
 
 /// Whether this Node runs TypeScript by itself (nodejs.org/api/typescript.html, "Type stripping").
@@ -203,17 +309,33 @@ fn strips_types(version: &str) -> bool {
     version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18))
 }
 
-fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: bool) -> (Severity, String) {
+fn verdict_in_words(
+    verdict: &Verdict,
+    decision: &policy::Decision,
+    refused: bool,
+) -> (Severity, String) {
     let reason = verdict.reason.as_deref().unwrap_or("not allowed");
     let asked = format!("{} {}: {reason}", verdict.what.name(), verdict.asked);
     match (verdict.never(), refused) {
         (false, _) => {
             let id = decision.tool.split('@').next().unwrap_or_default();
             let fix = format!("`toolhost audit {id} --suggest-policy` prints what would grant it");
-            (Severity::Warning, format!("every call is refused by policy '{}': {asked}; {fix}", decision.policy))
+            (
+                Severity::Warning,
+                format!(
+                    "every call is refused by policy '{}': {asked}; {fix}",
+                    decision.policy
+                ),
+            )
         }
-        (true, true) => (Severity::Error, format!("every call is refused, and no policy can change that: {asked}")),
-        (true, false) => (Severity::Warning, format!("never granted, whatever a policy says: {asked}")),
+        (true, true) => (
+            Severity::Error,
+            format!("every call is refused, and no policy can change that: {asked}"),
+        ),
+        (true, false) => (
+            Severity::Warning,
+            format!("never granted, whatever a policy says: {asked}"),
+        ),
     }
 }
 
@@ -227,7 +349,12 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
         RequestKind::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         RequestKind::Runtime => return "/handler/language".to_owned(),
         RequestKind::Package => return String::new(),
-        RequestKind::Service => return manifest.remote().map(|remote| remote.pointers.0.clone()).unwrap_or_default(),
+        RequestKind::Service => {
+            return manifest
+                .remote()
+                .map(|remote| remote.pointers.0.clone())
+                .unwrap_or_default();
+        }
     };
     item(manifest, list, &verdict.asked)
 }
@@ -236,8 +363,13 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
 fn item(manifest: &Manifest, list: &str, text: &str) -> String {
     let items = manifest.raw.pointer(list).and_then(Value::as_array);
     // A host is shown in its canonical form.
-    let canonical = |item: &str| host::parse_pattern(item).is_ok_and(|host| list == HOSTS && host.to_string() == text);
-    let is = |item: &Value| item.as_str().is_some_and(|item| item == text || canonical(item));
+    let canonical = |item: &str| {
+        host::parse_pattern(item).is_ok_and(|host| list == HOSTS && host.to_string() == text)
+    };
+    let is = |item: &Value| {
+        item.as_str()
+            .is_some_and(|item| item == text || canonical(item))
+    };
     let index = items.and_then(|items| items.iter().position(is));
     index.map_or_else(String::new, |index| format!("{list}/{index}"))
 }

@@ -22,16 +22,31 @@ struct ToolIndex<'t> {
 }
 
 impl<'t> ToolIndex<'t> {
-    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>], announced: &'t BTreeSet<String>) -> ToolIndex<'t> {
+    fn index(
+        policies: &Policies,
+        tools: &'t [Arc<registry::Tool>],
+        announced: &'t BTreeSet<String>,
+    ) -> ToolIndex<'t> {
         let (by_id, namespaces, governed) = Default::default();
-        let mut found = ToolIndex { by_id, namespaces, announced, governed };
+        let mut found = ToolIndex {
+            by_id,
+            namespaces,
+            announced,
+            governed,
+        };
         for tool in tools {
             let id = tool.manifest.id.as_str();
             found.by_id.entry(id).or_default().push(tool);
-            found.namespaces.extend(id.split_once(':').map(|(namespace, _)| namespace));
+            found
+                .namespaces
+                .extend(id.split_once(':').map(|(namespace, _)| namespace));
             if tool.site.script.is_some() {
                 let policy = policies.governing(id, &tool.site.manifest).0;
-                found.governed.entry(policy.file.clone()).or_default().push(&tool.site.folder);
+                found
+                    .governed
+                    .entry(policy.file.clone())
+                    .or_default()
+                    .push(&tool.site.folder);
             }
         }
         found
@@ -39,7 +54,8 @@ impl<'t> ToolIndex<'t> {
 
     /// Services of announcers have ids that begin with their namespace and a dot.
     fn may_be_announced(&self, id: &str) -> bool {
-        id.split_once('.').is_some_and(|(namespace, _)| self.announced.contains(namespace))
+        id.split_once('.')
+            .is_some_and(|(namespace, _)| self.announced.contains(namespace))
     }
 
     /// A warning if this selector names no loaded tool.
@@ -55,7 +71,13 @@ impl<'t> ToolIndex<'t> {
             Selector::Exact(id) => suggest::hint(id, self.by_id.keys().copied()),
             _ => String::new(),
         };
-        let message = || format!("'{}' names no loaded tool{}", printable(&selector.text()), near());
+        let message = || {
+            format!(
+                "'{}' names no loaded tool{}",
+                printable(&selector.text()),
+                near()
+            )
+        };
         (!is_known).then(|| warning(Code::Dependency, pointer, at, message()))
     }
 }
@@ -67,14 +89,28 @@ pub fn find(
     machine: &Machine,
     announced: &BTreeSet<String>,
 ) -> Vec<(PathBuf, Vec<Problem>)> {
-    let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
+    let files = policies
+        .all()
+        .filter(|policy| !policy.file.as_os_str().is_empty());
     let tools = ToolIndex::index(policies, tools, announced);
-    let callers = policies.callers().map(|callers| (callers.file.clone(), unknown_in_callers(callers, &tools)));
-    files.map(|policy| (policy.file.clone(), unknown(policy, &tools, machine))).chain(callers).collect()
+    let callers = policies
+        .callers()
+        .map(|callers| (callers.file.clone(), unknown_in_callers(callers, &tools)));
+    files
+        .map(|policy| (policy.file.clone(), unknown(policy, &tools, machine)))
+        .chain(callers)
+        .collect()
 }
 
 fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
-    Problem { severity: Severity::Warning, code, pointer, line: at.line, column: at.column, message }
+    Problem {
+        severity: Severity::Warning,
+        code,
+        pointer,
+        line: at.line,
+        column: at.column,
+        message,
+    }
 }
 
 /// `callers.policy.toml`: unknown tools, and parameters that a tool does not have.
@@ -82,17 +118,26 @@ fn unknown_in_callers(callers: &policy::Callers, tools: &ToolIndex) -> Vec<Probl
     let mut found = Vec::new();
     for (index, rule) in callers.list.iter().enumerate() {
         let named = rule.tools.iter().enumerate();
-        found.extend(named.filter_map(|(at, it)| tools.stray(it, format!("/caller/{index}/tools/{at}"), rule.at)));
+        found.extend(named.filter_map(|(at, it)| {
+            tools.stray(it, format!("/caller/{index}/tools/{at}"), rule.at)
+        }));
         for (at, parameter) in rule.parameters.iter().enumerate() {
-            let Selector::Exact(id) = &parameter.tool else { continue };
+            let Selector::Exact(id) = &parameter.tool else {
+                continue;
+            };
             let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
             let lacks = |tool: &&&Arc<registry::Tool>| {
-                let known = tool.manifest.parameters.as_ref().and_then(|schema| schema.raw["properties"].as_object());
+                let known = tool
+                    .manifest
+                    .parameters
+                    .as_ref()
+                    .and_then(|schema| schema.raw["properties"].as_object());
                 known.is_some_and(|known| !known.contains_key(&parameter.name))
             };
             if let Some(tool) = versions.rfind(lacks) {
                 let (name, tool) = (printable(&parameter.name), tool.reference());
-                let message = format!("{tool} has no parameter `{name}`, so this caller can never call it");
+                let message =
+                    format!("{tool} has no parameter `{name}`, so this caller can never call it");
                 found.push(warning(
                     Code::Dependency,
                     format!("/caller/{index}/parameters/{at}"),
@@ -115,27 +160,52 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
             Selector::Exact(id) => tools.by_id.get(id.as_str()),
             _ => None,
         };
-        let elsewhere =
-            versions.and_then(|all| all.iter().map(|tool| policy.passed_over(&tool.site.manifest)).collect());
+        let elsewhere = versions.and_then(|all| {
+            all.iter()
+                .map(|tool| policy.passed_over(&tool.site.manifest))
+                .collect()
+        });
         let words = elsewhere.and_then(|mut words: Vec<_>| words.pop());
-        found.extend(words.map(|words| warning(Code::Security, format!("/tools/{index}"), named.at, words)));
+        found.extend(
+            words.map(|words| warning(Code::Security, format!("/tools/{index}"), named.at, words)),
+        );
     }
     let mut missing = |pointer: String, at: At, message: String| {
         found.push(warning(Code::Dependency, pointer, at, message));
     };
-    for (index, folder) in policy.folders.iter().enumerate().filter(|(_, folder)| !folder.path.is_dir()) {
-        let message = format!("the folder {} does not exist, so no tool lies there", text::path(&folder.path));
+    for (index, folder) in policy
+        .folders
+        .iter()
+        .enumerate()
+        .filter(|(_, folder)| !folder.path.is_dir())
+    {
+        let message = format!(
+            "the folder {} does not exist, so no tool lies there",
+            text::path(&folder.path)
+        );
         missing(format!("/folders/{index}"), folder.at, message);
     }
     for (language, named) in &policy.runtimes {
         if let Some(Err(why)) = machine.named_runtimes.get(&named.path) {
-            let message = format!("{} cannot be used here: {}", text::path(&named.path), printable(why));
-            missing(format!("/runtimes/{}/path", language.name()), named.at, message);
+            let message = format!(
+                "{} cannot be used here: {}",
+                text::path(&named.path),
+                printable(why)
+            );
+            missing(
+                format!("/runtimes/{}/path", language.name()),
+                named.at,
+                message,
+            );
         }
     }
     for (ecosystem, entry) in &policy.packages {
         let (index, name) = (&entry.grant.rules.index, ecosystem.name());
-        let known = machine.indexes.keys().filter(|(of, _)| of == ecosystem).map(|(_, name)| name.as_str());
+        let known = machine
+            .indexes
+            .keys()
+            .filter(|(of, _)| of == ecosystem)
+            .map(|(_, name)| name.as_str());
         let known: Vec<&str> = known.collect();
         if !known.contains(&index.as_str()) {
             let message = format!(
@@ -149,26 +219,46 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
     for (key, rules) in [("read", &policy.files.read), ("write", &policy.files.write)] {
         for (index, rule) in rules.iter().enumerate() {
             if let Some(path) = missing_path(key, rule, tools.governed.get(&policy.file)) {
-                let message =
-                    format!("'{}' is granted, and {} does not exist", printable(&rule.text), text::path(&path));
+                let message = format!(
+                    "'{}' is granted, and {} does not exist",
+                    printable(&rule.text),
+                    text::path(&path)
+                );
                 missing(format!("/files/{key}/{index}/path"), rule.at, message);
             }
         }
     }
     for (index, entry) in policy.secrets.iter().enumerate() {
-        let Some((code, why)) = unusable(&entry.grant.from) else { continue };
+        let Some((code, why)) = unusable(&entry.grant.from) else {
+            continue;
+        };
         let name = &entry.grant.name;
-        let message = format!("the secret {name} cannot be read, so every call that uses it is refused: {why}");
-        found.push(warning(code, format!("/secrets/grant/{index}/from"), entry.at, message));
+        let message = format!(
+            "the secret {name} cannot be read, so every call that uses it is refused: {why}"
+        );
+        found.push(warning(
+            code,
+            format!("/secrets/grant/{index}/from"),
+            entry.at,
+            message,
+        ));
     }
     found
 }
 
 /// The path of a file rule if it exists for none of the tools in `folders`, which the policy governs. A path that may
 /// be written need not exist yet.
-fn missing_path(key: &str, rule: &policy::Rule, folders: Option<&Vec<&PathBuf>>) -> Option<PathBuf> {
+fn missing_path(
+    key: &str,
+    rule: &policy::Rule,
+    folders: Option<&Vec<&PathBuf>>,
+) -> Option<PathBuf> {
     let areas: Vec<policy::Area> = match rule.relative {
-        true => folders.into_iter().flatten().map(|folder| rule.area_at(folder)).collect(),
+        true => folders
+            .into_iter()
+            .flatten()
+            .map(|folder| rule.area_at(folder))
+            .collect(),
         false => vec![rule.area.clone()],
     };
     let exists = |area: &policy::Area| match (key, rule.relative, area) {
@@ -176,7 +266,10 @@ fn missing_path(key: &str, rule: &policy::Rule, folders: Option<&Vec<&PathBuf>>)
         ("write", false, policy::Area::File(file)) => file.parent().is_some_and(Path::exists),
         _ => area.path().exists(),
     };
-    areas.first().filter(|_| !areas.iter().any(exists)).map(|area| area.path().to_path_buf())
+    areas
+        .first()
+        .filter(|_| !areas.iter().any(exists))
+        .map(|area| area.path().to_path_buf())
 }
 
 /// Why a call could not read a secret from here, or could not hide it.
@@ -185,7 +278,8 @@ fn unusable(from: &SecretSource) -> Option<(Code, String)> {
     let words = |shown: &str| (Code::Schema, format!("{shown}: {}", service::TOO_SHORT));
     if let SecretSource::Env(name) = from {
         let value = std::env::var(name).ok()?;
-        return short(value.as_bytes()).then(|| words(&format!("the host's variable {}", text::printable(name))));
+        return short(value.as_bytes())
+            .then(|| words(&format!("the host's variable {}", text::printable(name))));
     }
     let path = from.file().or_else(|| Some(from.own_file("any")?.0))?;
     let shown = text::path(path);
@@ -196,7 +290,12 @@ fn unusable(from: &SecretSource) -> Option<(Code, String)> {
         }
         (Ok(facts), SecretSource::CallerFile(_)) => {
             let open = files::others_may_write(facts.mode(), facts.uid(), facts.gid());
-            open.then(|| (Code::Security, format!("{shown}: others may write there: chmod go-w")))?
+            open.then(|| {
+                (
+                    Code::Security,
+                    format!("{shown}: others may write there: chmod go-w"),
+                )
+            })?
         }
         (Ok(_), SecretSource::Command(_)) => return None,
         (Ok(facts), _) => match files::not_private(&facts) {

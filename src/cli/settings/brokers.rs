@@ -64,9 +64,13 @@ fn connection(
     folder: &Path,
     files: &mut Vec<PathBuf>,
 ) -> Result<Terms, String> {
-    let credentials = credentials.map(|from| shared_secret(from, folder, "a broker has one credential", files));
-    let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
-    let mut terms = Terms::new(url, user, credentials, insecure).map_err(|why| format!("url: {why}"))?;
+    let credentials =
+        credentials.map(|from| shared_secret(from, folder, "a broker has one credential", files));
+    let credentials = credentials
+        .transpose()
+        .map_err(|why| format!("credentials: {why}"))?;
+    let mut terms =
+        Terms::new(url, user, credentials, insecure).map_err(|why| format!("url: {why}"))?;
     if let Some(path) = ca.map(|path| folder.join(path)) {
         let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
         files.push(path);
@@ -81,23 +85,48 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
     for (index, given) in given.into_iter().enumerate() {
         let bad = |why: String| format!("[[broker]] number {}: {why}", index + 1);
         let broker = one(given, folder).map_err(bad)?;
-        let queue = |it: &Broker| (it.entry.terms.to_string(), it.entry.request.clone(), it.entry.subscription.clone());
+        let queue = |it: &Broker| {
+            (
+                it.entry.terms.to_string(),
+                it.entry.request.clone(),
+                it.entry.subscription.clone(),
+            )
+        };
         if found.iter().any(|other| queue(other) == queue(&broker)) {
-            return Err(bad("another [[broker]] reads the same requests: list all tools in one entry".to_owned()));
+            return Err(bad(
+                "another [[broker]] reads the same requests: list all tools in one entry"
+                    .to_owned(),
+            ));
         }
         // If a reply arrived as a request, it would be answered by another reply, without end.
         let circles = |one: &Broker, other: &Broker| {
             let (replies, requests) = (&one.entry.response, &other.entry.request);
             // Different topics may have the same exchange name at RabbitMQ.
-            one.entry.terms.to_string() == other.entry.terms.to_string() && replies.exchange() == requests.exchange()
+            one.entry.terms.to_string() == other.entry.terms.to_string()
+                && replies.exchange() == requests.exchange()
         };
-        if found.iter().chain([&broker]).any(|other| circles(other, &broker) || circles(&broker, other)) {
+        if found
+            .iter()
+            .chain([&broker])
+            .any(|other| circles(other, &broker) || circles(&broker, other))
+        {
             let why = "replies would arrive as requests: name topics of requests that no entry names for replies";
             return Err(bad(why.to_owned()));
         }
-        let name = |it: &Broker| it.entry.announce.as_ref().map(|announce| announce.name.clone());
-        if found.iter().any(|other| name(other).is_some() && name(other) == name(&broker)) {
-            return Err(bad("announce: another [[broker]] has this announcer: list all tools in one entry".to_owned()));
+        let name = |it: &Broker| {
+            it.entry
+                .announce
+                .as_ref()
+                .map(|announce| announce.name.clone())
+        };
+        if found
+            .iter()
+            .any(|other| name(other).is_some() && name(other) == name(&broker))
+        {
+            return Err(bad(
+                "announce: another [[broker]] has this announcer: list all tools in one entry"
+                    .to_owned(),
+            ));
         }
         found.push(broker);
     }
@@ -107,52 +136,113 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
 fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     let mut files = Vec::new();
     let credentials = given.credentials.as_deref();
-    let terms = connection(&given.url, given.user, credentials, given.ca, given.insecure, folder, &mut files)?;
+    let terms = connection(
+        &given.url,
+        given.user,
+        credentials,
+        given.ca,
+        given.insecure,
+        folder,
+        &mut files,
+    )?;
     let (request, response) = match (given.service, given.request, given.response) {
-        (Some(service), None, None) => Topic::of_service(&service).map_err(|why| format!("service: {why}"))?,
+        (Some(service), None, None) => {
+            Topic::of_service(&service).map_err(|why| format!("service: {why}"))?
+        }
         (None, Some(request), Some(response)) => (
             Topic::parse(&request).map_err(|why| format!("request: {why}"))?,
             Topic::parse(&response).map_err(|why| format!("response: {why}"))?,
         ),
-        _ => return Err("name the topics: `service = \"NAME\"`, or `request` and `response` in full".to_owned()),
+        _ => {
+            return Err(
+                "name the topics: `service = \"NAME\"`, or `request` and `response` in full"
+                    .to_owned(),
+            );
+        }
     };
     let id = given.id.unwrap_or_else(|| "toolhost".to_owned());
-    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
-        return Err("id: letters, digits, `-` and `_`, at most 64: hosts of one id share the requests".to_owned());
+    if id.is_empty()
+        || id.len() > 64
+        || !id
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+    {
+        return Err(
+            "id: letters, digits, `-` and `_`, at most 64: hosts of one id share the requests"
+                .to_owned(),
+        );
     }
     if given.tools.is_empty() {
         return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
     }
     let id_of = |tool: &String| tool.split('@').next().unwrap_or_default().to_owned();
     let ids: Vec<String> = given.tools.iter().map(id_of).collect();
-    if let Some(twice) = ids.iter().enumerate().find_map(|(at, id)| ids[..at].contains(id).then_some(id)) {
+    if let Some(twice) = ids
+        .iter()
+        .enumerate()
+        .find_map(|(at, id)| ids[..at].contains(id).then_some(id))
+    {
         let twice = twice.escape_debug();
         return Err(format!(
             "tools: '{twice}' is listed twice: a message names a tool by its id, so list each id once"
         ));
     }
     if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
-        return Err(format!("idempotent: '{}' is not the id of a tool in `tools`", other.escape_debug()));
+        return Err(format!(
+            "idempotent: '{}' is not the id of a tool in `tools`",
+            other.escape_debug()
+        ));
     }
     if !(1..=service::MAX_NAME_BYTES).contains(&given.caller.len()) {
-        return Err("caller: name who these calls count as, in callers.policy.toml and in records".to_owned());
+        return Err(
+            "caller: name who these calls count as, in callers.policy.toml and in records"
+                .to_owned(),
+        );
     }
-    let at_once = given.at_once.map_or(Ok(DEFAULT_CONCURRENCY), u16::try_from).ok();
+    let at_once = given
+        .at_once
+        .map_or(Ok(DEFAULT_CONCURRENCY), u16::try_from)
+        .ok();
     let at_once = at_once.filter(|at_once| (1..=MAX_CONCURRENCY).contains(at_once));
-    let at_once = at_once.ok_or_else(|| format!("at_once: from 1 to {MAX_CONCURRENCY} calls at once"))?;
+    let at_once =
+        at_once.ok_or_else(|| format!("at_once: from 1 to {MAX_CONCURRENCY} calls at once"))?;
     let subscription = format!("{id}-request");
     let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
     if given.announce.is_some() && tools.len() > MAX_ANNOUNCED_TOOLS {
-        return Err(format!("announce: hosts accept at most {MAX_ANNOUNCED_TOOLS} tools of one announcer"));
+        return Err(format!(
+            "announce: hosts accept at most {MAX_ANNOUNCED_TOOLS} tools of one announcer"
+        ));
     }
-    let announce = given.announce.map(|announce| announcing(announce, folder, &mut files)).transpose();
+    let announce = given
+        .announce
+        .map(|announce| announcing(announce, folder, &mut files))
+        .transpose();
     let announce = announce.map_err(|why| format!("announce: {why}"))?;
-    let entry = BrokerSettings { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };
+    let entry = BrokerSettings {
+        terms,
+        request,
+        response,
+        subscription,
+        tools,
+        idempotent,
+        caller,
+        at_once,
+        announce,
+    };
     Ok(Broker { entry, files })
 }
 
-fn announcing(announce: Announce, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Announcing, String> {
-    let Announce { announcer, key, topic, ttl } = announce;
+fn announcing(
+    announce: Announce,
+    folder: &Path,
+    files: &mut Vec<PathBuf>,
+) -> Result<Announcing, String> {
+    let Announce {
+        announcer,
+        key,
+        topic,
+        ttl,
+    } = announce;
     if !plain(&announcer) {
         return Err("announcer: small letters, digits and `-`, at most 32".to_owned());
     }
@@ -160,8 +250,14 @@ fn announcing(announce: Announce, folder: &Path, files: &mut Vec<PathBuf>) -> Re
     if !(1..=announced::MAX_TTL).contains(&ttl) {
         return Err(format!("ttl: from 1 to {} seconds", announced::MAX_TTL));
     }
-    let topic = Topic::parse(topic.as_deref().unwrap_or(announced::TOPIC)).map_err(|why| format!("topic: {why}"))?;
-    Ok(Announcing { name: announcer, topic, key: announcer_key(&key, folder, files)?, ttl })
+    let topic = Topic::parse(topic.as_deref().unwrap_or(announced::TOPIC))
+        .map_err(|why| format!("topic: {why}"))?;
+    Ok(Announcing {
+        name: announcer,
+        topic,
+        key: announcer_key(&key, folder, files)?,
+        ttl,
+    })
 }
 
 /// An entry of `[[tool_services]]`.
@@ -204,34 +300,82 @@ pub struct BrokerServices {
 }
 
 /// `folder`: of the config file, where its relative paths start.
-pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Result<Vec<BrokerServices>, String> {
+pub(super) fn services(
+    written: Vec<ToolServicesConfig>,
+    folder: &Path,
+) -> Result<Vec<BrokerServices>, String> {
     let mut found: Vec<BrokerServices> = Vec::new();
     for (number, mut entry) in written.into_iter().enumerate() {
         let at = |why: String| format!("[[tool_services]] {}: {why}", number + 1);
-        let from = entry.announced.as_ref().map_or_else(Default::default, |announced| announced.from.as_slice());
+        let from = entry
+            .announced
+            .as_ref()
+            .map_or_else(Default::default, |announced| announced.from.as_slice());
         // Announced services are called over the broker on which they are announced.
-        entry.services.extend(from.iter().map(|from| format!("{}.*", from.namespace)));
+        entry
+            .services
+            .extend(from.iter().map(|from| format!("{}.*", from.namespace)));
         if entry.services.is_empty() {
-            return Err(at("`services` names none: write ids of descriptors, or [\"*\"] for all others".to_owned()));
+            return Err(at(
+                "`services` names none: write ids of descriptors, or [\"*\"] for all others"
+                    .to_owned(),
+            ));
         }
-        let named = |id: &&String| found.iter().any(|other| other.reached.services.contains(id));
+        let named = |id: &&String| {
+            found
+                .iter()
+                .any(|other| other.reached.services.contains(id))
+        };
         if let Some(twice) = entry.services.iter().find(named) {
-            return Err(at(format!("the service '{}' is called over another broker already", twice.escape_debug())));
+            return Err(at(format!(
+                "the service '{}' is called over another broker already",
+                twice.escape_debug()
+            )));
         }
         let mut files = Vec::new();
         let credentials = entry.credentials.as_deref();
-        let terms = connection(&entry.url, entry.user, credentials, entry.ca, entry.insecure, folder, &mut files);
+        let terms = connection(
+            &entry.url,
+            entry.user,
+            credentials,
+            entry.ca,
+            entry.insecure,
+            folder,
+            &mut files,
+        );
         let terms = terms.map_err(at)?;
-        let announced = entry.announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
-        let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
+        let announced = entry
+            .announced
+            .map(|announced| announced_entry(announced, &terms, folder, &mut files));
+        let announced = announced
+            .transpose()
+            .map_err(|why| at(format!("announced: {why}")))?;
         let names = |entry: &announced::AnnouncementSettings| {
-            entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>()
+            entry
+                .from
+                .iter()
+                .map(|from| from.name.clone())
+                .collect::<Vec<_>>()
         };
-        let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
-        if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
-            return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
+        let mut earlier = found
+            .iter()
+            .filter_map(|called| called.announced.as_ref())
+            .flat_map(names);
+        if let Some(twice) =
+            earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name)))
+        {
+            return Err(at(format!(
+                "announced: the announcer '{twice}' is listed already: one host has one entry"
+            )));
         }
-        found.push(BrokerServices { reached: RemoteServices { services: entry.services, terms }, announced, files });
+        found.push(BrokerServices {
+            reached: RemoteServices {
+                services: entry.services,
+                terms,
+            },
+            announced,
+            files,
+        });
     }
     Ok(found)
 }
@@ -245,20 +389,39 @@ fn announced_entry(
     let topic = announced.topic.as_deref().unwrap_or(announced::TOPIC);
     let topic = Topic::parse(topic).map_err(|why| format!("topic: {why}"))?;
     let mut from: Vec<Announcer> = Vec::new();
-    for AnnouncerConfig { announcer, namespace, key } in announced.from {
+    for AnnouncerConfig {
+        announcer,
+        namespace,
+        key,
+    } in announced.from
+    {
         if !plain(&announcer) || !plain(&namespace) {
-            let words = "an announcer and its namespace have small letters, digits and `-`, at most 32";
+            let words =
+                "an announcer and its namespace have small letters, digits and `-`, at most 32";
             return Err(format!("'{}': {words}", announcer.escape_debug()));
         }
-        if from.iter().any(|other| other.name == announcer || other.namespace == namespace) {
-            return Err(format!("'{announcer}': another one has this name or this namespace"));
+        if from
+            .iter()
+            .any(|other| other.name == announcer || other.namespace == namespace)
+        {
+            return Err(format!(
+                "'{announcer}': another one has this name or this namespace"
+            ));
         }
-        from.push(Announcer { name: announcer, namespace, key: announcer_key(&key, folder, files)? });
+        from.push(Announcer {
+            name: announcer,
+            namespace,
+            key: announcer_key(&key, folder, files)?,
+        });
     }
     if from.is_empty() {
         return Err("`from` lists no announcer: { announcer, namespace, key }".to_owned());
     }
-    Ok(announced::AnnouncementSettings { terms: terms.clone(), topic, from })
+    Ok(announced::AnnouncementSettings {
+        terms: terms.clone(),
+        topic,
+        from,
+    })
 }
 
 /// Whether an announcer or a namespace may have this name. It may have no dot, because a dot ends a namespace.
@@ -268,7 +431,11 @@ fn plain(name: &str) -> bool {
 }
 
 /// A secret source that is the same for every caller; `what` says so in the error.
-pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<SecretSource, String> {
+pub(super) fn one_for_all(
+    written: &str,
+    folder: &Path,
+    what: &str,
+) -> Result<SecretSource, String> {
     match secret_source(written, folder)? {
         SecretSource::CallerFile(_) => Err(format!("{what}, the same for every caller")),
         from => Ok(from),
@@ -276,12 +443,20 @@ pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<Se
 }
 
 /// A secret that is read at each use. Adds its file to `files`.
-fn shared_secret(written: &str, folder: &Path, what: &str, files: &mut Vec<PathBuf>) -> Result<Secret, String> {
+fn shared_secret(
+    written: &str,
+    folder: &Path,
+    what: &str,
+    files: &mut Vec<PathBuf>,
+) -> Result<Secret, String> {
     let from = one_for_all(written, folder, what)?;
     files.extend(from.named_files().into_iter().map(Path::to_path_buf));
-    Ok(Secret::new(move || Box::pin(service::credential(from.clone()))))
+    Ok(Secret::new(move || {
+        Box::pin(service::credential(from.clone()))
+    }))
 }
 
 fn announcer_key(from: &str, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Secret, String> {
-    shared_secret(from, folder, "an announcer has one key", files).map_err(|why| format!("key: {why}"))
+    shared_secret(from, folder, "an announcer has one key", files)
+        .map_err(|why| format!("key: {why}"))
 }

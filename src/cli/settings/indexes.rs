@@ -53,7 +53,11 @@ fn bearer() -> String {
 }
 
 /// All indexes: those of the file, and the public ones as `default` if the file has no `default`.
-pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
+pub(super) fn all(
+    written: IndexesConfig,
+    folder: &Path,
+    variable: Variables<'_>,
+) -> Result<Vec<Index>, String> {
     let mut found: Vec<Index> = Vec::new();
     for (name, Meanings { python, node }) in written {
         index_name(&name).map_err(|why| format!("[indexes]: {why}"))?;
@@ -85,26 +89,54 @@ fn one(
             Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
                 Index::new(name, of, &url, &[], &[], None, None)
             }
-            _ => Ok(Index { name: name.to_owned(), ..usual }),
+            _ => Ok(Index {
+                name: name.to_owned(),
+                ..usual
+            }),
         };
     }
     if !meaning.is_table() {
         return Err("write \"machine\" or { url = \"https://…\" }".to_owned());
     }
-    let IndexConfig { url, hosts, ranges, credential, ca } =
-        meaning.try_into().map_err(|why: toml::de::Error| why.message().to_owned())?;
-    let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
+    let IndexConfig {
+        url,
+        hosts,
+        ranges,
+        credential,
+        ca,
+    } = meaning
+        .try_into()
+        .map_err(|why: toml::de::Error| why.message().to_owned())?;
+    let ranges = ranges
+        .iter()
+        .map(|range| host_range(range))
+        .collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
-    let credential = credential.map(|CredentialConfig { from, header, value }| {
-        let from = one_for_all(&from, folder, "an index has one credential")?;
-        Ok(Credential { from, header, value })
-    });
-    let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
+    let credential = credential.map(
+        |CredentialConfig {
+             from,
+             header,
+             value,
+         }| {
+            let from = one_for_all(&from, folder, "an index has one credential")?;
+            Ok(Credential {
+                from,
+                header,
+                value,
+            })
+        },
+    );
+    let credential = credential
+        .transpose()
+        .map_err(|why: String| format!("credential: {why}"))?;
     let ca = ca.map(|path| folder.join(path)).map(|path| {
         let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
         match text.contains("-----BEGIN CERTIFICATE-----") {
             true => Ok((path, text)),
-            false => Err(format!("ca {}: it holds no certificate in PEM", path.display())),
+            false => Err(format!(
+                "ca {}: it holds no certificate in PEM",
+                path.display()
+            )),
         }
     });
     Index::new(name, of, &url, &hosts, &ranges, credential, ca.transpose()?)
@@ -114,14 +146,29 @@ fn one(
 /// machine.
 fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<String>, String> {
     let (variables, files): (&[&str], Vec<PathBuf>) = match ecosystem {
-        Ecosystem::Python => (&["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"], python_files(variable)),
-        Ecosystem::Node => (&["NPM_CONFIG_REGISTRY", "npm_config_registry"], node_files(variable)),
+        Ecosystem::Python => (
+            &["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"],
+            python_files(variable),
+        ),
+        Ecosystem::Node => (
+            &["NPM_CONFIG_REGISTRY", "npm_config_registry"],
+            node_files(variable),
+        ),
     };
-    let set = |name: &&&str| variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null");
+    let set = |name: &&&str| {
+        variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null")
+    };
     if let Some(name) = OTHERS.iter().find(set) {
-        return Err(format!("{name} is set, which is not read here: write the address into [indexes]"));
+        return Err(format!(
+            "{name} is set, which is not read here: write the address into [indexes]"
+        ));
     }
-    let said = variables.iter().find_map(|name| variable(name)?.into_string().ok().filter(|text| !text.is_empty()));
+    let said = variables.iter().find_map(|name| {
+        variable(name)?
+            .into_string()
+            .ok()
+            .filter(|text| !text.is_empty())
+    });
     if said.is_some() {
         return Ok(said);
     }
@@ -141,8 +188,14 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
 
 fn python_files(variable: Variables<'_>) -> Vec<PathBuf> {
     let home = home(variable);
-    let below = |name: &str| super::folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join(name));
-    let own = [below("pip/pip.conf"), home.map(|home| home.join(".pip/pip.conf")), below("uv/uv.toml")];
+    let below = |name: &str| {
+        super::folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join(name))
+    };
+    let own = [
+        below("pip/pip.conf"),
+        home.map(|home| home.join(".pip/pip.conf")),
+        below("uv/uv.toml"),
+    ];
     let machine = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", "/etc/uv/uv.toml"].map(PathBuf::from);
     own.into_iter().flatten().chain(machine).collect()
 }
@@ -167,14 +220,21 @@ fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> 
     let python = ecosystem == Ecosystem::Python;
     let wanted = if python { "index-url" } else { "registry" };
     let mut settings: Vec<(String, String)> = Vec::new();
-    for line in text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {
+    for line in text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with(['#', ';']))
+    {
         if python && line.starts_with([' ', '\t']) {
             if let Some((_, value)) = settings.last_mut() {
                 *value = format!("{value} {}", line.trim());
             }
             continue;
         }
-        let split = if python { line.split_once(['=', ':']) } else { line.split_once('=') };
+        let split = if python {
+            line.split_once(['=', ':'])
+        } else {
+            line.split_once('=')
+        };
         if let Some((key, value)) = split {
             let key = key.trim().to_lowercase();
             let key = if python { key.replace('_', "-") } else { key };
@@ -190,11 +250,15 @@ fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> 
             ));
         }
         if ["no-index", "find-links"].contains(&&*key) {
-            return Err(format!("{key} is not supported: write out one index in [indexes]"));
+            return Err(format!(
+                "{key} is not supported: write out one index in [indexes]"
+            ));
         }
         if key == wanted {
             if value.contains("${") {
-                return Err(format!("{key} holds a variable: write the address into [indexes]"));
+                return Err(format!(
+                    "{key} holds a variable: write the address into [indexes]"
+                ));
             }
             found = Some(value.to_owned()).filter(|value| !value.is_empty());
         }
@@ -227,12 +291,23 @@ struct UvIndex {
 fn of_uv(text: &str) -> Result<Option<String>, String> {
     let uv: Uv = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     if uv.no_index.is_some() || uv.find_links.is_some() {
-        return Err("no-index and find-links are not supported: write out one index in [indexes]".to_owned());
+        return Err(
+            "no-index and find-links are not supported: write out one index in [indexes]"
+                .to_owned(),
+        );
     }
     if uv.extra.is_some() || uv.pip.is_some() || uv.index.iter().any(|index| !index.default) {
-        return Err("it names more than one index, and a package could come from either: write out one".to_owned());
+        return Err(
+            "it names more than one index, and a package could come from either: write out one"
+                .to_owned(),
+        );
     }
-    Ok(uv.index.into_iter().next().map(|index| index.url).or(uv.index_url))
+    Ok(uv
+        .index
+        .into_iter()
+        .next()
+        .map(|index| index.url)
+        .or(uv.index_url))
 }
 
 #[cfg(test)]
@@ -250,11 +325,21 @@ mod tests {
         ] {
             assert_eq!(python(text), own, "{text}");
         }
-        for text in ["extra-index-url = http://b", "extra_index_url: http://b", "extra-index-url =\n  http://b\n"] {
-            assert!(python(text).is_err_and(|why| why.contains("more than one index")), "{text}");
+        for text in [
+            "extra-index-url = http://b",
+            "extra_index_url: http://b",
+            "extra-index-url =\n  http://b\n",
+        ] {
+            assert!(
+                python(text).is_err_and(|why| why.contains("more than one index")),
+                "{text}"
+            );
         }
         let node = |text: &str| of_lines(text, Ecosystem::Node);
-        assert_eq!(node("registry=https://own/"), Ok(Some("https://own/".to_owned())));
+        assert_eq!(
+            node("registry=https://own/"),
+            Ok(Some("https://own/".to_owned()))
+        );
         assert!(node("@acme:registry=https://b/").is_err_and(|why| why.contains("@acme:registry")));
         assert!(of_uv("extra-index-url = [\"http://b\"]").is_err());
     }

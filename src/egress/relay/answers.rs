@@ -14,12 +14,27 @@ use std::sync::Arc;
 pub type AnswerBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Encodings that contain ASCII, by the beginnings of their names.
-const CHARSETS: [&str; 6] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "windows-125"];
+const CHARSETS: [&str; 6] = [
+    "utf-8",
+    "utf8",
+    "us-ascii",
+    "ascii",
+    "iso-8859-",
+    "windows-125",
+];
 
 /// Masks a response. `host`: its name, and its TLS port. `None`: the response cannot be searched.
-pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder>) -> Option<Response<AnswerBody>> {
+pub fn mask(
+    response: Response<Incoming>,
+    host: (&str, u16),
+    finder: &Arc<Finder>,
+) -> Option<Response<AnswerBody>> {
     let (mut head, body) = response.into_parts();
-    let parts = [StatusCode::SWITCHING_PROTOCOLS, StatusCode::PARTIAL_CONTENT, StatusCode::IM_USED];
+    let parts = [
+        StatusCode::SWITCHING_PROTOCOLS,
+        StatusCode::PARTIAL_CONTENT,
+        StatusCode::IM_USED,
+    ];
     if parts.contains(&head.status) || !body.is_end_stream() && is_encoded(&head.headers) {
         return None;
     }
@@ -32,12 +47,17 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     let mut headers = HeaderMap::new();
     for (header, value) in &head.headers {
         let text = match value.to_str() {
-            Ok(link) if [header::LOCATION, header::LINK].contains(header) => lead_back(link, host).into_bytes(),
+            Ok(link) if [header::LOCATION, header::LINK].contains(header) => {
+                lead_back(link, host).into_bytes()
+            }
             _ => value.as_bytes().to_vec(),
         };
         // A header with a secret in its name is dropped.
         let named = header.as_str().as_bytes();
-        if let Some(value) = HeaderValue::from_bytes(&masked(&text)).ok().filter(|_| masked(named) == named) {
+        if let Some(value) = HeaderValue::from_bytes(&masked(&text))
+            .ok()
+            .filter(|_| masked(named) == named)
+        {
             headers.append(header, value);
         }
     }
@@ -47,7 +67,10 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     }
     // Overwritten byte for byte, so that lengths stay true. What comes after the body is left out.
     let mut search = BodySearch::new(finder);
-    let pieces = body.into_data_stream().map_ok(Some).chain(stream::iter([Ok(None)]));
+    let pieces = body
+        .into_data_stream()
+        .map_ok(Some)
+        .chain(stream::iter([Ok(None)]));
     let masked = move |piece: Option<Bytes>| match piece {
         Some(piece) => Frame::data(search.push(&piece).into()),
         None => Frame::data(search.search.finish().into()),
@@ -67,7 +90,11 @@ struct BodySearch {
 
 impl BodySearch {
     fn new(finder: &Arc<Finder>) -> BodySearch {
-        BodySearch { finder: finder.clone(), search: Search::new(finder.clone(), true), at_line_start: false }
+        BodySearch {
+            finder: finder.clone(),
+            search: Search::new(finder.clone(), true),
+            at_line_start: false,
+        }
     }
 
     fn push(&mut self, piece: &[u8]) -> Vec<u8> {
@@ -90,12 +117,24 @@ impl BodySearch {
 /// split between parts.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let all = |name, plain: &str| {
-        let values = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-        values.map(<[u8]>::trim_ascii).all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(plain.as_bytes()))
+        let values = headers
+            .get_all(name)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        values
+            .map(<[u8]>::trim_ascii)
+            .all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(plain.as_bytes()))
     };
-    let kinds: Vec<_> = headers.get_all(header::CONTENT_TYPE).iter().map(HeaderValue::as_bytes).collect();
+    let kinds: Vec<_> = headers
+        .get_all(header::CONTENT_TYPE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     let kind = String::from_utf8_lossy(&kinds.join(&b',')).to_ascii_lowercase();
-    let mut charsets = kind.split("charset").skip(1).map(|rest| rest.trim_start_matches([' ', '\t', '=', '"', '\'']));
+    let mut charsets = kind
+        .split("charset")
+        .skip(1)
+        .map(|rest| rest.trim_start_matches([' ', '\t', '=', '"', '\'']));
     !all(header::CONTENT_ENCODING, "identity")
         || !all(header::TRANSFER_ENCODING, "chunked")
         || kind.contains("byteranges")
@@ -104,8 +143,17 @@ fn is_encoded(headers: &HeaderMap) -> bool {
 
 /// A link `https://NAME/…`, in `Link` behind a `<`, becomes `http://NAME/…`.
 fn lead_back(link: &str, (name, port): (&str, u16)) -> String {
-    let port = if port == 443 { String::new() } else { format!(":{port}") };
-    format!("<{link}").replace(&format!("<https://{name}{port}/"), &format!("<http://{name}/")).split_off(1)
+    let port = if port == 443 {
+        String::new()
+    } else {
+        format!(":{port}")
+    };
+    format!("<{link}")
+        .replace(
+            &format!("<https://{name}{port}/"),
+            &format!("<http://{name}/"),
+        )
+        .split_off(1)
 }
 
 #[cfg(test)]
@@ -121,10 +169,16 @@ mod tests {
         for (text, passed) in [
             ("a s3cret/Value+1\n\nb", "a **************\n\n"),
             ("s3cret/\r\nValue+1\r\n\r\nb", "****************\r\n\r\n"),
-            ("s3cret%2\\u0066Value+1\n\r\nb", "*********************\n\r\n"),
+            (
+                "s3cret%2\\u0066Value+1\n\r\nb",
+                "*********************\n\r\n",
+            ),
             ("czNjcmV0L1Zh\nbHVlKzE\n\n\nb", "*******************E\n\n\n"),
             // One secret on either side, and parts that are none.
-            ("s3cret/Value+1\n\ns3cret/Value+1\n\n", "**************\n\n**************\n\n"),
+            (
+                "s3cret/Value+1\n\ns3cret/Value+1\n\n",
+                "**************\n\n**************\n\n",
+            ),
             ("s3cret/\n\nValue+1", "s3cret/\n\n"),
             ("a\n \nb\r\rc\n\td\\n\\n", ""),
         ] {

@@ -36,12 +36,20 @@ pub struct Control {
 
 impl Control {
     pub async fn send(&self, message: &FromRelay) -> io::Result<()> {
-        self.socket.async_io(Interest::WRITABLE, || messages::send(self.socket.as_fd(), message, &[])).await
+        self.socket
+            .async_io(Interest::WRITABLE, || {
+                messages::send(self.socket.as_fd(), message, &[])
+            })
+            .await
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
     pub async fn receive(&self) -> io::Result<Option<(ToRelay, Vec<OwnedFd>)>> {
-        self.socket.async_io(Interest::READABLE, || messages::receive(self.socket.as_fd())).await
+        self.socket
+            .async_io(Interest::READABLE, || {
+                messages::receive(self.socket.as_fd())
+            })
+            .await
     }
 }
 
@@ -79,10 +87,21 @@ impl Call {
         secrets: Secrets,
         trust: BTreeMap<String, TlsConfig>,
     ) -> Arc<Call> {
-        let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.built_in_default());
-        let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let limit = |limit: Limit| {
+            lease
+                .limits
+                .get(&limit)
+                .copied()
+                .unwrap_or_else(|| limit.built_in_default())
+        };
+        let slots = usize::try_from(limit(Limit::Connections))
+            .unwrap_or(usize::MAX)
+            .min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
-            meter: Arc::new(TrafficMeter::new(limit(Limit::SentBytes), limit(Limit::ReceivedBytes))),
+            meter: Arc::new(TrafficMeter::new(
+                limit(Limit::SentBytes),
+                limit(Limit::ReceivedBytes),
+            )),
             cpu_limit: limit(Limit::CpuMs),
             cpu_before: cpu_ms(),
             lease,
@@ -112,7 +131,10 @@ impl Call {
     pub fn slot(&self) -> Result<Slot, Limit> {
         match self.meter.exceeded() {
             Some(limit) => Err(limit),
-            None => Arc::clone(&self.slots).try_acquire_owned().map(Arc::new).map_err(|_| Limit::Connections),
+            None => Arc::clone(&self.slots)
+                .try_acquire_owned()
+                .map(Arc::new)
+                .map_err(|_| Limit::Connections),
         }
     }
 
@@ -127,14 +149,22 @@ impl Call {
     pub async fn report(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
         let bounded = |text: &str| mask::head(text, TEXT);
         let refused = refused.map(|refusal| refusal.with_text(bounded));
-        let event = TrafficEvent { what, target: bounded(target), refused };
+        let event = TrafficEvent {
+            what,
+            target: bounded(target),
+            refused,
+        };
         {
             let state = &mut *self.state();
             if event.refused.is_some() {
                 state.totals.refuse(what);
             }
-            let again = matches!(what, TrafficKind::Lookup | TrafficKind::Replaced) && state.reported.contains(&event);
-            let alike = state.reported.iter().filter(|other| other.refused.is_some() == event.refused.is_some());
+            let again = matches!(what, TrafficKind::Lookup | TrafficKind::Replaced)
+                && state.reported.contains(&event);
+            let alike = state
+                .reported
+                .iter()
+                .filter(|other| other.refused.is_some() == event.refused.is_some());
             if again || alike.count() >= EVENTS {
                 return;
             }
@@ -149,13 +179,22 @@ impl Call {
         let (answer, answered) = oneshot::channel();
         let id = self.control.next.fetch_add(1, Relaxed);
         self.state().dials.insert(id, (answer, Arc::clone(slot)));
-        let _ = self.control.send(&FromRelay::Dial { id, host: host.clone(), port }).await;
+        let _ = self
+            .control
+            .send(&FromRelay::Dial {
+                id,
+                host: host.clone(),
+                port,
+            })
+            .await;
         MeteredStream::new(answered.await.ok()?, Some(Arc::clone(&self.meter))).ok()
     }
 
     /// Handles the host's answer to a `Dial`.
     pub fn dialled(&self, id: u64, socket: Option<TcpStream>) {
-        let Some((answer, _slot)) = self.state().dials.remove(&id) else { return };
+        let Some((answer, _slot)) = self.state().dials.remove(&id) else {
+            return;
+        };
         match socket {
             Some(socket) => drop(answer.send(socket)),
             None => self.state().totals.connections_refused += 1,
@@ -183,8 +222,16 @@ impl Call {
         self.stop().await;
         let mut state = self.state();
         state.dials.clear();
-        let (sent_bytes, received_bytes) = (self.meter.sent.load(Relaxed), self.meter.received.load(Relaxed));
-        Totals { cpu_ms: cpu_ms().saturating_sub(self.cpu_before), sent_bytes, received_bytes, ..state.totals }
+        let (sent_bytes, received_bytes) = (
+            self.meter.sent.load(Relaxed),
+            self.meter.received.load(Relaxed),
+        );
+        Totals {
+            cpu_ms: cpu_ms().saturating_sub(self.cpu_before),
+            sent_bytes,
+            received_bytes,
+            ..state.totals
+        }
     }
 
     async fn stop(&self) {
@@ -196,7 +243,8 @@ impl Call {
 /// CPU time of this process so far.
 fn cpu_ms() -> u64 {
     let ms = |time: TimeVal| time.num_milliseconds().max(0) as u64;
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| ms(usage.user_time()) + ms(usage.system_time()))
+    getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(0, |usage| ms(usage.user_time()) + ms(usage.system_time()))
 }
 
 /// A connection of the tool that is granted.
@@ -215,13 +263,21 @@ impl Connection {
 
     pub async fn dial(&self) -> Option<MeteredStream> {
         let stream = self.call.dial(self.host(), self.port, &self.slot).await?;
-        self.call.report(TrafficKind::Connection, &target(self.host(), self.port), None).await;
+        self.call
+            .report(
+                TrafficKind::Connection,
+                &target(self.host(), self.port),
+                None,
+            )
+            .await;
         Some(stream)
     }
 
     /// Reports refused traffic with one of the hosts.
     pub async fn refuse(&self, what: TrafficKind, host: &Host, refusal: RefusalReason) {
-        self.call.report(what, &target(host, self.port), Some(refusal)).await;
+        self.call
+            .report(what, &target(host, self.port), Some(refusal))
+            .await;
     }
 }
 

@@ -26,26 +26,40 @@ pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
 
 async fn serve_connection(call: &Arc<Call>, socket: TcpStream, port: u16) {
     call.state().totals.connections += 1;
-    let Ok(tool) = MeteredStream::new(socket, None) else { return };
-    let Ok(address) = tool.local_address() else { return };
+    let Ok(tool) = MeteredStream::new(socket, None) else {
+        return;
+    };
+    let Ok(address) = tool.local_address() else {
+        return;
+    };
     match admit(call, address, port) {
         Ok(connection) => call.spawn(serve(connection, tool)),
         Err((target, refusal)) => {
             drop(tool);
-            call.report(TrafficKind::Connection, &target, Some(refusal)).await;
+            call.report(TrafficKind::Connection, &target, Some(refusal))
+                .await;
         }
     }
 }
 
 /// Admits a connection to the host behind an address. `Err`: the target as the tool named it, and the reason.
-fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, RefusalReason)> {
+fn admit(
+    call: &Arc<Call>,
+    address: IpAddr,
+    port: u16,
+) -> Result<Connection, (String, RefusalReason)> {
     let mut hosts = match call.state().names.name(address) {
         Some(name) => vec![Host::Name(name.to_owned())],
         None if synthetic(address) => {
-            return Err((SocketAddr::new(address, port).to_string(), RefusalReason::NoName));
+            return Err((
+                SocketAddr::new(address, port).to_string(),
+                RefusalReason::NoName,
+            ));
         }
         // The tool's own hosts file calls it localhost.
-        None if address.is_loopback() => vec![Host::Address(address), Host::Name("localhost".to_owned())],
+        None if address.is_loopback() => {
+            vec![Host::Address(address), Host::Name("localhost".to_owned())]
+        }
         None => vec![Host::Address(address)],
     };
     let named = target(&hosts[0], port);
@@ -54,7 +68,12 @@ fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (St
         return Err((named, RefusalReason::NotGranted));
     }
     match call.slot() {
-        Ok(slot) => Ok(Connection { call: Arc::clone(call), hosts, port, slot }),
+        Ok(slot) => Ok(Connection {
+            call: Arc::clone(call),
+            hosts,
+            port,
+            slot,
+        }),
         Err(limit) => Err((target(&hosts[0], port), RefusalReason::Limit { limit })),
     }
 }
@@ -64,7 +83,9 @@ async fn serve(connection: Connection, mut tool: MeteredStream) {
         80 => http::serve(connection, tool).await,
         port => {
             let mut hosts = connection.hosts.iter();
-            if let Some(host) = hosts.find(|host| secrets::is_relay_only(&connection.call.lease, host, port)) {
+            if let Some(host) =
+                hosts.find(|host| secrets::is_relay_only(&connection.call.lease, host, port))
+            {
                 return refuse_tls(&connection, host, tool).await;
             }
             if port == 443 {
@@ -80,14 +101,23 @@ async fn serve(connection: Connection, mut tool: MeteredStream) {
 /// TLS of the tool itself, whose ClientHello names the host.
 async fn tls(connection: Connection, mut tool: MeteredStream) {
     let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.hosts)).await;
-    let hello = match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
-        Ok(hello) => hello,
-        Err(why) => {
-            drop(tool);
-            return connection.refuse(TrafficKind::Connection, connection.host(), hello::content(why)).await;
-        }
+    let hello =
+        match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
+            Ok(hello) => hello,
+            Err(why) => {
+                drop(tool);
+                return connection
+                    .refuse(
+                        TrafficKind::Connection,
+                        connection.host(),
+                        hello::content(why),
+                    )
+                    .await;
+            }
+        };
+    let Some(mut upstream) = connection.dial().await else {
+        return;
     };
-    let Some(mut upstream) = connection.dial().await else { return };
     if upstream.write_all(&hello).await.is_err() {
         return;
     }
@@ -99,7 +129,9 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
                 let _ = tool.shutdown().await;
             }
             drop((tool, upstream));
-            connection.refuse(TrafficKind::Connection, connection.host(), refusal).await;
+            connection
+                .refuse(TrafficKind::Connection, connection.host(), refusal)
+                .await;
         }
     }
 }
@@ -107,9 +139,14 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
 /// TLS of the tool to a host that gets a secret: no secret could be added to its encrypted requests.
 async fn refuse_tls(connection: &Connection, host: &Host, tool: MeteredStream) {
     drop(tool);
-    let name = HostPattern { host: host.clone(), port: None };
+    let name = HostPattern {
+        host: host.clone(),
+        port: None,
+    };
     let why = format!("use http://{name}: a secret is added to its requests");
-    connection.refuse(TrafficKind::Connection, host, RefusalReason::Secret { why }).await;
+    connection
+        .refuse(TrafficKind::Connection, host, RefusalReason::Secret { why })
+        .await;
 }
 
 async fn copy(tool: &mut MeteredStream, upstream: &mut MeteredStream) {

@@ -19,8 +19,8 @@ const SERVER_HELLO: u8 = 2;
 const RANDOM: std::ops::Range<usize> = HEADER + 6..HEADER + 38;
 /// The random that makes a ServerHello a HelloRetryRequest (RFC 8446, 4.1.3).
 pub const RETRY: [u8; 32] = [
-    0xCF, 0x21, 0xAD, 0x74, 0xE5, 0x9A, 0x61, 0x11, 0xBE, 0x1D, 0x8C, 0x02, 0x1E, 0x65, 0xB8, 0x91, 0xC2, 0xA2, 0x11,
-    0x16, 0x7A, 0xBB, 0x8C, 0x5E, 0x07, 0x9E, 0x09, 0xE2, 0xC8, 0xA8, 0x33, 0x9C,
+    0xCF, 0x21, 0xAD, 0x74, 0xE5, 0x9A, 0x61, 0x11, 0xBE, 0x1D, 0x8C, 0x02, 0x1E, 0x65, 0xB8, 0x91,
+    0xC2, 0xA2, 0x11, 0x16, 0x7A, 0xBB, 0x8C, 0x5E, 0x07, 0x9E, 0x09, 0xE2, 0xC8, 0xA8, 0x33, 0x9C,
 ];
 const SERVER_NAME: usize = 0;
 const ENCRYPTED_CLIENT_HELLO: usize = 0xFE0D;
@@ -69,7 +69,10 @@ pub async fn watch(
             if is_hello {
                 check(&next[HEADER..], hosts).map_err(content)?;
             }
-            upstream.write_all(&next).await.map_err(|e| of_host(e.to_string()))?;
+            upstream
+                .write_all(&next)
+                .await
+                .map_err(|e| of_host(e.to_string()))?;
             if is_hello {
                 break;
             }
@@ -83,7 +86,10 @@ pub fn content(why: String) -> RefusalReason {
 }
 
 /// Forwards records of the host up to its ServerHello. True: it is a HelloRetryRequest.
-async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> Result<bool, String> {
+async fn asks_again(
+    tool: &mut MeteredStream,
+    upstream: &mut MeteredStream,
+) -> Result<bool, String> {
     loop {
         tokio::select! {
             _ = upstream.ended() => {}
@@ -92,7 +98,9 @@ async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> R
         }
         let answer = record(upstream, "ServerHello").await?;
         match (answer[0], answer.get(HEADER), answer.get(RANDOM)) {
-            (HANDSHAKE, Some(&SERVER_HELLO), None) => return Err("its ServerHello is split over records".to_owned()),
+            (HANDSHAKE, Some(&SERVER_HELLO), None) => {
+                return Err("its ServerHello is split over records".to_owned());
+            }
             (HANDSHAKE, Some(&SERVER_HELLO), _) | (CHANGE_CIPHER_SPEC | ALERT, ..) => {}
             _ => return Err("it does not answer with a TLS ServerHello".to_owned()),
         }
@@ -111,8 +119,12 @@ fn check(record: &[u8], hosts: &[Host]) -> Result<(), String> {
     }
     let length = rest.number(3).ok_or_else(malformed)?;
     match length.cmp(&rest.0.len()) {
-        std::cmp::Ordering::Greater => Err("its ClientHello is split over several TLS records".to_owned()),
-        std::cmp::Ordering::Less => Err("its ClientHello is followed by more in the same TLS record".to_owned()),
+        std::cmp::Ordering::Greater => {
+            Err("its ClientHello is split over several TLS records".to_owned())
+        }
+        std::cmp::Ordering::Less => {
+            Err("its ClientHello is followed by more in the same TLS record".to_owned())
+        }
         std::cmp::Ordering::Equal => matches(server_name(rest)?, hosts),
     }
 }
@@ -120,15 +132,26 @@ fn check(record: &[u8], hosts: &[Host]) -> Result<(), String> {
 fn matches(name: Option<&[u8]>, hosts: &[Host]) -> Result<(), String> {
     let text = |host: &Host| match host {
         Host::Address(address) => address.to_string(),
-        host => HostPattern { host: host.clone(), port: None }.to_string(),
+        host => HostPattern {
+            host: host.clone(),
+            port: None,
+        }
+        .to_string(),
     };
     let wanted = text(&hosts[0]);
     match name {
-        None if matches!(hosts[0], Host::Name(_)) => {
-            Err(format!("its ClientHello names no server (SNI); it must name {wanted}"))
-        }
-        Some(name) if !hosts.iter().any(|host| name.eq_ignore_ascii_case(text(host).as_bytes())) => {
-            Err(format!("its ClientHello names the server {} (SNI), and the connection is to {wanted}", quoted(name)))
+        None if matches!(hosts[0], Host::Name(_)) => Err(format!(
+            "its ClientHello names no server (SNI); it must name {wanted}"
+        )),
+        Some(name)
+            if !hosts
+                .iter()
+                .any(|host| name.eq_ignore_ascii_case(text(host).as_bytes())) =>
+        {
+            Err(format!(
+                "its ClientHello names the server {} (SNI), and the connection is to {wanted}",
+                quoted(name)
+            ))
         }
         _ => Ok(()),
     }
@@ -144,7 +167,10 @@ fn server_name(body: Bytes<'_>) -> Result<Option<&[u8]>, String> {
     let mut seen = Vec::new();
     let mut extensions = extensions(body).ok_or_else(malformed)?;
     while !extensions.0.is_empty() {
-        let (kind, content) = extensions.number(2).zip(extensions.vector(2)).ok_or_else(malformed)?;
+        let (kind, content) = extensions
+            .number(2)
+            .zip(extensions.vector(2))
+            .ok_or_else(malformed)?;
         if seen.contains(&kind) || seen.len() == EXTENSIONS {
             return Err("its ClientHello has an extension twice, or too many of them".to_owned());
         }
@@ -152,7 +178,10 @@ fn server_name(body: Bytes<'_>) -> Result<Option<&[u8]>, String> {
         match kind {
             SERVER_NAME => name = Some(only_host_name(Bytes(content)).ok_or_else(malformed)?),
             ENCRYPTED_CLIENT_HELLO => {
-                return Err("its ClientHello hides the name of the server (Encrypted Client Hello)".to_owned());
+                return Err(
+                    "its ClientHello hides the name of the server (Encrypted Client Hello)"
+                        .to_owned(),
+                );
             }
             _ => {}
         }
@@ -165,7 +194,8 @@ fn extensions(mut body: Bytes<'_>) -> Option<Bytes<'_>> {
     body.take(2 + 32)?;
     (body.vector(1)?.len() <= 32).then_some(())?;
     let suites = body.vector(2)?;
-    (!suites.is_empty() && suites.len().is_multiple_of(2) && !body.vector(1)?.is_empty()).then_some(())?;
+    (!suites.is_empty() && suites.len().is_multiple_of(2) && !body.vector(1)?.is_empty())
+        .then_some(())?;
     if body.0.is_empty() {
         return Some(body);
     }
@@ -192,7 +222,11 @@ impl<'a> Bytes<'a> {
 
     /// A number of `width` bytes.
     fn number(&mut self, width: usize) -> Option<usize> {
-        Some(self.take(width)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+        Some(
+            self.take(width)?
+                .iter()
+                .fold(0, |number, byte| number << 8 | usize::from(*byte)),
+        )
     }
 
     /// Bytes after their count of `width` bytes.

@@ -8,7 +8,9 @@
 
 use super::answers::{self, AnswerBody};
 use super::call::Connection;
-use super::message::{RequestError, canonical, end_connection, is_websocket, judge, reject, rewrite};
+use super::message::{
+    RequestError, canonical, end_connection, is_websocket, judge, reject, rewrite,
+};
 use super::secrets::{Admitted, Guard};
 use super::stream::{BUFFER, MeteredStream, target};
 use crate::base::{lock, text};
@@ -98,7 +100,10 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
             exchange.connection.call.state().totals.requests += 1;
             let why = format!("it is not valid HTTP/1: {error}");
             let host = exchange.connection.host();
-            exchange.connection.refuse(TrafficKind::Request, host, RefusalReason::Content { why }).await;
+            exchange
+                .connection
+                .refuse(TrafficKind::Request, host, RefusalReason::Content { why })
+                .await;
         }
         Err(_) => {}
     }
@@ -120,7 +125,9 @@ impl Exchange {
             let stream = self.connection.dial().await.ok_or(Broken::Undialled)?;
             let response = self.only_request(stream, request).await?;
             let expected = response.status() != StatusCode::SWITCHING_PROTOCOLS;
-            return expected.then(|| response.map(BodyExt::boxed_unsync)).ok_or(Broken::Unasked);
+            return expected
+                .then(|| response.map(BodyExt::boxed_unsync))
+                .ok_or(Broken::Unasked);
         }
         let mut upstream = self.upstream.lock().await;
         let sender = match &mut *upstream {
@@ -133,7 +140,9 @@ impl Exchange {
         sender.ready().await?;
         let mut response = sender.send_request(request).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let tool = tool.filter(|_| is_websocket(response.headers())).ok_or(Broken::Unasked)?;
+            let tool = tool
+                .filter(|_| is_websocket(response.headers()))
+                .ok_or(Broken::Unasked)?;
             let host = hyper::upgrade::on(&mut response);
             *lock(&self.switched) = Some((tool, host));
         }
@@ -148,19 +157,33 @@ impl Exchange {
         mut request: Request<Incoming>,
     ) -> Result<Reply, Broken> {
         let Connection { call, port, .. } = &self.connection;
-        let Admitted { port: tls_port, finder, replaced } = match guard.admit(&mut request, &call.secrets) {
+        let Admitted {
+            port: tls_port,
+            finder,
+            replaced,
+        } = match guard.admit(&mut request, &call.secrets) {
             Ok(admitted) => admitted,
             Err(rejection) => return Ok(self.refuse(host, rejection).await),
         };
         for header in replaced {
-            call.report(TrafficKind::Replaced, &format!("{} {header}", target(host, *port)), None).await;
+            call.report(
+                TrafficKind::Replaced,
+                &format!("{} {header}", target(host, *port)),
+                None,
+            )
+            .await;
         }
         let stream = match self.open_tls(&guard.name, host, tls_port).await? {
             Ok(stream) => stream,
             Err(why) => {
                 let why = format!("no TLS with {}: {why}", guard.name);
                 let body = format!("toolhost: {why}\n");
-                call.report(TrafficKind::Connection, &target(host, tls_port), Some(RefusalReason::Tls { why })).await;
+                call.report(
+                    TrafficKind::Connection,
+                    &target(host, tls_port),
+                    Some(RefusalReason::Tls { why }),
+                )
+                .await;
                 return Ok(plain(StatusCode::BAD_GATEWAY, body));
             }
         };
@@ -170,13 +193,19 @@ impl Exchange {
             None => {
                 let why = "its answer cannot be searched for the secret: it is compressed, in an encoding without \
                            ASCII, a part, or in a switched protocol";
-                Ok(self.refuse(host, reject(StatusCode::BAD_GATEWAY, why)).await)
+                Ok(self
+                    .refuse(host, reject(StatusCode::BAD_GATEWAY, why))
+                    .await)
             }
         }
     }
 
     /// Sends the only request of a connection, which ends with the response, and so does the tool's.
-    async fn only_request<S>(&self, stream: S, mut request: Request<Incoming>) -> Result<Response<Incoming>, Broken>
+    async fn only_request<S>(
+        &self,
+        stream: S,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, Broken>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -197,10 +226,13 @@ impl Exchange {
     ) -> Result<Result<TlsStream<MeteredStream>, String>, Broken> {
         let Connection { call, slot, .. } = &self.connection;
         let stream = call.dial(host, port, slot).await.ok_or(Broken::Undialled)?;
-        let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
+        let Some(trust) = call.trust.get(name) else {
+            return Err(Broken::Undialled);
+        };
         match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {
             Ok(Ok(stream)) => {
-                call.report(TrafficKind::Connection, &target(host, port), None).await;
+                call.report(TrafficKind::Connection, &target(host, port), None)
+                    .await;
                 Ok(Ok(stream))
             }
             Ok(Err(error)) => Ok(Err(text::printable(&error.to_string()))),
@@ -231,9 +263,18 @@ impl Exchange {
         let Connection { call, port, .. } = &self.connection;
         match rejection.other {
             Some(other) if !call.granted(&other, Some(*port)) => {
-                call.report(TrafficKind::Request, &target(&other, *port), Some(RefusalReason::NotGranted)).await;
+                call.report(
+                    TrafficKind::Request,
+                    &target(&other, *port),
+                    Some(RefusalReason::NotGranted),
+                )
+                .await;
             }
-            _ => self.connection.refuse(TrafficKind::Request, host, rejection.refusal).await,
+            _ => {
+                self.connection
+                    .refuse(TrafficKind::Request, host, rejection.refusal)
+                    .await
+            }
         }
         plain(rejection.status, format!("toolhost: {}\n", rejection.why))
     }
@@ -243,23 +284,34 @@ impl Exchange {
         let switched = lock(&self.switched).take();
         if let Some((tool, host)) = switched {
             if let (Ok(tool), Ok(host)) = tokio::join!(tool, host) {
-                let (mut tool, mut host): (TokioIo<Upgraded>, _) = (TokioIo::new(tool), TokioIo::new(host));
+                let (mut tool, mut host): (TokioIo<Upgraded>, _) =
+                    (TokioIo::new(tool), TokioIo::new(host));
                 let _ = copy_bidirectional_with_sizes(&mut tool, &mut host, BUFFER, BUFFER).await;
             }
             return;
         }
         self.upstream.lock().await.take();
         let mut drivers = std::mem::take(&mut *lock(&self.drivers));
-        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while drivers.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async {
+            while drivers.join_next().await.is_some() {}
+        })
+        .await;
     }
 }
 
 /// A response of our own, the last of its connection.
 fn plain(status: StatusCode, body: String) -> Reply {
-    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed_unsync());
+    let mut response = Response::new(
+        Full::from(body)
+            .map_err(|never| match never {})
+            .boxed_unsync(),
+    );
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

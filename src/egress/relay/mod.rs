@@ -48,7 +48,10 @@ pub fn main() -> ExitCode {
 fn run() -> io::Result<()> {
     let control = std::os::unix::net::UnixDatagram::from(adopt(CONTROL));
     control.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()?;
     runtime.block_on(async { serve(UnixDatagram::from_std(control)?, None).await })
 }
 
@@ -72,10 +75,15 @@ struct Running {
 
 /// Serves until the host closes its end. `trust`: instead of the machine's roots.
 async fn serve(socket: UnixDatagram, trust: Option<tls::TlsConfig>) -> io::Result<()> {
-    let control = Arc::new(Control { socket, next: Default::default() });
+    let control = Arc::new(Control {
+        socket,
+        next: Default::default(),
+    });
     let relay = match control.receive().await? {
         None => return Ok(()),
-        Some((ToRelay::Serve, descriptors)) => Relay::new(Arc::clone(&control), descriptors, trust)?,
+        Some((ToRelay::Serve, descriptors)) => {
+            Relay::new(Arc::clone(&control), descriptors, trust)?
+        }
         Some(_) => return Err(io::Error::other("the first order was not serve")),
     };
     control.send(&FromRelay::Ready).await?;
@@ -97,7 +105,9 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::TlsConfig>) -> io::Resul
 
 /// The call, once it passes a limit.
 async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
-    let Some(Running { call, loops, .. }) = running else { return std::future::pending().await };
+    let Some(Running { call, loops, .. }) = running else {
+        return std::future::pending().await;
+    };
     // Frequent orders must not starve the timer below.
     call.check_cpu();
     loop {
@@ -110,9 +120,17 @@ async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
 }
 
 impl Relay {
-    fn new(control: Arc<Control>, descriptors: Vec<OwnedFd>, trust: Option<tls::TlsConfig>) -> io::Result<Relay> {
+    fn new(
+        control: Arc<Control>,
+        descriptors: Vec<OwnedFd>,
+        trust: Option<tls::TlsConfig>,
+    ) -> io::Result<Relay> {
         let mut descriptors = descriptors.into_iter();
-        let mut next = || descriptors.next().ok_or_else(|| io::Error::other("the lease lacks a descriptor"));
+        let mut next = || {
+            descriptors
+                .next()
+                .ok_or_else(|| io::Error::other("the lease lacks a descriptor"))
+        };
         let lease = messages::read_memory_file(next()?, LEASE)?;
         let lease: Served = serde_json::from_slice(&lease)?;
         let udp = net::UdpSocket::from(next()?);
@@ -123,16 +141,37 @@ impl Relay {
             TcpListener::from_std(listener).map(Arc::new)
         };
         let tcp = listener()?;
-        let listeners = lease.ports.iter().map(|port| Ok((*port, listener()?))).collect::<io::Result<_>>()?;
+        let listeners = lease
+            .ports
+            .iter()
+            .map(|port| Ok((*port, listener()?)))
+            .collect::<io::Result<_>>()?;
         let (lease, udp) = (Arc::new(lease), Arc::new(UdpSocket::from_std(udp)?));
-        Ok(Relay { control, lease, udp, tcp, listeners, trust })
+        Ok(Relay {
+            control,
+            lease,
+            udp,
+            tcp,
+            listeners,
+            trust,
+        })
     }
 
-    async fn handle_order(&self, running: &mut Option<Running>, order: ToRelay, fds: Vec<OwnedFd>) -> io::Result<()> {
+    async fn handle_order(
+        &self,
+        running: &mut Option<Running>,
+        order: ToRelay,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<()> {
         match (order, running.as_ref()) {
-            (ToRelay::Begin, None) => *running = Some(self.begin(Secrets::read(fds.into_iter().next())?)),
+            (ToRelay::Begin, None) => {
+                *running = Some(self.begin(Secrets::read(fds.into_iter().next())?))
+            }
             (ToRelay::Dialled { id }, Some(Running { call, .. })) => {
-                let socket = fds.into_iter().next().ok_or_else(|| io::Error::other("no socket was handed over"))?;
+                let socket = fds
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| io::Error::other("no socket was handed over"))?;
                 let socket = net::TcpStream::from(socket);
                 socket.set_nonblocking(true)?;
                 call.dialled(id, Some(TcpStream::from_std(socket)?));
@@ -142,7 +181,11 @@ impl Relay {
             (ToRelay::Dialled { .. } | ToRelay::Undialled { .. }, None) => {}
             (ToRelay::End, _) => {
                 let totals = match running.take() {
-                    Some(Running { call, mut loops, mut reports }) => {
+                    Some(Running {
+                        call,
+                        mut loops,
+                        mut reports,
+                    }) => {
                         loops.shutdown().await;
                         reports.shutdown().await;
                         let totals = call.end().await;
@@ -167,23 +210,49 @@ impl Relay {
             Some(pem) => tls::with_resumption(&tls::authority_roots(pem)),
             None => tls::with_resumption(&machine_roots),
         };
-        let hosts: BTreeSet<&String> = self.lease.headers.iter().map(|(_, rule)| &rule.host).collect();
-        let trust = hosts.into_iter().map(|host| (host.clone(), of_host(host))).collect();
-        let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control), secrets, trust);
+        let hosts: BTreeSet<&String> = self
+            .lease
+            .headers
+            .iter()
+            .map(|(_, rule)| &rule.host)
+            .collect();
+        let trust = hosts
+            .into_iter()
+            .map(|host| (host.clone(), of_host(host)))
+            .collect();
+        let call = Call::new(
+            Arc::clone(&self.lease),
+            Arc::clone(&self.control),
+            secrets,
+            trust,
+        );
         let mut loops = JoinSet::new();
         loops.spawn(stub::serve_udp(Arc::clone(&call), Arc::clone(&self.udp)));
         loops.spawn(stub::serve_tcp(Arc::clone(&call), Arc::clone(&self.tcp)));
         for (port, listener) in &self.listeners {
-            loops.spawn(connections::accept(Arc::clone(&call), Arc::clone(listener), *port));
+            loops.spawn(connections::accept(
+                Arc::clone(&call),
+                Arc::clone(listener),
+                *port,
+            ));
         }
-        Running { call, loops, reports: JoinSet::new() }
+        Running {
+            call,
+            loops,
+            reports: JoinSet::new(),
+        }
     }
 
     /// Drops what waits in the sockets. Not through tokio, which asks the kernel only after an event.
     fn drain(&self) {
         let mut byte = [0];
         while recv(self.udp.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_ok() {}
-        for listener in self.listeners.iter().map(|(_, listener)| listener).chain([&self.tcp]) {
+        for listener in self
+            .listeners
+            .iter()
+            .map(|(_, listener)| listener)
+            .chain([&self.tcp])
+        {
             while let Ok(socket) = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
                 let socket = adopt(socket);
                 let _ = stream::reset_on_close(&socket, true);

@@ -34,8 +34,15 @@ const ALLOWED_HEADERS: [&str; 52] = [
 ];
 /// Headers that are removed from requests: a part of an answer, or an answer in another encoding, could hold a secret
 /// unseen, and no headers may follow the body.
-const REMOVED_HEADERS: [&str; 7] =
-    ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
+const REMOVED_HEADERS: [&str; 7] = [
+    "range",
+    "if-range",
+    "request-range",
+    "accept-charset",
+    "a-im",
+    "trailer",
+    "expect",
+];
 
 /// The values of a call's secrets, by name.
 #[derive(Default)]
@@ -47,24 +54,35 @@ pub struct Secrets {
 impl Secrets {
     /// From a memory file. Errors say nothing of what is in it.
     pub fn read(file: Option<OwnedFd>) -> io::Result<Secrets> {
-        let Some(file) = file else { return Ok(Secrets::default()) };
+        let Some(file) = file else {
+            return Ok(Secrets::default());
+        };
         let text = Hidden(messages::read_memory_file(file, VALUES)?);
-        let values: BTreeMap<String, String> =
-            serde_json::from_slice(&text).map_err(|_| io::Error::other("the secrets cannot be read"))?;
+        let values: BTreeMap<String, String> = serde_json::from_slice(&text)
+            .map_err(|_| io::Error::other("the secrets cannot be read"))?;
         let mut mask = Mask::default();
         values.values().for_each(|value| mask.add(value));
-        Ok(Secrets { values: Hidden(values), mask })
+        Ok(Secrets {
+            values: Hidden(values),
+            mask,
+        })
     }
 
     /// The finder of all secrets. `None`: they cannot be masked.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        self.values.values().all(|value| value.len() >= MIN_SECRET_BYTES).then(|| self.mask.finder())?
+        self.values
+            .values()
+            .all(|value| value.len() >= MIN_SECRET_BYTES)
+            .then(|| self.mask.finder())?
     }
 }
 
 /// Whether only the relay may speak TLS with this host at this port, because the host gets a secret.
 pub fn is_relay_only(lease: &Served, host: &Host, port: u16) -> bool {
-    lease.headers.iter().any(|(_, rule)| is_for(rule, host) && (port == 443 || port == rule.port))
+    lease
+        .headers
+        .iter()
+        .any(|(_, rule)| is_for(rule, host) && (port == 443 || port == rule.port))
 }
 
 fn is_for(rule: &HeaderRule, host: &Host) -> bool {
@@ -88,13 +106,25 @@ pub struct Admitted {
 
 impl Guard {
     pub fn for_host(lease: &Served, host: &Host) -> Option<Guard> {
-        let rules: Vec<_> = lease.headers.iter().filter(|(_, rule)| is_for(rule, host)).cloned().collect();
-        Some(Guard { name: rules.first()?.1.host.clone(), rules })
+        let rules: Vec<_> = lease
+            .headers
+            .iter()
+            .filter(|(_, rule)| is_for(rule, host))
+            .cloned()
+            .collect();
+        Some(Guard {
+            name: rules.first()?.1.host.clone(),
+            rules,
+        })
     }
 
     /// Checks a request, and rewrites it for the host. The first matching rule determines the port; of several rules
     /// for one header the first counts.
-    pub fn admit<B>(&self, request: &mut Request<B>, secrets: &Secrets) -> Result<Admitted, RequestError> {
+    pub fn admit<B>(
+        &self,
+        request: &mut Request<B>,
+        secrets: &Secrets,
+    ) -> Result<Admitted, RequestError> {
         self.judge(request)?;
         let rules = self.matching(request)?;
         let (port, mut added) = (rules[0].1.port, HeaderMap::new());
@@ -103,16 +133,25 @@ impl Guard {
             added.entry(name).or_insert(value);
         }
         let unfit = "the secrets of this call are too short, or together too long, to be hidden in an answer";
-        let finder = secrets.finder().ok_or_else(|| reject(StatusCode::BAD_GATEWAY, unfit))?;
+        let finder = secrets
+            .finder()
+            .ok_or_else(|| reject(StatusCode::BAD_GATEWAY, unfit))?;
         let replaced = self.write(request, port, added)?;
-        Ok(Admitted { port, finder, replaced })
+        Ok(Admitted {
+            port,
+            finder,
+            replaced,
+        })
     }
 
     fn judge<B>(&self, request: &Request<B>) -> Result<(), RequestError> {
         let headers = request.headers();
         let refused = |why: &str| Err(reject(StatusCode::FORBIDDEN, why));
         if request.version() != Version::HTTP_11 {
-            return Err(reject(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "a secret is added only to HTTP/1.1"));
+            return Err(reject(
+                StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+                "a secret is added only to HTTP/1.1",
+            ));
         }
         if headers.contains_key(header::UPGRADE) || headers.contains_key("http2-settings") {
             return refused("a host that gets a secret switches to no other protocol");
@@ -122,13 +161,19 @@ impl Guard {
         }
         let sane = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
         if !headers.get_all(header::EXPECT).iter().all(sane) {
-            return Err(reject(StatusCode::EXPECTATION_FAILED, "the only supported Expect is 100-continue"));
+            return Err(reject(
+                StatusCode::EXPECTATION_FAILED,
+                "the only supported Expect is 100-continue",
+            ));
         }
         Ok(())
     }
 
     /// The rules for this request, at least one.
-    fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
+    fn matching<B>(
+        &self,
+        request: &Request<B>,
+    ) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
         let (method, path) = (request.method().as_str(), decode_path(request.uri().path()));
         let reaches = |rule: &HeaderRule| {
             let has_path = |path: &String| rule.paths.iter().any(|pattern| is_in(path, pattern));
@@ -151,8 +196,14 @@ impl Guard {
         if rules.is_empty() {
             let path = request.uri().path();
             let (method, path) = (quoted(method.as_bytes()), quoted(path.as_bytes()));
-            let which = extra.map_or_else(|| format!("{method} {path}"), |what| format!("{method} {path} with {what}"));
-            let why = format!("{which} is not among the requests that get the secret of {}", self.name);
+            let which = extra.map_or_else(
+                || format!("{method} {path}"),
+                |what| format!("{method} {path} with {what}"),
+            );
+            let why = format!(
+                "{which} is not among the requests that get the secret of {}",
+                self.name
+            );
             return Err(not_by_rule(why));
         }
         Ok(rules)
@@ -167,14 +218,32 @@ impl Guard {
         if percent_decode_str(request.uri().path()).any(|byte| b"?%".contains(&byte)) {
             return Some("an encoded `?` or `%` in its path".to_owned());
         }
-        let fields = request.uri().query().unwrap_or_default().split(['&', ';']).filter(|field| !field.is_empty());
-        let names = fields.map(|field| field.split('=').next().unwrap_or_default().replace('+', " "));
+        let fields = request
+            .uri()
+            .query()
+            .unwrap_or_default()
+            .split(['&', ';'])
+            .filter(|field| !field.is_empty());
+        let names = fields.map(|field| {
+            field
+                .split('=')
+                .next()
+                .unwrap_or_default()
+                .replace('+', " ")
+        });
         let mut names = names.map(|name| percent_decode(name.as_bytes()).collect::<Vec<u8>>());
-        if let Some(name) = names.find(|name| !rule.query.iter().any(|allowed| allowed.as_bytes() == name)) {
-            return Some(format!("the query field `{}` (`query` of the policy does not list it)", quoted(&name)));
+        if let Some(name) =
+            names.find(|name| !rule.query.iter().any(|allowed| allowed.as_bytes() == name))
+        {
+            return Some(format!(
+                "the query field `{}` (`query` of the policy does not list it)",
+                quoted(&name)
+            ));
         }
-        let known =
-            |name: &str| ALLOWED_HEADERS.contains(&name) || rule.request_headers.iter().any(|allowed| allowed == name);
+        let known = |name: &str| {
+            ALLOWED_HEADERS.contains(&name)
+                || rule.request_headers.iter().any(|allowed| allowed == name)
+        };
         let mut headers = request.headers().keys().filter(|name| !self.adds(name));
         let header = headers.find(|name| !known(name.as_str()))?;
         Some(format!(
@@ -188,16 +257,33 @@ impl Guard {
         self.rules.iter().any(|(_, rule)| alike(name, &rule.name))
     }
 
-    fn write<B>(&self, request: &mut Request<B>, port: u16, added: HeaderMap) -> Result<Vec<HeaderName>, RequestError> {
-        let host = if port == 443 { self.name.clone() } else { format!("{}:{port}", self.name) };
-        let host = HeaderValue::try_from(host).map_err(|_| reject(StatusCode::BAD_REQUEST, "the host has no name"))?;
+    fn write<B>(
+        &self,
+        request: &mut Request<B>,
+        port: u16,
+        added: HeaderMap,
+    ) -> Result<Vec<HeaderName>, RequestError> {
+        let host = if port == 443 {
+            self.name.clone()
+        } else {
+            format!("{}:{port}", self.name)
+        };
+        let host = HeaderValue::try_from(host)
+            .map_err(|_| reject(StatusCode::BAD_REQUEST, "the host has no name"))?;
         let unwanted = |name: &&HeaderName| REMOVED_HEADERS.contains(&name.as_str());
-        let replaced: Vec<HeaderName> =
-            request.headers().keys().filter(|name| self.adds(name) || unwanted(name)).cloned().collect();
+        let replaced: Vec<HeaderName> = request
+            .headers()
+            .keys()
+            .filter(|name| self.adds(name) || unwanted(name))
+            .cloned()
+            .collect();
         rewrite(request, false, host);
         let headers = request.headers_mut();
         replaced.iter().for_each(|name| drop(headers.remove(name)));
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("identity"),
+        );
         headers.extend(added);
         Ok(replaced)
     }
@@ -209,9 +295,16 @@ fn alike(name: &HeaderName, other: &str) -> bool {
 }
 
 /// The header that this rule adds.
-fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), RequestError> {
+fn header_of(
+    secret: &str,
+    rule: &HeaderRule,
+    secrets: &Secrets,
+) -> Result<(HeaderName, HeaderValue), RequestError> {
     let unfit = |what: &str| reject(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"));
-    let value = secrets.values.get(secret).ok_or_else(|| unfit("has no value in this call"))?;
+    let value = secrets
+        .values
+        .get(secret)
+        .ok_or_else(|| unfit("has no value in this call"))?;
     let name = HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header"))?;
     let value = HeaderValue::try_from(rule.value.replacen("{}", value, 1));
     let mut value = value.map_err(|_| unfit("cannot be sent in a header"))?;
@@ -237,9 +330,15 @@ fn decode_path(path: &str) -> Option<String> {
         // Some servers leave out what follows `;`, or spaces.
         let name: String = part.split(';').next()?.split_whitespace().collect();
         let is_last = index + 1 == count;
-        let read_twice =
-            |c: char| if c.is_ascii() { c.is_control() || "/\\%?#".contains(c) } else { !c.is_alphanumeric() };
-        if name == "." || name == ".." || (part.is_empty() && !is_last) || part.contains(read_twice) {
+        let read_twice = |c: char| {
+            if c.is_ascii() {
+                c.is_control() || "/\\%?#".contains(c)
+            } else {
+                !c.is_alphanumeric()
+            }
+        };
+        if name == "." || name == ".." || (part.is_empty() && !is_last) || part.contains(read_twice)
+        {
             return None;
         }
         whole = whole + "/" + &part;
@@ -277,17 +376,22 @@ mod tests {
     #[test]
     fn debug_and_errors_show_no_value() {
         let file = messages::memory_file(b"{\"KEY\": [\"s3cret-value\"]}").expect("a file");
-        let error = Secrets::read(Some(file)).err().expect("not an object of texts");
+        let error = Secrets::read(Some(file))
+            .err()
+            .expect("not an object of texts");
         assert_eq!(format!("{error} {error:?}").find("s3cret"), None);
-        let rule =
-            serde_json::json!({"host": "a.test", "port": 443, "name": "a", "value": "{}", "methods": [], "paths": []});
+        let rule = serde_json::json!({"host": "a.test", "port": 443, "name": "a", "value": "{}", "methods": [], "paths": []});
         let rule: HeaderRule = serde_json::from_value(rule).expect("a rule");
-        let secrets =
-            Secrets { values: Hidden(BTreeMap::from([("KEY".into(), "s3cret-value".into())])), ..Default::default() };
+        let secrets = Secrets {
+            values: Hidden(BTreeMap::from([("KEY".into(), "s3cret-value".into())])),
+            ..Default::default()
+        };
         let (name, value) = header_of("KEY", &rule, &secrets).expect("a header");
         assert_eq!(format!("{name}: {value:?}"), "a: Sensitive");
-        let bad =
-            Secrets { values: Hidden(BTreeMap::from([("KEY".into(), "s3cret\nvalue".into())])), ..Default::default() };
+        let bad = Secrets {
+            values: Hidden(BTreeMap::from([("KEY".into(), "s3cret\nvalue".into())])),
+            ..Default::default()
+        };
         let wrong = header_of("KEY", &rule, &bad).expect_err("it cannot stand in a header");
         assert_eq!(format!("{wrong:?}").find("s3cret"), None);
     }

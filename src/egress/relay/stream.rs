@@ -29,7 +29,11 @@ pub fn quoted(bytes: &[u8]) -> String {
 
 /// `name:port`, `address:port`.
 pub fn target(host: &Host, port: u16) -> String {
-    HostPattern { host: host.clone(), port: Some(port) }.to_string()
+    HostPattern {
+        host: host.clone(),
+        port: Some(port),
+    }
+    .to_string()
 }
 
 /// The bytes that a call sent to hosts and got from them, and the limit that it exceeded.
@@ -46,7 +50,14 @@ pub struct TrafficMeter {
 impl TrafficMeter {
     pub fn new(sent_limit: u64, received_limit: u64) -> TrafficMeter {
         let (sent, received, exceeded, changed) = Default::default();
-        TrafficMeter { sent, received, sent_limit, received_limit, exceeded, changed }
+        TrafficMeter {
+            sent,
+            received,
+            sent_limit,
+            received_limit,
+            exceeded,
+            changed,
+        }
     }
 
     pub fn exceed(&self, limit: Limit) {
@@ -74,7 +85,14 @@ pub struct MeteredStream {
 
 /// Sets whether closing this socket resets the connection and drops what was not sent yet (SO_LINGER 0, socket(7)).
 pub fn reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
-    setsockopt(socket, sockopt::Linger, &linger { l_onoff: i32::from(reset), l_linger: 0 })?;
+    setsockopt(
+        socket,
+        sockopt::Linger,
+        &linger {
+            l_onoff: i32::from(reset),
+            l_linger: 0,
+        },
+    )?;
     Ok(())
 }
 
@@ -100,7 +118,11 @@ fn limit_exceeded() -> io::Error {
 }
 
 impl AsyncRead for MeteredStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
         let bytes = (buffer.filled().len() - before) as u64;
@@ -116,16 +138,25 @@ impl AsyncRead for MeteredStream {
 }
 
 impl AsyncWrite for MeteredStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let left =
-            self.meter.as_ref().map_or(u64::MAX, |meter| meter.sent_limit.saturating_sub(meter.sent.load(Relaxed)));
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let left = self.meter.as_ref().map_or(u64::MAX, |meter| {
+            meter.sent_limit.saturating_sub(meter.sent.load(Relaxed))
+        });
         let most = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         if most == 0 && !bytes.is_empty() {
-            self.meter.iter().for_each(|meter| meter.exceed(Limit::SentBytes));
+            self.meter
+                .iter()
+                .for_each(|meter| meter.exceed(Limit::SentBytes));
             return Poll::Ready(Err(limit_exceeded()));
         }
         let sent = ready!(Pin::new(&mut self.socket).poll_write(cx, &bytes[..most]))?;
-        self.meter.iter().for_each(|meter| _ = meter.sent.fetch_add(sent as u64, Relaxed));
+        self.meter
+            .iter()
+            .for_each(|meter| _ = meter.sent.fetch_add(sent as u64, Relaxed));
         Poll::Ready(Ok(sent))
     }
 

@@ -46,7 +46,9 @@ pub async fn serve_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
             tokio::time::sleep(RETRY_DELAY).await;
             continue;
         };
-        let Ok(tool) = MeteredStream::new(socket, None) else { continue };
+        let Ok(tool) = MeteredStream::new(socket, None) else {
+            continue;
+        };
         if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
             let own = Arc::clone(&call);
             call.spawn(async move {
@@ -60,10 +62,17 @@ pub async fn serve_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
 /// Answers queries, each with its length before it, until one does not come in time.
 async fn queries(call: &Call, mut tool: MeteredStream) {
     while let Ok(Some(query)) = tokio::time::timeout(IDLE, query(&mut tool)).await {
-        let Some(answer) = answer(call, &query).await else { return };
-        let Ok(length) = u16::try_from(answer.len()) else { return };
+        let Some(answer) = answer(call, &query).await else {
+            return;
+        };
+        let Ok(length) = u16::try_from(answer.len()) else {
+            return;
+        };
         let answer = [&length.to_be_bytes()[..], &answer].concat();
-        if !matches!(tokio::time::timeout(IDLE, tool.write_all(&answer)).await, Ok(Ok(()))) {
+        if !matches!(
+            tokio::time::timeout(IDLE, tool.write_all(&answer)).await,
+            Ok(Ok(()))
+        ) {
             return;
         }
     }
@@ -79,12 +88,19 @@ async fn query(tool: &mut MeteredStream) -> Option<Vec<u8>> {
 
 /// The answer to one message; `None`: no answer is sent.
 async fn answer(call: &Call, bytes: &[u8]) -> Option<Vec<u8>> {
-    let (id, flags) = (u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]), *bytes.get(2)?);
+    let (id, flags) = (
+        u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]),
+        *bytes.get(2)?,
+    );
     let is_response = flags & 0x80 != 0;
     let query = match Message::from_vec(bytes) {
         _ if is_response => return None,
         Ok(query) => query,
-        Err(_) => return Message::error_msg(id, OpCode::Query, ResponseCode::FormErr).to_vec().ok(),
+        Err(_) => {
+            return Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)
+                .to_vec()
+                .ok();
+        }
     };
     let mut response = Message::new(id, MessageType::Response, query.op_code);
     response.metadata = Metadata::response_from_request(&query.metadata);
@@ -103,9 +119,16 @@ async fn answer(call: &Call, bytes: &[u8]) -> Option<Vec<u8>> {
     };
     response.metadata.response_code = code;
     if let (Some(address), Some(question)) = (address, query.queries.first()) {
-        response.add_answer(Record::from_rdata(question.name().clone(), TTL, RData::A(A(address))));
+        response.add_answer(Record::from_rdata(
+            question.name().clone(),
+            TTL,
+            RData::A(A(address)),
+        ));
     }
-    response.to_vec().ok().filter(|answer| answer.len() <= QUERY)
+    response
+        .to_vec()
+        .ok()
+        .filter(|answer| answer.len() <= QUERY)
 }
 
 async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Option<Ipv4Addr>) {
@@ -117,35 +140,60 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     let (code, address, refused) = match canonical(name) {
         _ if lookups > LOOKUPS => {
             let why = format!("a call may look up {LOOKUPS} names");
-            (ResponseCode::Refused, None, Some(RefusalReason::Bound { why }))
+            (
+                ResponseCode::Refused,
+                None,
+                Some(RefusalReason::Bound { why }),
+            )
         }
         Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
             RecordType::A => match call.state().names.address(&name) {
                 Some(address) => (ResponseCode::NoError, Some(address), None),
                 None => {
                     let why = format!("a call may reach {NAMES} names");
-                    (ResponseCode::Refused, None, Some(RefusalReason::Bound { why }))
+                    (
+                        ResponseCode::Refused,
+                        None,
+                        Some(RefusalReason::Bound { why }),
+                    )
                 }
             },
             _ => (ResponseCode::NoError, None, None),
         },
-        _ => (ResponseCode::NXDomain, None, Some(RefusalReason::NotGranted)),
+        _ => (
+            ResponseCode::NXDomain,
+            None,
+            Some(RefusalReason::NotGranted),
+        ),
     };
     match lookups.cmp(&(LOOKUPS + 1)) {
         // Report only the first lookup over the limit.
         std::cmp::Ordering::Greater => call.state().totals.lookups_refused += 1,
-        _ => call.report(TrafficKind::Lookup, &to_text(name), refused).await,
+        _ => {
+            call.report(TrafficKind::Lookup, &to_text(name), refused)
+                .await
+        }
     }
     (code, address)
 }
 
 /// The name as policies write it. Each label is checked: a label with a dot inside is not a host name.
 fn canonical(name: &Name) -> Option<String> {
-    let good = |label: &[u8]| label.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
-    name.iter().all(good).then(|| host::canonical_name(&to_text(name))).flatten()
+    let good = |label: &[u8]| {
+        label
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+    };
+    name.iter()
+        .all(good)
+        .then(|| host::canonical_name(&to_text(name)))
+        .flatten()
 }
 
 /// The name as it was queried, not escaped.
 fn to_text(name: &Name) -> String {
-    name.iter().map(String::from_utf8_lossy).collect::<Vec<_>>().join(".")
+    name.iter()
+        .map(String::from_utf8_lossy)
+        .collect::<Vec<_>>()
+        .join(".")
 }

@@ -5,7 +5,9 @@ use super::hello::{self, RETRY};
 use super::secrets::Secrets;
 use super::serve;
 use crate::base::{lock, messages};
-use crate::egress::protocol::{FromRelay, RefusalReason, Served, ToRelay, Totals, TrafficEvent, TrafficKind};
+use crate::egress::protocol::{
+    FromRelay, RefusalReason, Served, ToRelay, Totals, TrafficEvent, TrafficKind,
+};
 use crate::egress::tls;
 use crate::manifest::host::parse_pattern;
 use crate::policy::{HeaderRule, HostGrant};
@@ -49,31 +51,65 @@ struct Rig {
 
 fn grant(asked: &str) -> HostGrant {
     let pattern = parse_pattern(asked).expect("a pattern");
-    HostGrant { pattern, ranges: Vec::new(), asked: asked.to_owned(), rule: String::new(), why: String::new() }
+    HostGrant {
+        pattern,
+        ranges: Vec::new(),
+        asked: asked.to_owned(),
+        rule: String::new(),
+        why: String::new(),
+    }
 }
 
 /// `headers`: what the relay adds; the call has not begun if there are any.
 fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::TlsConfig>) -> Rig {
     let grants: Vec<HostGrant> = grants.iter().map(|asked| grant(asked)).collect();
-    let mut ports: Vec<u16> = grants.iter().flat_map(|grant| grant.pattern.ports()).collect();
+    let mut ports: Vec<u16> = grants
+        .iter()
+        .flat_map(|grant| grant.pattern.ports())
+        .collect();
     ports.sort_unstable();
     ports.dedup();
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-        .map(|(a, b)| (std::os::unix::net::UnixDatagram::from(a), std::os::unix::net::UnixDatagram::from(b)))
-        .expect("a pair");
+    let (ours, theirs) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .map(|(a, b)| {
+        (
+            std::os::unix::net::UnixDatagram::from(a),
+            std::os::unix::net::UnixDatagram::from(b),
+        )
+    })
+    .expect("a pair");
     ours.set_nonblocking(true).expect("non-blocking");
     theirs.set_nonblocking(true).expect("non-blocking");
-    let relay = tokio::spawn(serve(UnixDatagram::from_std(theirs).expect("a socket"), trust));
+    let relay = tokio::spawn(serve(
+        UnixDatagram::from_std(theirs).expect("a socket"),
+        trust,
+    ));
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
-    let listeners: Vec<_> =
-        ports.iter().map(|_| std::net::TcpListener::bind("0.0.0.0:0").expect("a listener")).collect();
+    let listeners: Vec<_> = ports
+        .iter()
+        .map(|_| std::net::TcpListener::bind("0.0.0.0:0").expect("a listener"))
+        .collect();
     let address = |listener: &std::net::TcpListener| listener.local_addr().expect("an address");
     let stub = udp.local_addr().expect("an address");
-    let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
+    let real = ports
+        .iter()
+        .copied()
+        .zip(listeners.iter().map(|listener| address(listener).port()))
+        .collect();
     let begins = headers.is_empty();
-    let lease = Served { grants, ports, headers, ..Served::default() };
-    let lease = messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
+    let lease = Served {
+        grants,
+        ports,
+        headers,
+        ..Served::default()
+    };
+    let lease =
+        messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
     let mut fds = vec![lease.as_fd(), udp.as_fd(), tcp.as_fd()];
     fds.extend(listeners.iter().map(AsFd::as_fd));
     messages::send(ours.as_fd(), &ToRelay::Serve, &fds).expect("sent");
@@ -81,14 +117,33 @@ fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::T
         messages::send(ours.as_fd(), &ToRelay::Begin, &[]).expect("sent");
     }
     let socket = Arc::new(UnixDatagram::from_std(ours).expect("a socket"));
-    let rig = Rig { socket, heard: Arc::default(), world: Arc::default(), relay, stub, ports: real };
-    tokio::spawn(host(Arc::clone(&rig.socket), Arc::clone(&rig.heard), Arc::clone(&rig.world)));
+    let rig = Rig {
+        socket,
+        heard: Arc::default(),
+        world: Arc::default(),
+        relay,
+        stub,
+        ports: real,
+    };
+    tokio::spawn(host(
+        Arc::clone(&rig.socket),
+        Arc::clone(&rig.heard),
+        Arc::clone(&rig.world),
+    ));
     rig
 }
 
-async fn host(socket: Arc<UnixDatagram>, heard: Arc<Mutex<RelayLog>>, world: Arc<Mutex<HashMap<u16, SocketAddr>>>) {
+async fn host(
+    socket: Arc<UnixDatagram>,
+    heard: Arc<Mutex<RelayLog>>,
+    world: Arc<Mutex<HashMap<u16, SocketAddr>>>,
+) {
     loop {
-        let got = socket.async_io(Interest::READABLE, || messages::receive::<FromRelay>(socket.as_fd())).await;
+        let got = socket
+            .async_io(Interest::READABLE, || {
+                messages::receive::<FromRelay>(socket.as_fd())
+            })
+            .await;
         let Ok(Some((message, _))) = got else { return };
         match message {
             FromRelay::Ready | FromRelay::Over { .. } => {}
@@ -97,11 +152,15 @@ async fn host(socket: Arc<UnixDatagram>, heard: Arc<Mutex<RelayLog>>, world: Arc
             FromRelay::Dial { id, host, port } => {
                 lock(&heard).dialled.push(format!("{host:?}:{port}"));
                 let address = lock(&world).get(&port).copied();
-                match address.map(|address| std::net::TcpStream::connect(address).expect("connected")) {
+                match address
+                    .map(|address| std::net::TcpStream::connect(address).expect("connected"))
+                {
                     Some(stream) => {
-                        messages::send(socket.as_fd(), &ToRelay::Dialled { id }, &[stream.as_fd()]).expect("sent");
+                        messages::send(socket.as_fd(), &ToRelay::Dialled { id }, &[stream.as_fd()])
+                            .expect("sent");
                     }
-                    None => messages::send(socket.as_fd(), &ToRelay::Undialled { id }, &[]).expect("sent"),
+                    None => messages::send(socket.as_fd(), &ToRelay::Undialled { id }, &[])
+                        .expect("sent"),
                 }
             }
         }
@@ -122,7 +181,9 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(TIMEOUT, wait).await.expect("the relay says it in time")
+        tokio::time::timeout(TIMEOUT, wait)
+            .await
+            .expect("the relay says it in time")
     }
 
     /// The first event of this kind, with the first refusal.
@@ -163,13 +224,17 @@ impl Rig {
     ) -> Arc<Mutex<Vec<u8>>> {
         let kept: Arc<Mutex<Vec<u8>>> = Arc::default();
         let own = Arc::clone(&kept);
-        self.upstream(port, move |stream| keep(stream, Arc::clone(&own), answer.clone())).await;
+        self.upstream(port, move |stream| {
+            keep(stream, Arc::clone(&own), answer.clone())
+        })
+        .await;
         kept
     }
 
     /// One that answers each head with this.
     async fn web(&self, port: u16, answer: &'static str) -> Arc<Mutex<Vec<u8>>> {
-        self.keeps(port, move |bytes| Some(answers(bytes, answer))).await
+        self.keeps(port, move |bytes| Some(answers(bytes, answer)))
+            .await
     }
 
     async fn resolve(&self, name: &str) -> Ipv4Addr {
@@ -189,7 +254,9 @@ impl Rig {
     }
 
     async fn connect(&self, name: &str, port: u16) -> TcpStream {
-        TcpStream::connect((self.resolve(name).await, self.ports[&port])).await.expect("connected")
+        TcpStream::connect((self.resolve(name).await, self.ports[&port]))
+            .await
+            .expect("connected")
     }
 
     /// What port 80 answers to these bytes, until its end.
@@ -210,13 +277,22 @@ async fn keep<S: AsyncRead + AsyncWrite + Unpin>(
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = stream.read(&mut buffer).await {
         lock(&kept).extend_from_slice(&buffer[..length]);
-        let _ = stream.write_all(&answer(&buffer[..length]).unwrap_or_default()).await;
+        let _ = stream
+            .write_all(&answer(&buffer[..length]).unwrap_or_default())
+            .await;
     }
 }
 
 /// This answer for each head among these bytes.
 fn answers(bytes: &[u8], answer: &str) -> Vec<u8> {
-    answer.repeat(String::from_utf8_lossy(bytes).to_ascii_lowercase().matches("\r\nhost: ").count()).into_bytes()
+    answer
+        .repeat(
+            String::from_utf8_lossy(bytes)
+                .to_ascii_lowercase()
+                .matches("\r\nhost: ")
+                .count(),
+        )
+        .into_bytes()
 }
 
 fn take(kept: &Mutex<Vec<u8>>) -> String {
@@ -225,30 +301,45 @@ fn take(kept: &Mutex<Vec<u8>>) -> String {
 
 async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
-    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut all)).await.expect("an end in time");
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut all))
+        .await
+        .expect("an end in time");
     all
 }
 
 fn query(name: &str) -> Vec<u8> {
     let mut message = Message::query();
-    message.add_query(Query::query(Name::from_str(name).expect("a name"), RecordType::A));
+    message.add_query(Query::query(
+        Name::from_str(name).expect("a name"),
+        RecordType::A,
+    ));
     message.to_vec().expect("bytes")
 }
 
 /// Serves a connection, and notes of each request its method, path, hosts and authorization.
-async fn note<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, seen: Arc<Mutex<Vec<String>>>) {
-    let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        let all = |name: &str| {
-            let values = request.headers().get_all(name).iter().map(|value| value.to_str().expect("text"));
-            values.collect::<Vec<_>>().join(" and ")
-        };
-        let (method, path) = (request.method(), request.uri().path());
-        let line = format!("{method} {path} {} {}", all("host"), all("authorization"));
-        lock(&seen).push(line);
-        async { Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new())) }
-    });
+async fn note<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    seen: Arc<Mutex<Vec<String>>>,
+) {
+    let service =
+        hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let all = |name: &str| {
+                let values = request
+                    .headers()
+                    .get_all(name)
+                    .iter()
+                    .map(|value| value.to_str().expect("text"));
+                values.collect::<Vec<_>>().join(" and ")
+            };
+            let (method, path) = (request.method(), request.uri().path());
+            let line = format!("{method} {path} {} {}", all("host"), all("authorization"));
+            lock(&seen).push(line);
+            async { Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new())) }
+        });
     let stream = hyper_util::rt::TokioIo::new(stream);
-    let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await;
+    let _ = hyper::server::conn::http1::Builder::new()
+        .serve_connection(stream, service)
+        .await;
 }
 
 /// Sends requests made of these beginnings, headers and bodies, and judges each that the host sees.
@@ -259,10 +350,16 @@ fn fuzz(
     parts: [&[&str]; 3],
     good: impl Fn(&str) -> bool,
 ) {
-    let texts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+    let texts = |parts: &[&str]| {
+        parts
+            .iter()
+            .map(|part| (*part).to_owned())
+            .collect::<Vec<_>>()
+    };
     let [lines, headers, bodies] = parts.map(|parts| prop::sample::select(texts(parts)));
     let headers = prop::collection::vec(headers, 0..3).prop_map(|headers| headers.concat());
-    let request = (lines, headers, bodies).prop_map(|(line, headers, body)| format!("{line}{headers}\r\n{body}"));
+    let request = (lines, headers, bodies)
+        .prop_map(|(line, headers, body)| format!("{line}{headers}\r\n{body}"));
     let bytes = prop_oneof![
         6 => prop::collection::vec(request, 1..5).prop_map(|requests| requests.concat().into_bytes()),
         1 => prop::collection::vec(any::<u8>(), 0..300),
@@ -285,14 +382,25 @@ fn fuzz(
         Ok(())
     });
     outcome.expect("good requests alone, no panic");
-    assert!(!rig.relay.is_finished() && passed.get() > 20, "{passed:?} requests passed");
+    assert!(
+        !rig.relay.is_finished() && passed.get() > 20,
+        "{passed:?} requests passed"
+    );
 }
 
 #[tokio::test]
 async fn a_panic_of_one_connection_ends_no_other() {
     let (socket, _host) = UnixDatagram::pair().expect("a pair");
-    let control = Arc::new(Control { socket, next: Default::default() });
-    let call = Call::new(Arc::default(), control, Secrets::default(), Default::default());
+    let control = Arc::new(Control {
+        socket,
+        next: Default::default(),
+    });
+    let call = Call::new(
+        Arc::default(),
+        control,
+        Secrets::default(),
+        Default::default(),
+    );
     let own = Arc::clone(&call);
     call.spawn(async move {
         let _state = own.state();
@@ -311,22 +419,38 @@ async fn a_panic_of_one_connection_ends_no_other() {
 
 /// A ClientHello that names these servers, and has these extensions besides.
 fn client_hello(names: &[&str], more: &[(u16, &[u8])]) -> Vec<u8> {
-    let vector = |width: usize, content: &[u8]| [&content.len().to_be_bytes()[8 - width..], content].concat();
-    let list: Vec<u8> = names.iter().flat_map(|name| [&[0][..], &vector(2, name.as_bytes())].concat()).collect();
+    let vector = |width: usize, content: &[u8]| {
+        [&content.len().to_be_bytes()[8 - width..], content].concat()
+    };
+    let list: Vec<u8> = names
+        .iter()
+        .flat_map(|name| [&[0][..], &vector(2, name.as_bytes())].concat())
+        .collect();
     let sni = vector(2, &list);
     let mut extensions = Vec::new();
     for (kind, content) in [(0, &sni[..])].into_iter().chain(more.iter().copied()) {
         extensions.extend_from_slice(&kind.to_be_bytes());
         extensions.extend(vector(2, content));
     }
-    let start = [&[3, 3], &[7; 32][..], &vector(1, &[8; 32]), &vector(2, &[0x13, 1, 0x13, 2]), &vector(1, &[0])];
+    let start = [
+        &[3, 3],
+        &[7; 32][..],
+        &vector(1, &[8; 32]),
+        &vector(2, &[0x13, 1, 0x13, 2]),
+        &vector(1, &[0]),
+    ];
     [start.concat(), vector(2, &extensions)].concat()
 }
 
 /// This body as a handshake message in one record.
 fn record(body: &[u8]) -> Vec<u8> {
     let message = [&[1][..], &body.len().to_be_bytes()[5..], body].concat();
-    [&[22, 3, 1][..], &(message.len() as u16).to_be_bytes(), &message].concat()
+    [
+        &[22, 3, 1][..],
+        &(message.len() as u16).to_be_bytes(),
+        &message,
+    ]
+    .concat()
 }
 
 fn server_hello(random: [u8; 32]) -> Vec<u8> {
@@ -344,9 +468,18 @@ async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
     followed[4] += 4;
     let cases = [
         ("", record(&good)),
-        ("", record(&client_hello(&["A.test"], &[(21, &[0; 14_000])]))),
-        ("names the server a.test.", record(&client_hello(&["a.test."], &[]))),
-        ("malformed", record(&client_hello(&["a.test", "evil.test"], &[]))),
+        (
+            "",
+            record(&client_hello(&["A.test"], &[(21, &[0; 14_000])])),
+        ),
+        (
+            "names the server a.test.",
+            record(&client_hello(&["a.test."], &[])),
+        ),
+        (
+            "malformed",
+            record(&client_hello(&["a.test", "evil.test"], &[])),
+        ),
         ("twice", record(&client_hello(&["a.test"], &[(0, &[0, 0])]))),
         ("malformed", record(&[&good[..], &[0]].concat())),
         ("malformed", record(&good[..good.len() - 3])),
@@ -362,17 +495,44 @@ async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
 
 #[tokio::test]
 async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
-    let (own, evil) = (record(&client_hello(&["a.test"], &[])), record(&client_hello(&["evil.test"], &[])));
-    let (retry, change, alert) = (server_hello(RETRY), [20, 3, 3, 0, 1, 1], [21, 3, 3, 0, 2, 1, 0]);
+    let (own, evil) = (
+        record(&client_hello(&["a.test"], &[])),
+        record(&client_hello(&["evil.test"], &[])),
+    );
+    let (retry, change, alert) = (
+        server_hello(RETRY),
+        [20, 3, 3, 0, 1, 1],
+        [21, 3, 3, 0, 2, 1, 0],
+    );
     let twice = [&own[..], &evil].concat();
     // What the host says at once, the tool's second hello, and why the connection ends, if it does.
     let cases: [(Vec<u8>, &Vec<u8>, &str); 6] = [
         ([&alert[..], &change, &retry].concat(), &own, ""),
-        ([&change[..], &alert, &change, &retry].concat(), &evil, "names the server evil.test"),
-        ([&retry[..], &retry].concat(), &twice, "names the server evil.test"),
-        ([&[22, 3, 3, 0, 4, 0, 0, 0, 0], &retry[..]].concat(), &evil, "does not answer with a TLS ServerHello"),
-        ([&[23, 3, 3, 0, 1, 0], &retry[..]].concat(), &evil, "does not answer with a TLS ServerHello"),
-        ([&[22, 3, 3, 0, 4], &retry[5..9]].concat(), &evil, "split over records"),
+        (
+            [&change[..], &alert, &change, &retry].concat(),
+            &evil,
+            "names the server evil.test",
+        ),
+        (
+            [&retry[..], &retry].concat(),
+            &twice,
+            "names the server evil.test",
+        ),
+        (
+            [&[22, 3, 3, 0, 4, 0, 0, 0, 0], &retry[..]].concat(),
+            &evil,
+            "does not answer with a TLS ServerHello",
+        ),
+        (
+            [&[23, 3, 3, 0, 1, 0], &retry[..]].concat(),
+            &evil,
+            "does not answer with a TLS ServerHello",
+        ),
+        (
+            [&[22, 3, 3, 0, 4], &retry[5..9]].concat(),
+            &evil,
+            "split over records",
+        ),
     ];
     for (said, second, why) in cases {
         let rig = rig(&["a.test"], Vec::new(), None);
@@ -388,7 +548,10 @@ async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
         }
         let refusal = rig.refusal(TrafficKind::Connection).await.1;
         assert!(format!("{refusal:?}").contains(why), "{why}: {refusal:?}");
-        assert!(!lock(&kept).windows(9).any(|part| part == b"evil.test"), "{why}");
+        assert!(
+            !lock(&kept).windows(9).any(|part| part == b"evil.test"),
+            "{why}"
+        );
     }
 }
 
@@ -416,16 +579,31 @@ async fn what_is_no_plain_query_is_refused_or_dropped() {
     let rig = rig(&["a.test"], Vec::new(), None);
     let with = |change: fn(&mut Message)| {
         let mut message = Message::query();
-        message.add_query(Query::query(Name::from_str("a.test.").expect("a name"), RecordType::A));
+        message.add_query(Query::query(
+            Name::from_str("a.test.").expect("a name"),
+            RecordType::A,
+        ));
         change(&mut message);
         message.to_vec().expect("bytes")
     };
     let cases: [(Vec<u8>, ResponseCode); 5] = [
-        (with(|m| m.metadata.op_code = OpCode::Status), ResponseCode::NotImp),
+        (
+            with(|m| m.metadata.op_code = OpCode::Status),
+            ResponseCode::NotImp,
+        ),
         (with(|m| m.queries.clear()), ResponseCode::FormErr),
-        (with(|m| m.queries.push(m.queries[0].clone())), ResponseCode::FormErr),
-        (with(|m| _ = m.queries[0].set_query_class(DNSClass::CH)), ResponseCode::Refused),
-        (vec![1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63], ResponseCode::FormErr),
+        (
+            with(|m| m.queries.push(m.queries[0].clone())),
+            ResponseCode::FormErr,
+        ),
+        (
+            with(|m| _ = m.queries[0].set_query_class(DNSClass::CH)),
+            ResponseCode::Refused,
+        ),
+        (
+            vec![1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63],
+            ResponseCode::FormErr,
+        ),
     ];
     for (bytes, code) in cases {
         let answer = rig.ask(&bytes).await.expect("an answer");
@@ -440,14 +618,18 @@ async fn what_is_no_plain_query_is_refused_or_dropped() {
 
 #[test]
 fn no_message_panics_and_no_answer_is_for_another_name() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let rig = runtime.block_on(async { rig(&["a.test"], Vec::new(), None) });
     let valid = query("a.test.");
-    let mutated = prop::collection::vec((0..valid.len(), any::<u8>()), 0..4).prop_map(move |changes| {
-        let mut bytes = valid.clone();
-        changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
-        bytes
-    });
+    let mutated =
+        prop::collection::vec((0..valid.len(), any::<u8>()), 0..4).prop_map(move |changes| {
+            let mut bytes = valid.clone();
+            changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
+            bytes
+        });
     let bytes = prop_oneof![prop::collection::vec(any::<u8>(), 0..600), mutated];
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(500));
     let outcome = runner.run(&bytes, |bytes| {
@@ -455,15 +637,27 @@ fn no_message_panics_and_no_answer_is_for_another_name() {
             let mut buffer = [0; 1024];
             let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
             socket.send_to(&bytes, rig.stub).await.expect("sent");
-            socket.send_to(&query("end.test."), rig.stub).await.expect("sent");
+            socket
+                .send_to(&query("end.test."), rig.stub)
+                .await
+                .expect("sent");
             loop {
-                let got = tokio::time::timeout(TIMEOUT, socket.recv(&mut buffer)).await.expect("the stub lives");
-                let answer = Message::from_vec(&buffer[..got.expect("received")]).expect("a message");
-                let name = answer.queries.first().map(|query| query.name().to_lowercase().to_string());
+                let got = tokio::time::timeout(TIMEOUT, socket.recv(&mut buffer))
+                    .await
+                    .expect("the stub lives");
+                let answer =
+                    Message::from_vec(&buffer[..got.expect("received")]).expect("a message");
+                let name = answer
+                    .queries
+                    .first()
+                    .map(|query| query.name().to_lowercase().to_string());
                 if name.as_deref() == Some("end.test.") {
                     return;
                 }
-                assert!(answer.answers.is_empty() || name.as_deref() == Some("a.test."), "{answer:?}");
+                assert!(
+                    answer.answers.is_empty() || name.as_deref() == Some("a.test."),
+                    "{answer:?}"
+                );
             }
         });
         Ok(())
@@ -480,20 +674,35 @@ async fn a_host_never_sees_two_lengths_or_a_long_head() {
     let kept = rig.web(80, OK).await;
     let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: evil.test\r\n\r\n";
     for lengths in [
-        format!("Content-Length: {}\r\nTransfer-Encoding: chunked", hidden.len()),
-        format!("Transfer-Encoding: chunked\r\nContent-Length: {}", hidden.len()),
+        format!(
+            "Content-Length: {}\r\nTransfer-Encoding: chunked",
+            hidden.len()
+        ),
+        format!(
+            "Transfer-Encoding: chunked\r\nContent-Length: {}",
+            hidden.len()
+        ),
         format!("Content-Length: {0}\r\nContent-Length: {0}", hidden.len()),
     ] {
-        let request = format!("POST / HTTP/1.1\r\nHost: a.test\r\n{lengths}\r\nConnection: close\r\n\r\n{hidden}");
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: a.test\r\n{lengths}\r\nConnection: close\r\n\r\n{hidden}"
+        );
         assert!(rig.http(&request).await.ends_with("ok"), "{lengths}");
         let got = take(&kept);
         let (head, body) = got.split_once("\r\n\r\n").expect("a head");
-        let (long, chunked) = (head.matches("Content-Length: ").count(), head.matches("Transfer-Encoding: ").count());
+        let (long, chunked) = (
+            head.matches("Content-Length: ").count(),
+            head.matches("Transfer-Encoding: ").count(),
+        );
         assert_eq!(long + chunked, 1, "{got}");
         assert_eq!(body, if chunked == 1 { "0\r\n\r\n" } else { hidden });
     }
     for more in ["X".repeat(70_000) + ": 1\r\n", "X: 1\r\n".repeat(100)] {
-        assert!(!rig.http(&format!("GET / HTTP/1.1\r\nHost: a.test\r\n{more}\r\n")).await.contains("200 OK"));
+        assert!(
+            !rig.http(&format!("GET / HTTP/1.1\r\nHost: a.test\r\n{more}\r\n"))
+                .await
+                .contains("200 OK")
+        );
     }
     assert_eq!(take(&kept), "");
 }
@@ -501,7 +710,8 @@ async fn a_host_never_sees_two_lengths_or_a_long_head() {
 #[tokio::test]
 async fn a_switch_to_websocket_is_passed_on_and_no_other() {
     let rig = rig(&["a.test"], Vec::new(), None);
-    let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let answer =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     let kept = rig.web(80, answer).await;
     let switch = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
     let mut stream = rig.connect("a.test.", 80).await;
@@ -509,9 +719,17 @@ async fn a_switch_to_websocket_is_passed_on_and_no_other() {
     let mut buffer = vec![0; 4096];
     let length = stream.read(&mut buffer).await.expect("an answer");
     assert!(buffer[..length].starts_with(b"HTTP/1.1 101 "));
-    assert!(take(&kept).to_ascii_lowercase().contains("upgrade: websocket\r\n"));
-    stream.write_all(b"GET / HTTP/1.1 of no HTTP").await.expect("sent");
-    rig.until(|_| lock(&kept).ends_with(b"of no HTTP").then_some(())).await;
+    assert!(
+        take(&kept)
+            .to_ascii_lowercase()
+            .contains("upgrade: websocket\r\n")
+    );
+    stream
+        .write_all(b"GET / HTTP/1.1 of no HTTP")
+        .await
+        .expect("sent");
+    rig.until(|_| lock(&kept).ends_with(b"of no HTTP").then_some(()))
+        .await;
     // A host that switches though it was not asked to, and a switch to something else.
     for request in [GOOD.to_owned(), switch.replace("WebSocket", "h2c")] {
         assert_eq!(rig.http(&request).await, "");
@@ -520,14 +738,24 @@ async fn a_switch_to_websocket_is_passed_on_and_no_other() {
 
 #[test]
 fn whatever_a_tool_sends_the_host_sees_requests_for_itself() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let rig = runtime.block_on(async { rig(&["a.test"], Vec::new(), None) });
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let own = Arc::clone(&seen);
     runtime.block_on(rig.upstream(80, move |stream| note(stream, Arc::clone(&own))));
-    let lines =
-        ["GET / ", "POST /p ", "GET http://a.test/ ", "GET http://evil.test/ "].map(|l| format!("{l}HTTP/1.1\r\n"));
-    let hosts = lines.each_ref().map(|line| format!("{line}Host: a.test\r\n"));
+    let lines = [
+        "GET / ",
+        "POST /p ",
+        "GET http://a.test/ ",
+        "GET http://evil.test/ ",
+    ]
+    .map(|l| format!("{l}HTTP/1.1\r\n"));
+    let hosts = lines
+        .each_ref()
+        .map(|line| format!("{line}Host: a.test\r\n"));
     let lines: Vec<&str> = lines.iter().chain(&hosts).map(String::as_str).collect();
     let headers = [
         "Host: a.test\r\n",
@@ -552,7 +780,9 @@ fn whatever_a_tool_sends_the_host_sees_requests_for_itself() {
         "0\r\n\r\n",
         "FFFFFFFFFFFFFFFFF\r\n",
     ];
-    fuzz(&runtime, &rig, &seen, [&lines, &headers, &bodies], |line| line.split(' ').nth(2) == Some("a.test"));
+    fuzz(&runtime, &rig, &seen, [&lines, &headers, &bodies], |line| {
+        line.split(' ').nth(2) == Some("a.test")
+    });
 }
 
 mod secrets;

@@ -49,14 +49,19 @@ impl Ready {
 
     /// Tells the relay, if there is one, that a call begins. `secrets`: values for its headers.
     pub fn begin(&self, secrets: &BTreeMap<String, String>) -> Result<(), LauncherError> {
-        let begun = self.relay.as_ref().map_or(Ok(()), |relay| relay.lease.begin(secrets));
+        let begun = self
+            .relay
+            .as_ref()
+            .map_or(Ok(()), |relay| relay.lease.begin(secrets));
         begun.map_err(|_| LauncherError::Gone)
     }
 
     /// Dials for the call while polled. Returns only if the call exceeds a limit of its network, or together with
     /// its relay exceeds `cpu_limit`.
     pub async fn attend(&self, traffic: &Mutex<Traffic>, cpu_limit: u64) {
-        let Some(relay) = &self.relay else { return std::future::pending().await };
+        let Some(relay) = &self.relay else {
+            return std::future::pending().await;
+        };
         tokio::select! {
             () = relay.lease.attend(traffic) => {}
             () = self.exceeded_cpu(relay, cpu_limit) => lock(traffic).over = Some(Limit::CpuMs),
@@ -66,7 +71,9 @@ impl Ready {
     /// Returns when call and relay together exceed the limit. Without cgroups the sum is only checked after the call.
     async fn exceeded_cpu(&self, relay: &Relay, limit: u64) {
         let used = || Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?);
-        let Some(before) = used() else { return std::future::pending().await };
+        let Some(before) = used() else {
+            return std::future::pending().await;
+        };
         while used().is_none_or(|now| now.saturating_sub(before) <= limit) {
             tokio::time::sleep(Duration::from_millis(SAMPLE_MS)).await;
         }
@@ -103,13 +110,24 @@ impl Ready {
         let over = Notify::new();
         let reading = async { Ok(capture(pipes, input, stdout, log, &over).await) };
         // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
-        let both = async { tokio::try_join!(reading, self.wait(&over, traffic, limits.get(Limit::CpuMs))) };
+        let both = async {
+            tokio::try_join!(reading, self.wait(&over, traffic, limits.get(Limit::CpuMs)))
+        };
         let ended = tokio::time::timeout(clock.overdue(), both).await;
         let (captured, (exited, staged)) = ended.unwrap_or_else(|_| {
-            let killed = Exited { status: 9, killed: Some(Killed::Deadline), ..Exited::default() };
+            let killed = Exited {
+                status: 9,
+                killed: Some(Killed::Deadline),
+                ..Exited::default()
+            };
             Ok((Captured::default(), (killed, Vec::new())))
         })?;
-        Ok(Finished { captured, exited, staged, relay_is_fit: self.end(traffic).await })
+        Ok(Finished {
+            captured,
+            exited,
+            staged,
+            relay_is_fit: self.end(traffic).await,
+        })
     }
 
     /// Waits for the end of the call, and ends it where its output or its network passes a limit.
@@ -155,7 +173,11 @@ pub async fn capture(
     mut log: Log<'_>,
     over: &Notify,
 ) -> Captured {
-    let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
+    let Pipes {
+        input: mut to,
+        output: mut from,
+        log: mut log_from,
+    } = pipes;
     let feed = async move {
         // A tool need not read its input: EPIPE is not a fault.
         let _ = to.write_all(input).await;
@@ -185,5 +207,8 @@ pub async fn capture(
         (output, ()) = async { tokio::join!(read, read_log) } => output,
         output = async { feed.await; std::future::pending().await } => output,
     };
-    Captured { output, logs: log.finish() }
+    Captured {
+        output,
+        logs: log.finish(),
+    }
 }

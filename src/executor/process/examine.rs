@@ -9,7 +9,8 @@ use crate::executor::{Clock, Ending, Events, Outcome};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
-    Access, Area, Confinement, Grant, Limits, Opening, PerCall, Runtime, Shape, base_view, name_matches,
+    Access, Area, Confinement, Grant, Limits, Opening, PerCall, Runtime, Shape, base_view,
+    name_matches,
 };
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::{WallState, grants, identity, probe};
@@ -69,27 +70,50 @@ pub async fn run(
     around: &Surroundings,
 ) -> Result<Examination, LauncherError> {
     let lost = |why: String| {
-        Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}")).into()
+        Fault::new(Kind::InternalError, "the probe gave no answer")
+            .person(format!("the probe: {why}"))
+            .into()
     };
-    let extra = RoleNeeds { role: Some(probe::ROLE), ..RoleNeeds::default() };
+    let extra = RoleNeeds {
+        role: Some(probe::ROLE),
+        ..RoleNeeds::default()
+    };
     // First, because this makes the folders that a call would find.
     let ready = launchers.ready(shape, &extra).await?;
-    let tries = Probes { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };
+    let tries = Probes {
+        paths: tries(shape, around),
+        hosts: !shape.network.hosts().is_empty(),
+    };
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(e.to_string()))?;
     let mut limits = Limits::house();
     limits.set(Limit::OutputBytes, ANSWER);
     let (clock, secrets) = (Clock::new(Instant::now(), TIMEOUT_MS), BTreeMap::new());
     let (events, traffic) = (Events::unheard(), Mutex::default());
     let input = (tries.as_slice(), &secrets);
-    let finished = ready.call(&CallInput::default(), input, &limits, clock, &events, &traffic).await?;
+    let finished = ready
+        .call(
+            &CallInput::default(),
+            input,
+            &limits,
+            clock,
+            &events,
+            &traffic,
+        )
+        .await?;
     let (exited, captured) = (finished.exited, finished.captured);
     if exited.status != 0 || captured.output.is_over {
         let log = captured.logs.join("\n");
-        return Err(lost(format!("wait status {}, {:?}: {log}", exited.status, exited.killed)));
+        return Err(lost(format!(
+            "wait status {}, {:?}: {log}",
+            exited.status, exited.killed
+        )));
     }
     let tried = serde_json::from_slice(&captured.output.rest).map_err(|e| lost(e.to_string()))?;
     // The launcher is dropped, not kept, and the staged copies with it, unpublished.
-    Ok(Examination { walls: ready.launcher.walls.to_vec(), tried })
+    Ok(Examination {
+        walls: ready.launcher.walls.to_vec(),
+        tried,
+    })
 }
 
 /// Whether an interpreter really runs behind the walls, shown by a trivial script, run as `core:run-code` would.
@@ -101,24 +125,46 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         Language::Bun => "console.log(JSON.stringify(Bun.version))\n",
         Language::Wasm => return Err("wasm runs in this binary".to_owned()),
     };
-    let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
-    let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
+    let per_call = PerCall {
+        timeout_ms: TIMEOUT_MS,
+        source: Some(source.to_owned()),
+        ..PerCall::default()
+    };
+    let confinement = Confinement {
+        shape: bare(runtime.clone()).into(),
+        per_call,
+    };
     let events = Events::unheard();
     let scripts = Scripts::new(launchers.clone());
-    let outcome = scripts.run_once(None, &confinement, b"{}", Instant::now(), &events).await;
+    let outcome = scripts
+        .run_once(None, &confinement, b"{}", Instant::now(), &events)
+        .await;
     match outcome {
-        Ok((Outcome { ending: Ending::Answered(version), .. }, _)) => {
+        Ok((
+            Outcome {
+                ending: Ending::Answered(version),
+                ..
+            },
+            _,
+        )) => {
             let version = version.small().unwrap_or_default();
             Ok(serde_json::from_str(version).unwrap_or_else(|_| version.to_owned()))
         }
-        Ok((outcome, _)) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
+        Ok((outcome, _)) => Err(format!(
+            "{:?}; {}",
+            outcome.ending,
+            outcome.logs.join(" / ")
+        )),
         Err(fault) => Err(fault.person.unwrap_or(fault.message)),
     }
 }
 
 /// All attempts on paths, each with whether the confinement grants it.
 fn tries(shape: &Shape, around: &Surroundings) -> Vec<PathProbe> {
-    let mut list = List { shape, tries: Vec::new() };
+    let mut list = List {
+        shape,
+        tries: Vec::new(),
+    };
     for grant in &shape.grants {
         list.grant(grant);
     }
@@ -135,7 +181,11 @@ fn tries(shape: &Shape, around: &Surroundings) -> Vec<PathProbe> {
     if let Some(home) = &around.home {
         list.strangers(home);
     }
-    for (path, write) in [("/etc/shadow", false), ("/usr/bin/env", true), ("/proc/sys/kernel/core_pattern", true)] {
+    for (path, write) in [
+        ("/etc/shadow", false),
+        ("/usr/bin/env", true),
+        ("/proc/sys/kernel/core_pattern", true),
+    ] {
         list.add(Path::new(path), write);
     }
     list.tries
@@ -148,12 +198,21 @@ struct List<'a> {
 
 impl List<'_> {
     fn add(&mut self, path: &Path, write: bool) {
-        if self.tries.iter().any(|t| t.path == path && t.write == write) {
+        if self
+            .tries
+            .iter()
+            .any(|t| t.path == path && t.write == write)
+        {
             return;
         }
         let granted = allowed(self.shape, path, write);
         let closed = granted.then(|| closed(self.shape, path, write)).flatten();
-        self.tries.push(PathProbe { path: path.to_owned(), write, granted, closed });
+        self.tries.push(PathProbe {
+            path: path.to_owned(),
+            write,
+            granted,
+            closed,
+        });
     }
 
     fn both(&mut self, path: &Path) {
@@ -167,8 +226,11 @@ impl List<'_> {
             Opening::Snapshot { folder, names } => {
                 let files = entries(folder).into_iter().filter(|path| {
                     let name = path.file_name().and_then(|n| n.to_str());
-                    let opens = |m: std::fs::Metadata| m.is_file() && grants::opens(folder, names, m.uid(), m.mode());
-                    name.is_some_and(|n| name_matches(names, n)) && path.symlink_metadata().is_ok_and(opens)
+                    let opens = |m: std::fs::Metadata| {
+                        m.is_file() && grants::opens(folder, names, m.uid(), m.mode())
+                    };
+                    name.is_some_and(|n| name_matches(names, n))
+                        && path.symlink_metadata().is_ok_and(opens)
                 });
                 files.take(MAX_FILES).for_each(|path| self.both(&path));
             }
@@ -177,9 +239,14 @@ impl List<'_> {
 
     /// Adds paths outside the tool's folder: its parent, the parent's other entries, a name with the same beginning.
     fn outside(&mut self, folder: &Path) {
-        let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else { return };
+        let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else {
+            return;
+        };
         // Below /tmp the folders above a grant are made in the call's own scratch, where the tool may write.
-        if !["/tmp", "/dev/shm"].iter().any(|scratch| above.starts_with(scratch)) {
+        if !["/tmp", "/dev/shm"]
+            .iter()
+            .any(|scratch| above.starts_with(scratch))
+        {
             self.add(above, true);
         }
         self.strangers(above);
@@ -193,9 +260,16 @@ impl List<'_> {
 
     /// Adds existing entries of a folder that the tool must not see.
     fn strangers(&mut self, folder: &Path) {
-        let all = if folder.is_dir() { entries(folder) } else { vec![folder.to_owned()] };
-        let strangers: Vec<PathBuf> =
-            all.into_iter().filter(|path| self.is_foreign(path)).take(MAX_STRANGERS).collect();
+        let all = if folder.is_dir() {
+            entries(folder)
+        } else {
+            vec![folder.to_owned()]
+        };
+        let strangers: Vec<PathBuf> = all
+            .into_iter()
+            .filter(|path| self.is_foreign(path))
+            .take(MAX_STRANGERS)
+            .collect();
         strangers.iter().for_each(|path| self.add(path, false));
     }
 
@@ -209,7 +283,11 @@ impl List<'_> {
 
 /// Sorted by name, so that two runs try the same.
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    let read = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let read = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(MAX_ENTRIES);
     let mut all: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
     all.sort();
     all
@@ -218,17 +296,27 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// Every place of this tool in the view, shown or empty.
 fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
     let own = std::iter::once(shape.folder.as_path()).chain(shape.script.as_deref());
-    own.chain(shape.grants.iter().map(|g| g.opening.folder())).chain(shape.runtime.roots.iter().map(PathBuf::as_path))
+    own.chain(shape.grants.iter().map(|g| g.opening.folder()))
+        .chain(shape.runtime.roots.iter().map(PathBuf::as_path))
 }
 
 /// A place that is made for every call, so that what is found there is not the host's. (Paths that the host has below
 /// the scratch folders are not of this kind: scratch begins empty.)
 fn of_each_call(path: &Path) -> bool {
     let whole = [base_view::PROC, "/dev", base_view::OWN_FOLDER];
-    let system = base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).chain(&base_view::MADE_ETC);
-    let mut made = system.chain(&base_view::SCRATCH).chain(&base_view::EMPTY_FOLDERS).chain(&whole);
-    let scratch = base_view::SCRATCH.iter().any(|scratch| path.starts_with(scratch));
-    made.any(|made| Path::new(made).starts_with(path)) || (!scratch && whole.iter().any(|made| path.starts_with(made)))
+    let system = base_view::SYSTEM_FOLDERS
+        .iter()
+        .chain(&base_view::SYSTEM_ETC)
+        .chain(&base_view::MADE_ETC);
+    let mut made = system
+        .chain(&base_view::SCRATCH)
+        .chain(&base_view::EMPTY_FOLDERS)
+        .chain(&whole);
+    let scratch = base_view::SCRATCH
+        .iter()
+        .any(|scratch| path.starts_with(scratch));
+    made.any(|made| Path::new(made).starts_with(path))
+        || (!scratch && whole.iter().any(|made| path.starts_with(made)))
 }
 
 /// Owner and mode of a granted path, if they deny it to the tool.
@@ -253,7 +341,11 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
         let groups = nix::unistd::getgroups().unwrap_or_default();
         (
             nix::unistd::geteuid().as_raw(),
-            groups.into_iter().chain([nix::unistd::getegid()]).map(|g| g.as_raw()).collect(),
+            groups
+                .into_iter()
+                .chain([nix::unistd::getegid()])
+                .map(|g| g.as_raw())
+                .collect(),
         )
     };
     let mode = facts.mode();
@@ -262,7 +354,8 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
         false if group.contains(&facts.gid()) => mode >> 3,
         false => mode,
     };
-    (rights & wanted != wanted).then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
+    (rights & wanted != wanted)
+        .then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
 /// Whether the confinement grants this. The script itself is shown whatever is granted; a module is not, as the host
@@ -272,7 +365,14 @@ fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
         return !write || grant.access == Access::Write;
     }
     let script = shape.script.as_deref() == Some(path) && shape.runtime.language != Language::Wasm;
-    let shown = || crate::sandbox::is_system(path) || shape.runtime.roots.iter().any(|root| path.starts_with(root));
+    let shown = || {
+        crate::sandbox::is_system(path)
+            || shape
+                .runtime
+                .roots
+                .iter()
+                .any(|root| path.starts_with(root))
+    };
     !write && (script || shown())
 }
 
@@ -286,6 +386,11 @@ fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
         // The names of a pattern are files: a folder with such a name is another grant's, or nobody's.
         files => (Area::from_opening(files).holds(path) && !path.is_dir()).then(|| length(path)),
     };
-    let covering = shape.grants.iter().filter_map(|grant| Some((near(&grant)?, grant.access, grant)));
-    covering.max_by_key(|(depth, access, _)| (*depth, *access)).map(|(.., grant)| grant)
+    let covering = shape
+        .grants
+        .iter()
+        .filter_map(|grant| Some((near(&grant)?, grant.access, grant)));
+    covering
+        .max_by_key(|(depth, access, _)| (*depth, *access))
+        .map(|(.., grant)| grant)
 }

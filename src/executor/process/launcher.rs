@@ -9,8 +9,12 @@ use crate::manifest::Language;
 use crate::policy::{Program, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::{self, Guard};
-use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Identity, Setup, Source, ToLauncher};
-use crate::sandbox::{Problem, ProblemKind, Totals, cgroup, environment, grants, identity, launcher, pidfd_open};
+use crate::sandbox::protocol::{
+    Executable, Exited, FromLauncher, Identity, Setup, Source, ToLauncher,
+};
+use crate::sandbox::{
+    Problem, ProblemKind, Totals, cgroup, environment, grants, identity, launcher, pidfd_open,
+};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
@@ -47,11 +51,16 @@ pub struct RoleNeeds {
 }
 
 /// The identity in the key of an idle launcher: any launcher of the shape will do, whatever its id.
-pub const ANY_IDENTITY: Identity = Identity { id: u32::MAX, pooled: false };
+pub const ANY_IDENTITY: Identity = Identity {
+    id: u32::MAX,
+    pooled: false,
+};
 
 /// The name under which a call's own source lies in its scratch.
 pub fn source_name(language: Language, source: &str) -> &'static str {
-    let module = |line: &str| line.starts_with("import ") || line.starts_with("import{") || line.starts_with("export ");
+    let module = |line: &str| {
+        line.starts_with("import ") || line.starts_with("import{") || line.starts_with("export ")
+    };
     match language {
         Language::Python => "main.py",
         // Node 20 recognises an ES module by the file's name alone.
@@ -73,11 +82,20 @@ pub fn set_up(
     let language = shape.runtime.language;
     let guard = runtimes::guard(shape);
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
-        (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path, &guard)),
-        (_, role) => (Executable::Ourselves, vec![format!("toolhost-{}", role.unwrap_or("probe"))]),
+        (Program::Path(path), None) => (
+            Executable::Path(path.clone()),
+            arguments(shape, path, &guard),
+        ),
+        (_, role) => (
+            Executable::Ourselves,
+            vec![format!("toolhost-{}", role.unwrap_or("probe"))],
+        ),
     };
     let mut limits = shape.limits.clone();
-    for (limit, more) in [(Limit::Processes, extra.processes), (Limit::MemoryBytes, extra.memory)] {
+    for (limit, more) in [
+        (Limit::Processes, extra.processes),
+        (Limit::MemoryBytes, extra.memory),
+    ] {
         limits.set(limit, limits.get(limit).saturating_add(more));
     }
     // The time limit comes with each call.
@@ -86,7 +104,10 @@ pub fn set_up(
     runtimes::guard_children(shape, &mut environment);
     let mut files = guard.files;
     if shape.entry_point.is_some()
-        && let (Some(text), Some(path)) = (runtimes::shim_source(language), runtimes::shim_path(language))
+        && let (Some(text), Some(path)) = (
+            runtimes::shim_source(language),
+            runtimes::shim_path(language),
+        )
     {
         let name = path.rsplit('/').next().unwrap_or(path);
         files.push((name.to_owned(), text.to_owned()));
@@ -98,10 +119,19 @@ pub fn set_up(
         mounts: resolved.mounts,
         stages: resolved.stages,
         masks: resolved.masks,
-        links: shape.built.iter().filter_map(|built| built.link.clone()).chain(guard.links).collect(),
+        links: shape
+            .built
+            .iter()
+            .filter_map(|built| built.link.clone())
+            .chain(guard.links)
+            .collect(),
         files,
         // A module has no working folder: its paths start at the folders opened for it, and it may have no grant.
-        folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
+        folder: if language == Language::Wasm {
+            "/".into()
+        } else {
+            shape.folder.clone()
+        },
         program,
         arguments,
         environment: Hidden(environment),
@@ -182,7 +212,8 @@ impl Pipes {
     /// Our ends, and the tool's as stdin, stdout, stderr.
     fn new() -> io::Result<(Pipes, [OwnedFd; 3])> {
         let make = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from);
-        let ((their_in, our_in), (our_out, their_out), (our_log, their_log)) = (make()?, make()?, make()?);
+        let ((their_in, our_in), (our_out, their_out), (our_log, their_log)) =
+            (make()?, make()?, make()?);
         let pipes = Pipes {
             input: Sender::from_owned_fd(our_in)?,
             output: Receiver::from_owned_fd(our_out)?,
@@ -193,7 +224,9 @@ impl Pipes {
 }
 
 fn no_pipe(error: &io::Error) -> Fault {
-    Fault::new(Kind::InternalError, "no descriptors left for a call").person(error.to_string()).retryable()
+    Fault::new(Kind::InternalError, "no descriptors left for a call")
+        .person(error.to_string())
+        .retryable()
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
@@ -205,17 +238,25 @@ fn broken(what: &str, error: &io::Error) -> Fault {
 
 /// The fault of a process that could not be made, since some limit allows no more.
 fn no_process(what: &str, error: &io::Error) -> Option<Fault> {
-    (error.raw_os_error() == Some(nix::libc::EAGAIN)).then(|| crate::sandbox::limits::no_process(what))
+    (error.raw_os_error() == Some(nix::libc::EAGAIN))
+        .then(|| crate::sandbox::limits::no_process(what))
 }
 
 /// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
 pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
     match Errno::from_raw(error.raw_os_error()?) {
-        errno @ (Errno::EMFILE | Errno::ENFILE) => Some(crate::sandbox::limits::too_few_files(what, errno)),
+        errno @ (Errno::EMFILE | Errno::ENFILE) => {
+            Some(crate::sandbox::limits::too_few_files(what, errno))
+        }
         Errno::ENOENT if !Path::new("/dev/null").exists() => {
-            let person =
-                "there is no /dev/null: this machine's /dev is not complete; as root: mknod -m 666 /dev/null c 1 3";
-            Some(Fault::new(Kind::CapabilityError, "this machine has no /dev/null, so nothing was run").person(person))
+            let person = "there is no /dev/null: this machine's /dev is not complete; as root: mknod -m 666 /dev/null c 1 3";
+            Some(
+                Fault::new(
+                    Kind::CapabilityError,
+                    "this machine has no /dev/null, so nothing was run",
+                )
+                .person(person),
+            )
         }
         _ => None,
     }
@@ -251,8 +292,11 @@ impl From<LauncherError> for Fault {
     fn from(error: LauncherError) -> Fault {
         match error {
             LauncherError::Wall(problem) => {
-                let (wall, what, error) = (&problem.wall, printable(&problem.what), problem.error());
-                let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
+                let (wall, what, error) =
+                    (&problem.wall, printable(&problem.what), problem.error());
+                let message = format!(
+                    "the wall `{wall}` cannot be raised on this machine, so nothing was run"
+                );
                 Fault::new(Kind::CapabilityError, message).person(format!(
                     "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that \
                      fixes it"
@@ -266,17 +310,27 @@ impl From<LauncherError> for Fault {
 
 /// The fault of a call whose launcher was lost.
 pub fn lost(how: &str) -> Fault {
-    Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}"))
+    Fault::new(Kind::InternalError, "the launcher of this tool was lost")
+        .person(format!("launcher: {how}"))
 }
 
 impl Process {
     /// Starts a process, which prepares what every call needs and then waits for its set-up. `own` is this binary,
     /// open; it is executed from the descriptor, so that the version is the same even if the file at its path was
     /// replaced. `owner`: uid and gid that granted files probably have.
-    pub fn start(own: &OwnedFd, lease: &identity::Lease, owner: Option<(u32, u32)>) -> Result<Process, Fault> {
+    pub fn start(
+        own: &OwnedFd,
+        lease: &identity::Lease,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Process, Fault> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-            .map_err(|e| broken("a socket pair", &e.into()))?;
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(|e| broken("a socket pair", &e.into()))?;
         nonblocking(&ours).map_err(|e| broken("a socket pair", &e))?;
         let keeper = Command::new(format!("/proc/self/fd/{}", own.as_raw_fd()))
             .arg0(launcher::NAME)
@@ -286,28 +340,51 @@ impl Process {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|e| no_process("starting a launcher", &e).unwrap_or_else(|| broken("starting it", &e)))?;
-        let mut process =
-            Process { control: None, keeper: Some(keeper), group: None, counted: Some(Counted::by(&ALIVE)) };
+            .map_err(|e| {
+                no_process("starting a launcher", &e).unwrap_or_else(|| broken("starting it", &e))
+            })?;
+        let mut process = Process {
+            control: None,
+            keeper: Some(keeper),
+            group: None,
+            counted: Some(Counted::by(&ALIVE)),
+        };
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
-        let enter = ToLauncher::Enter { identity: lease.identity, owner };
+        let enter = ToLauncher::Enter {
+            identity: lease.identity,
+            owner,
+        };
         let lock: Vec<_> = lease.lock.iter().map(AsFd::as_fd).collect();
         messages::send(ours.as_fd(), &enter, &lock).map_err(|e| broken("writing to it", &e))?;
-        process.control = Some(UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?);
+        process.control =
+            Some(UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?);
         Ok(process)
     }
 
     /// The other end is held by a test.
     #[cfg(test)]
     pub fn for_test(control: UnixDatagram) -> Process {
-        Process { control: Some(control), keeper: None, group: None, counted: None }
+        Process {
+            control: Some(control),
+            keeper: None,
+            group: None,
+            counted: None,
+        }
     }
 }
 
 impl Launcher {
     pub fn new(process: Process, setup: Setup) -> Launcher {
         let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
-        Launcher { process, walls, setup, before, sockets, last: false, was_idle: false }
+        Launcher {
+            process,
+            walls,
+            setup,
+            before,
+            sockets,
+            last: false,
+            was_idle: false,
+        }
     }
 
     /// Turns a waiting process into a launcher for this set-up.
@@ -320,26 +397,51 @@ impl Launcher {
         process.group = group;
         let mut launcher = Launcher::new(process, setup);
         let text = serde_json::to_vec(&launcher.setup).map_err(io::Error::from);
-        let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
+        let text = text
+            .and_then(|text| messages::memory_file(&text))
+            .map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
-        files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
+        files.extend(
+            launcher
+                .process
+                .group
+                .iter()
+                .flat_map(cgroup::Group::descriptors),
+        );
         // An error is kept until the first answer is read: that may be an earlier refusal, which explains it.
         let sent = launcher.send(&ToLauncher::Setup, &files);
         let answer = tokio::time::timeout(START, launcher.first_answer()).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((FromLauncher::Ready { walls }, sockets)) => {
-                if sockets.len() != launcher.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
-                    return Err(broken("the sockets of its network", &io::ErrorKind::InvalidData.into()).into());
+                if sockets.len()
+                    != launcher
+                        .setup
+                        .ports
+                        .as_ref()
+                        .map_or(0, |ports| ports.len() + 2)
+                {
+                    return Err(broken(
+                        "the sockets of its network",
+                        &io::ErrorKind::InvalidData.into(),
+                    )
+                    .into());
                 }
                 (launcher.walls, launcher.sockets) = (walls.into(), sockets);
                 Ok(launcher)
             }
             Ok((FromLauncher::Refused(refused), _)) => Err(launcher.refusal(refused)),
-            Ok(_) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
+            Ok(_) => Err(broken(
+                "an answer before a call",
+                &io::ErrorKind::InvalidData.into(),
+            )
+            .into()),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 Err(broken("it was not ready in time", &e).retryable().into())
             }
-            Err(e) => Err(sent.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
+            Err(e) => Err(sent
+                .err()
+                .unwrap_or_else(|| broken("its first answer", &e))
+                .into()),
         }
     }
 
@@ -356,10 +458,15 @@ impl Launcher {
         let fault = match problem.kind {
             ProblemKind::Wall => match &self.setup.program {
                 Executable::Path(program) if !program.exists() => {
-                    let person =
-                        format!("{} is gone: restore it, or make a server reload (SIGHUP)", text::path(program));
-                    let message = "the interpreter of this tool no longer exists, so nothing was run";
-                    return Fault::new(Kind::DependencyError, message).person(person).into();
+                    let person = format!(
+                        "{} is gone: restore it, or make a server reload (SIGHUP)",
+                        text::path(program)
+                    );
+                    let message =
+                        "the interpreter of this tool no longer exists, so nothing was run";
+                    return Fault::new(Kind::DependencyError, message)
+                        .person(person)
+                        .into();
                 }
                 _ => return LauncherError::wall(problem),
             },
@@ -381,21 +488,27 @@ impl Launcher {
                 Fault::new(Kind::InternalError, message).retryable()
             }
         };
-        fault.person(format!("{}: {}", printable(&problem.what), problem.error())).into()
+        fault
+            .person(format!("{}: {}", printable(&problem.what), problem.error()))
+            .into()
     }
 
     /// Whether the launcher still waits for a call. It sends nothing unasked: if there is anything to read, it ended.
     pub fn waits(&self) -> bool {
-        let Some(control) = &self.process.control else { return false };
-        poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
+        let Some(control) = &self.process.control else {
+            return false;
+        };
+        poll(
+            &mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::ZERO,
+        ) == Ok(0)
     }
 
     /// Whether the launcher has not taken every message yet.
     pub fn is_behind(&self) -> bool {
-        self.process
-            .control
-            .as_ref()
-            .is_some_and(|control| crate::sandbox::untaken_bytes(control.as_fd(), nix::libc::TIOCOUTQ) > 0)
+        self.process.control.as_ref().is_some_and(|control| {
+            crate::sandbox::untaken_bytes(control.as_fd(), nix::libc::TIOCOUTQ) > 0
+        })
     }
 
     /// CPU time of the launcher's calls so far, ms. `None`: no cgroup counts it.
@@ -407,11 +520,27 @@ impl Launcher {
     pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
         let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
-        let source = input.source.as_ref().map(|(_, text)| file(text)).transpose()?;
-        let environment = input.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
-        let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;
-        let files: Vec<_> =
-            theirs.iter().chain(&source).chain(&environment).chain(input.fd3).map(AsFd::as_fd).collect();
+        let source = input
+            .source
+            .as_ref()
+            .map(|(_, text)| file(text))
+            .transpose()?;
+        let environment = input
+            .environment
+            .filter(|own| !own.is_empty())
+            .map(serde_json::to_vec)
+            .transpose();
+        let environment = environment
+            .map_err(|e| no_pipe(&e.into()))?
+            .map(|text| file(&text))
+            .transpose()?;
+        let files: Vec<_> = theirs
+            .iter()
+            .chain(&source)
+            .chain(&environment)
+            .chain(input.fd3)
+            .map(AsFd::as_fd)
+            .collect();
         let start = ToLauncher::Start {
             timeout_ms,
             source: input.source.as_ref().map(|(source, _)| source.clone()),
@@ -431,7 +560,9 @@ impl Launcher {
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
                 Ok((FromLauncher::Ready { .. }, _)) => {}
                 // The other end was closed with a message of ours unread (unix(7)): the start.
-                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(LauncherError::Gone),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(LauncherError::Gone);
+                }
                 Err(e) => return Err(lost(&e.to_string()).into()),
             }
         }
@@ -447,8 +578,12 @@ impl Launcher {
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
     async fn receive(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
-        let Some(control) = &self.process.control else { return Err(io::ErrorKind::NotConnected.into()) };
-        let message = control.async_io(Interest::READABLE, || messages::receive(control.as_fd())).await?;
+        let Some(control) = &self.process.control else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let message = control
+            .async_io(Interest::READABLE, || messages::receive(control.as_fd()))
+            .await?;
         message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
@@ -459,9 +594,15 @@ impl Drop for Process {
     fn drop(&mut self) {
         drop(self.control.take());
         *lock(&WAITING.0) += 1;
-        let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take(), _counted: self.counted.take() };
+        let leftover = Leftover {
+            keeper: self.keeper.take(),
+            group: self.group.take(),
+            _counted: self.counted.take(),
+        };
         // If no thread can be started, the closure and with it the leftover are dropped here, which waits.
-        let _ = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || drop(leftover));
+        let _ = std::thread::Builder::new()
+            .stack_size(128 * 1024)
+            .spawn(move || drop(leftover));
     }
 }
 
@@ -494,7 +635,9 @@ impl Drop for Leftover {
 
 /// Waits for a keeper to end by itself. False: it did not in time.
 fn ends(keeper: &Child) -> bool {
-    let Ok(pidfd) = pidfd_open(keeper.id().cast_signed()) else { return false };
+    let Ok(pidfd) = pidfd_open(keeper.id().cast_signed()) else {
+        return false;
+    };
     let mut wait = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     loop {
         match poll(&mut wait, PollTimeout::from(PATIENCE_MS)) {

@@ -55,7 +55,10 @@ impl Launchers {
 
     /// Opens the running binary. `pool`: the ids that tools get where the host is real root.
     pub fn of_this_binary(pool: std::ops::Range<u32>) -> std::io::Result<Launchers> {
-        Ok(Launchers::new(std::fs::File::open("/proc/self/exe")?.into(), pool))
+        Ok(Launchers::new(
+            std::fs::File::open("/proc/self/exe")?.into(),
+            pool,
+        ))
     }
 
     pub fn pool(&self) -> std::ops::Range<u32> {
@@ -71,7 +74,9 @@ impl Launchers {
     /// call starts one and reports the reason. `owner`: uid and gid that granted files probably have.
     pub fn begin(&mut self, owner: Option<(u32, u32)>) {
         self.one_call = true;
-        let Ok(Some(lease)) = identity::lease(self.pool.clone()) else { return };
+        let Ok(Some(lease)) = identity::lease(self.pool.clone()) else {
+            return;
+        };
         let started = Process::start(&self.own, &lease, owner);
         *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
@@ -93,7 +98,9 @@ impl Launchers {
         if shape.require_cgroup && self.groups.is_none() {
             let message = "the policy requires exact accounting, which this machine cannot give";
             let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why";
-            return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
+            return Err(Fault::new(Kind::CapabilityError, message)
+                .person(person)
+                .into());
         }
         cgroup::remove_left();
         let before = resolved.before;
@@ -111,9 +118,17 @@ impl Launchers {
         let (mut launcher, relay) = match served {
             None => (starting.await?, None),
             Some(served) => {
-                let (mut launcher, relay) = tokio::try_join!(starting, self.start_relay(shape, extra))?;
+                let (mut launcher, relay) =
+                    tokio::try_join!(starting, self.start_relay(shape, extra))?;
                 let sockets = std::mem::take(&mut launcher.sockets);
-                let relay = Relay::serve(relay, served, sockets, shape.tool.clone(), self.proxy.clone()).await?;
+                let relay = Relay::serve(
+                    relay,
+                    served,
+                    sockets,
+                    shape.tool.clone(),
+                    self.proxy.clone(),
+                )
+                .await?;
                 (launcher, Some(relay))
             }
         };
@@ -122,7 +137,13 @@ impl Launchers {
     }
 
     fn set_up(&self, shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) -> Setup {
-        set_up(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version), self.slots as u64)
+        set_up(
+            shape,
+            resolved,
+            extra,
+            self.groups.as_ref().map(cgroup::Cgroups::version),
+            self.slots as u64,
+        )
     }
 
     /// A new launcher for this set-up. `has_sockets`: the tool or relay in it holds sockets of a networked call.
@@ -136,7 +157,10 @@ impl Launchers {
             }
         };
         setup.identity = lease.identity;
-        let (memory, processes) = (setup.limits.get(Limit::MemoryBytes), setup.limits.get(Limit::Processes));
+        let (memory, processes) = (
+            setup.limits.get(Limit::MemoryBytes),
+            setup.limits.get(Limit::Processes),
+        );
         let no_group = |e| LauncherError::wall(Problem::from_wall("cgroup", "making a group")(e));
         let group = self
             .groups
@@ -156,13 +180,23 @@ impl Launchers {
     }
 
     /// The process of a relay for this shape, and the socket to it.
-    async fn start_relay(&self, shape: &Shape, tool: &RoleNeeds) -> Result<(Launcher, OwnedFd), LauncherError> {
+    async fn start_relay(
+        &self,
+        shape: &Shape,
+        tool: &RoleNeeds,
+    ) -> Result<(Launcher, OwnedFd), LauncherError> {
         let (bare, relay) = relay::confinement(shape);
-        let extra = RoleNeeds { principal: tool.principal.clone(), ..relay };
+        let extra = RoleNeeds {
+            principal: tool.principal.clone(),
+            ..relay
+        };
         let setup = self.set_up(&bare, grants::ResolvedGrants::default(), &extra);
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
-        let brings = CallInput { fd3: Some(&theirs), ..CallInput::default() };
+        let brings = CallInput {
+            fd3: Some(&theirs),
+            ..CallInput::default()
+        };
         // The relay uses no standard stream.
         drop(process.start(bare.limits.get(Limit::TimeoutMs), &brings)?);
         Ok((process, control))
@@ -173,7 +207,8 @@ impl Launchers {
         let failed = |e: std::io::Error| {
             let what = "taking an id for the tool (root locks one below /run/toolhost)";
             launcher::failure_of_host(what, &e).unwrap_or_else(|| {
-                let message = "the wall `identity` cannot be raised on this machine, so nothing was run";
+                let message =
+                    "the wall `identity` cannot be raised on this machine, so nothing was run";
                 Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
             })
         };
@@ -187,8 +222,18 @@ impl Launchers {
             launcher::settle(Duration::from_secs(1));
             identity::lease(pool)
         });
-        let lease = waited.await.map_err(std::io::Error::other).and_then(|lease| lease).map_err(failed)?;
-        lease.ok_or_else(|| Fault::new(Kind::InternalError, "all ids for tools are in use; try again").retryable())
+        let lease = waited
+            .await
+            .map_err(std::io::Error::other)
+            .and_then(|lease| lease)
+            .map_err(failed)?;
+        lease.ok_or_else(|| {
+            Fault::new(
+                Kind::InternalError,
+                "all ids for tools are in use; try again",
+            )
+            .retryable()
+        })
     }
 
     /// Keeps a launcher for the next call of the same shape.
@@ -196,7 +241,10 @@ impl Launchers {
         if ready.launcher.last {
             return;
         }
-        let setup = Setup { identity: launcher::ANY_IDENTITY, ..ready.launcher.setup.clone() };
+        let setup = Setup {
+            identity: launcher::ANY_IDENTITY,
+            ..ready.launcher.setup.clone()
+        };
         let served = ready.relay.as_ref().map(|relay| relay.served.clone());
         self.idle.put((setup, served), ready);
     }
@@ -205,8 +253,16 @@ impl Launchers {
         let gauge = |name, what, value| Gauge { name, what, value };
         let alive = "Launchers, also those of relays and of workers for WASI tools.";
         vec![
-            gauge("toolhost_launchers", alive, launcher::ALIVE.load(Ordering::Relaxed)),
-            gauge("toolhost_launchers_idle", "Launchers that wait for a call.", self.idle.len()),
+            gauge(
+                "toolhost_launchers",
+                alive,
+                launcher::ALIVE.load(Ordering::Relaxed),
+            ),
+            gauge(
+                "toolhost_launchers_idle",
+                "Launchers that wait for a call.",
+                self.idle.len(),
+            ),
             gauge(
                 "toolhost_network_leases",
                 "Relays, each with a network for one tool.",
@@ -224,7 +280,8 @@ impl Launchers {
 /// How many threads resolve the grants of one tool and folder at a time: a file system that does not answer blocks that
 /// many threads, and no more.
 const MAX_RESOLVERS: usize = 4;
-static LOOKING: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(usize::MAX, MAX_RESOLVERS));
+static LOOKING: LazyLock<Arc<FairSemaphore>> =
+    LazyLock::new(|| FairSemaphore::new(usize::MAX, MAX_RESOLVERS));
 
 /// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie outside the tool's
 /// folder and so perhaps on a file system that does not answer, are resolved on a blocking thread. For others a few
@@ -236,15 +293,21 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGran
             let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
             grant.access == Access::Write || elsewhere(path) || masked
         }
-        Opening::Snapshot { folder, names } => policy::literal(names).is_none() || elsewhere(folder),
+        Opening::Snapshot { folder, names } => {
+            policy::literal(names).is_none() || elsewhere(folder)
+        }
         Opening::Staged { .. } => true,
     };
     if !shape.grants.iter().any(waits) {
         return grants::resolve(shape, script);
     }
-    let place = LOOKING.enter(&format!("{} {}", shape.tool, shape.folder.display())).await;
+    let place = LOOKING
+        .enter(&format!("{} {}", shape.tool, shape.folder.display()))
+        .await;
     let shape = shape.clone();
-    let resolved = tokio::task::spawn_blocking(move || (grants::resolve(&shape, script), place).0).await;
-    resolved
-        .map_err(|e| Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string()))?
+    let resolved =
+        tokio::task::spawn_blocking(move || (grants::resolve(&shape, script), place).0).await;
+    resolved.map_err(|e| {
+        Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string())
+    })?
 }

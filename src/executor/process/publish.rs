@@ -31,25 +31,41 @@ struct PublishRefusal {
 
 impl From<&str> for PublishRefusal {
     fn from(rule: &str) -> PublishRefusal {
-        PublishRefusal { text: rule.to_owned(), failed: false }
+        PublishRefusal {
+            text: rule.to_owned(),
+            failed: false,
+        }
     }
 }
 
 impl From<std::io::Error> for PublishRefusal {
     fn from(error: std::io::Error) -> PublishRefusal {
-        PublishRefusal { text: error.to_string(), failed: true }
+        PublishRefusal {
+            text: error.to_string(),
+            failed: true,
+        }
     }
 }
 
 impl From<Errno> for PublishRefusal {
     fn from(errno: Errno) -> PublishRefusal {
-        PublishRefusal { text: errno.desc().to_owned(), failed: true }
+        PublishRefusal {
+            text: errno.desc().to_owned(),
+            failed: true,
+        }
     }
 }
 
 fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
     let (published, failed) = (why.is_none(), why.as_ref().is_some_and(|why| why.failed));
-    Artifact { path, bytes, published, dropped_because: why.map(|why| why.text), failed, over: None }
+    Artifact {
+        path,
+        bytes,
+        published,
+        dropped_because: why.map(|why| why.text),
+        failed,
+        over: None,
+    }
 }
 
 /// Publishes from each staged copy to its folder. What cannot be published is listed with the reason; no failure here
@@ -57,16 +73,36 @@ fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
 pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     // The folder as an outcome names it.
     let own = &shape.folder;
-    let shown = |stage: &StagedFolder| stage.folder.strip_prefix(own).unwrap_or(&stage.folder).to_owned();
-    let failed = |why: &str| {
-        let why = || Some(PublishRefusal { text: why.to_owned(), failed: true });
-        stages.iter().map(|stage| artifact(shown(stage).display().to_string(), 0, why())).collect()
+    let shown = |stage: &StagedFolder| {
+        stage
+            .folder
+            .strip_prefix(own)
+            .unwrap_or(&stage.folder)
+            .to_owned()
     };
-    let staged = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), shown(stage), copy.try_clone()?)));
+    let failed = |why: &str| {
+        let why = || {
+            Some(PublishRefusal {
+                text: why.to_owned(),
+                failed: true,
+            })
+        };
+        stages
+            .iter()
+            .map(|stage| artifact(shown(stage).display().to_string(), 0, why()))
+            .collect()
+    };
+    let staged = stages
+        .iter()
+        .zip(copies)
+        .map(|(stage, copy)| Ok((stage.clone(), shown(stage), copy.try_clone()?)));
     let Ok(staged) = staged.collect::<std::io::Result<Vec<_>>>() else {
         return failed("the host has no descriptors left");
     };
-    let (most, most_bytes) = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
+    let (most, most_bytes) = (
+        shape.limits.get(Limit::FileBytes),
+        shape.limits.get(Limit::ScratchBytes),
+    );
     // File work, so not on the threads that other calls run on.
     let done = tokio::task::spawn_blocking(move || {
         let bytes = |copy: &OwnedFd| -> u64 {
@@ -76,14 +112,24 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
                 .fold(0, |sum, name| sum.saturating_add(size(copy, name)))
         };
         let sums: Vec<u64> = staged.iter().map(|(.., copy)| bytes(copy)).collect();
-        let all = sums.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+        let all = sums
+            .iter()
+            .fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
         // Half a result would look like a whole one. Holes count, since a published file has none.
         if all > most_bytes {
-            let why = format!("the files to publish have {all} bytes, scratchBytes allows {most_bytes}");
-            let dropped = staged.iter().zip(sums).map(|((_, shown, _), bytes)| Artifact {
-                over: Some(Limit::ScratchBytes),
-                ..artifact(shown.display().to_string(), bytes, Some(why.as_str().into()))
-            });
+            let why =
+                format!("the files to publish have {all} bytes, scratchBytes allows {most_bytes}");
+            let dropped = staged
+                .iter()
+                .zip(sums)
+                .map(|((_, shown, _), bytes)| Artifact {
+                    over: Some(Limit::ScratchBytes),
+                    ..artifact(
+                        shown.display().to_string(),
+                        bytes,
+                        Some(why.as_str().into()),
+                    )
+                });
             return dropped.collect();
         }
         let mut artifacts = Vec::new();
@@ -94,7 +140,8 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
         }
         artifacts
     });
-    done.await.unwrap_or_else(|_| failed("the host failed while publishing"))
+    done.await
+        .unwrap_or_else(|_| failed("the host failed while publishing"))
 }
 
 /// The names in a copy that count, at most one more than is allowed.
@@ -108,7 +155,9 @@ fn names(copy: &OwnedFd, counts: impl Fn(&CStr) -> bool) -> Result<Vec<CString>,
 /// The size of a regular file; 0 for anything else.
 fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     let stat = fstatat(copy, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-    let regular = stat.ok().filter(|stat| files::is(stat.st_mode, SFlag::S_IFREG));
+    let regular = stat
+        .ok()
+        .filter(|stat| files::is(stat.st_mode, SFlag::S_IFREG));
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
@@ -143,12 +192,18 @@ fn one(
     let names = names(copy, |name| !is_shown(name))?;
     if names.len() > MAX_FILES {
         // All or nothing, as with too many bytes.
-        return Err(format!("it holds more than {MAX_FILES} files").as_str().into());
+        return Err(format!("it holds more than {MAX_FILES} files")
+            .as_str()
+            .into());
     }
     for name in names {
         let outcome = file(copy, &to, &name, stage, most, owner);
         // Escaped for the report.
-        let path = crate::base::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
+        let path = crate::base::text::printable(
+            &shown
+                .join(name.to_string_lossy().as_ref())
+                .to_string_lossy(),
+        );
         match outcome {
             Ok(Some(bytes)) => out.push(artifact(path, bytes, None)),
             Ok(None) => {}
@@ -167,20 +222,35 @@ fn file(
     most: u64,
     owner: (u32, u32),
 ) -> Result<Option<u64>, PublishRefusal> {
-    let text = name.to_str().ok().filter(|text| crate::base::text::is_printable(text));
+    let text = name
+        .to_str()
+        .ok()
+        .filter(|text| crate::base::text::is_printable(text));
     let text = text.ok_or("its name is not UTF-8, or holds characters that do not print")?;
     let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
         Errno::ELOOP => "it is a symbolic link".into(),
-        e => PublishRefusal { failed: false, ..e.into() },
+        e => PublishRefusal {
+            failed: false,
+            ..e.into()
+        },
     })?;
     let stat = fstat(&source)?;
     let regular = files::is(stat.st_mode, SFlag::S_IFREG);
-    let globs: Vec<&String> = stage.names.iter().filter(|glob| policy::name_matches(glob, text)).collect();
+    let globs: Vec<&String> = stage
+        .names
+        .iter()
+        .filter(|glob| policy::name_matches(glob, text))
+        .collect();
     let size = stat.st_size as u64;
     let refused = match () {
         () if !regular => Some("it is not a regular file".to_owned()),
-        () if globs.is_empty() => Some(format!("its name matches none of {}", stage.names.join(", "))),
-        () if policy::writable::is_definition(text) => Some("a tool may not make tools or policies".to_owned()),
+        () if globs.is_empty() => Some(format!(
+            "its name matches none of {}",
+            stage.names.join(", ")
+        )),
+        () if policy::writable::is_definition(text) => {
+            Some("a tool may not make tools or policies".to_owned())
+        }
         () if files::as_listed(&stage.folder, text.as_ref()) != stage.folder.join(text) => {
             Some("its folder lists a file under another spelling of that name".to_owned())
         }
@@ -201,19 +271,30 @@ fn file(
     if policy::writable::leads_modules(text) {
         return Err("interpreters find modules by a file of that name".into());
     }
-    files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644))?;
+    files::as_owner(owner, || {
+        write(to, name, &source, size, stat.st_mode & 0o644)
+    })?;
     Ok(Some(size))
 }
 
 /// Gives a new file the access of the one that it replaces, or what its folder gives to new files: the access list, or
 /// none, and then the mode, whose group bits are the mask of a list. `mode`: at most these bits.
-fn inherit_access(file: &std::fs::File, to: &OwnedFd, name: &CStr, mut mode: u32) -> std::io::Result<()> {
+fn inherit_access(
+    file: &std::fs::File,
+    to: &OwnedFd,
+    name: &CStr,
+    mut mode: u32,
+) -> std::io::Result<()> {
     let old = match open_at(to, name, OFlag::O_PATH) {
         Ok(old) => Some(old),
         Err(Errno::ENOENT) => None,
         Err(errno) => return Err(errno.into()),
     };
-    let (from, list) = old.as_ref().map_or((to, c"system.posix_acl_default"), |old| (old, sandbox::ACCESS_LIST));
+    let (from, list) = old
+        .as_ref()
+        .map_or((to, c"system.posix_acl_default"), |old| {
+            (old, sandbox::ACCESS_LIST)
+        });
     if sandbox::copy_access_list(from.as_fd(), list, file.as_fd())? {
         mode &= fstat(file)?.st_mode;
     }
@@ -230,7 +311,9 @@ fn inherit_access(file: &std::fs::File, to: &OwnedFd, name: &CStr, mut mode: u32
 
 /// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
 fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
-    let Ok(old) = open_at(to, name, OFlag::O_RDONLY) else { return false };
+    let Ok(old) = open_at(to, name, OFlag::O_RDONLY) else {
+        return false;
+    };
     let old = std::fs::File::from(old);
     if !old.metadata().is_ok_and(|m| m.is_file() && m.len() == size) {
         return false;
@@ -239,7 +322,9 @@ fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
     let mut at = 0;
     while at < size {
         let length = PIECE.min(usize::try_from(size - at).unwrap_or(PIECE));
-        let read = old.read_exact_at(&mut ours[..length], at).and(source.read_exact_at(&mut theirs[..length], at));
+        let read = old
+            .read_exact_at(&mut ours[..length], at)
+            .and(source.read_exact_at(&mut theirs[..length], at));
         if read.is_err() || ours[..length] != theirs[..length] {
             return false;
         }
@@ -251,14 +336,26 @@ fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
 /// Removes temporary files of a host that was killed between making and renaming them.
 fn sweep(to: &OwnedFd, owner: u32, age: i64) {
     let ours = |name: &CStr| {
-        let rest = name.to_str().ok().and_then(|name| name.strip_prefix(PREFIX));
+        let rest = name
+            .to_str()
+            .ok()
+            .and_then(|name| name.strip_prefix(PREFIX));
         let id = rest.and_then(|rest| uuid::Uuid::try_parse(rest).ok());
         id.is_some_and(|id| id.get_version_num() == 7 && rest == Some(id.to_string().as_str()))
     };
-    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
-    for name in names_in(to).into_iter().flatten().map_while(Result::ok).filter(|name| ours(name)) {
+    let now = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+    for name in names_in(to)
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok)
+        .filter(|name| ours(name))
+    {
         let name = name.as_c_str();
-        let Ok(stat) = fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        let Ok(stat) = fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+            continue;
+        };
         let regular = files::is(stat.st_mode, SFlag::S_IFREG);
         // Only the kernel sets a ctime.
         let made = files::is_me(stat.st_uid) || stat.st_uid == owner;
@@ -268,9 +365,19 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
     }
 }
 
-fn write(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64, mode: u32) -> std::io::Result<()> {
+fn write(
+    to: &OwnedFd,
+    name: &CStr,
+    source: &std::fs::File,
+    size: u64,
+    mode: u32,
+) -> std::io::Result<()> {
     let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
-    let made = open_at(to, temporary.as_c_str(), OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+    let made = open_at(
+        to,
+        temporary.as_c_str(),
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
+    )?;
     let mut file = std::fs::File::from(made);
     let written = (|| {
         inherit_access(&file, to, name, mode)?;
@@ -305,7 +412,10 @@ mod tests {
                 fs::create_dir_all(base.path().join(name)).expect("made");
             }
             let folder = base.path().canonicalize().expect("a path").join("tool");
-            let shape = Shape { folder, ..examine::bare(examine::ourselves()) };
+            let shape = Shape {
+                folder,
+                ..examine::bare(examine::ourselves())
+            };
             World { base, shape }
         }
 
@@ -313,27 +423,42 @@ mod tests {
             let folder = self.shape.folder.join(name);
             let facts = fs::metadata(&folder).expect("there");
             let (device, inode) = (facts.dev(), facts.ino());
-            StagedFolder { folder, names: vec![names.to_owned()], device, inode, show_rest: false, shown: Vec::new() }
+            StagedFolder {
+                folder,
+                names: vec![names.to_owned()],
+                device,
+                inode,
+                show_rest: false,
+                shown: Vec::new(),
+            }
         }
 
         fn copy(&self, name: &str) -> OwnedFd {
-            fs::File::open(self.base.path().join(name)).expect("there").into()
+            fs::File::open(self.base.path().join(name))
+                .expect("there")
+                .into()
         }
 
         async fn publish(&self, stages: &[StagedFolder]) -> Vec<(String, bool, String)> {
             let copies = [self.copy("copy"), self.copy("copy2")];
             let all = all(stages, &copies[..stages.len()], &self.shape).await;
-            all.into_iter().map(|a| (a.path, a.published, a.dropped_because.unwrap_or_default())).collect()
+            all.into_iter()
+                .map(|a| (a.path, a.published, a.dropped_because.unwrap_or_default()))
+                .collect()
         }
     }
 
     #[tokio::test]
     async fn only_plain_files_that_match_are_published() {
         let world = World::new();
-        let (copy, out) = (world.base.path().join("copy"), world.shape.folder.join("out"));
+        let (copy, out) = (
+            world.base.path().join("copy"),
+            world.shape.folder.join("out"),
+        );
         fs::write(world.base.path().join("secret"), "secret").expect("made");
         fs::write(copy.join("a.json"), "1").expect("made");
-        fs::set_permissions(copy.join("a.json"), fs::Permissions::from_mode(0o4777)).expect("chmod");
+        fs::set_permissions(copy.join("a.json"), fs::Permissions::from_mode(0o4777))
+            .expect("chmod");
         fs::write(copy.join("x.tool.json"), "{}").expect("made");
         fs::write(copy.join("note.txt"), "x").expect("made");
         fs::write(copy.join("twice.json"), "x").expect("made");
@@ -349,11 +474,22 @@ mod tests {
             ("link.json", "symbolic link"),
             ("pipe.json", "not a regular file"),
         ] {
-            let found = told.iter().find(|(path, ..)| *path == format!("out/{name}"));
-            assert!(found.is_some_and(|(_, out, said)| !out && said.contains(why)), "{name}: {told:?}");
+            let found = told
+                .iter()
+                .find(|(path, ..)| *path == format!("out/{name}"));
+            assert!(
+                found.is_some_and(|(_, out, said)| !out && said.contains(why)),
+                "{name}: {told:?}"
+            );
         }
-        assert!(told.contains(&("out/a.json".to_owned(), true, String::new())), "{told:?}");
-        let names: Vec<_> = fs::read_dir(&out).expect("there").map(|e| e.expect("an entry").file_name()).collect();
+        assert!(
+            told.contains(&("out/a.json".to_owned(), true, String::new())),
+            "{told:?}"
+        );
+        let names: Vec<_> = fs::read_dir(&out)
+            .expect("there")
+            .map(|e| e.expect("an entry").file_name())
+            .collect();
         assert_eq!(names, ["a.json"]);
         let facts = fs::metadata(out.join("a.json")).expect("published");
         assert_eq!(facts.mode() & 0o7777, 0o644);
@@ -368,14 +504,24 @@ mod tests {
         let upper = own.to_uppercase().replace("TOOLHOST", "toolhost");
         let link = format!("{PREFIX}{}", uuid::Uuid::now_v7());
         let folder = format!("{PREFIX}{}", uuid::Uuid::now_v7());
-        let others = [format!("{PREFIX}notes"), format!("{own}.bak"), upper, format!("x{own}"), link, folder];
+        let others = [
+            format!("{PREFIX}notes"),
+            format!("{own}.bak"),
+            upper,
+            format!("x{own}"),
+            link,
+            folder,
+        ];
         for name in others.iter().take(4).chain([&own]) {
             fs::write(out.join(name), "x").expect("made");
         }
         symlink("/etc/hostname", out.join(&others[4])).expect("linked");
         fs::create_dir(out.join(&others[5])).expect("made");
         world.publish(&[world.stage("out", "*.csv")]).await;
-        assert!(out.join(&own).exists(), "it is young: its call may still run");
+        assert!(
+            out.join(&own).exists(),
+            "it is young: its call may still run"
+        );
         let to = OwnedFd::from(fs::File::open(&out).expect("there"));
         sweep(&to, nix::unistd::geteuid().as_raw(), 0);
         assert!(!out.join(&own).exists());

@@ -33,9 +33,12 @@ pub struct Relay {
 }
 
 pub fn broken(error: io::Error) -> Fault {
-    Fault::new(Kind::InternalError, "the network relay of this tool failed, so nothing was run")
-        .person(format!("relay: {error}"))
-        .retryable()
+    Fault::new(
+        Kind::InternalError,
+        "the network relay of this tool failed, so nothing was run",
+    )
+    .person(format!("relay: {error}"))
+    .retryable()
 }
 
 /// What the process of a relay for this shape may touch.
@@ -43,13 +46,29 @@ pub fn confinement(shape: &Shape) -> (Shape, RoleNeeds) {
     let connections = shape.limits.get(Limit::Connections);
     let mut bare = Shape::bare("toolhost:relay@1.0.0", Runtime::ourselves(protocol::ROLE));
     bare.require_cgroup = shape.require_cgroup;
-    let memory = connections.saturating_mul(CONNECTION_MEMORY).saturating_add(OWN_MEMORY);
-    let files = connections.saturating_mul(CONNECTION_FILES).saturating_add(OWN_FILES);
-    for (limit, value) in [(Limit::MemoryBytes, memory), (Limit::OpenFiles, files), (Limit::Processes, 4)] {
+    let memory = connections
+        .saturating_mul(CONNECTION_MEMORY)
+        .saturating_add(OWN_MEMORY);
+    let files = connections
+        .saturating_mul(CONNECTION_FILES)
+        .saturating_add(OWN_FILES);
+    for (limit, value) in [
+        (Limit::MemoryBytes, memory),
+        (Limit::OpenFiles, files),
+        (Limit::Processes, 4),
+    ] {
         bare.limits.set(limit, value);
     }
     let role = Some(protocol::ROLE);
-    (bare, RoleNeeds { outlives_calls: true, keeps_fd3: true, role, ..RoleNeeds::default() })
+    (
+        bare,
+        RoleNeeds {
+            outlives_calls: true,
+            keeps_fd3: true,
+            role,
+            ..RoleNeeds::default()
+        },
+    )
 }
 
 /// The two ends of the socket between host and relay.
@@ -67,16 +86,30 @@ pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
     let header = |secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?));
     let headers: Vec<_> = shape.secrets.iter().filter_map(header).collect();
     let mut authorities = BTreeMap::new();
-    for (rule, file) in headers.iter().filter_map(|(_, rule)| Some((rule, rule.ca.as_ref()?))) {
+    for (rule, file) in headers
+        .iter()
+        .filter_map(|(_, rule)| Some((rule, rule.ca.as_ref()?)))
+    {
         // Read for each call, so that a removed certificate loses its trust.
         let text = policy::certificates(file).map_err(|problem| {
-            let message = format!("the certificates for {} cannot be used, so nothing was run", rule.host);
+            let message = format!(
+                "the certificates for {} cannot be used, so nothing was run",
+                rule.host
+            );
             Fault::new(Kind::CapabilityError, message).person(problem.to_string())
         })?;
         authorities.insert(rule.host.clone(), text);
     }
-    let limits = protocol::LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
-    Ok(Some(protocol::Served { grants, ports: shape.network.ports(), headers, authorities, limits }))
+    let limits = protocol::LIMITS
+        .map(|limit| (limit, shape.limits.get(limit)))
+        .into();
+    Ok(Some(protocol::Served {
+        grants,
+        ports: shape.network.ports(),
+        headers,
+        authorities,
+        limits,
+    }))
 }
 
 impl Relay {
@@ -89,8 +122,20 @@ impl Relay {
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
         let (grants, headers) = (served.grants.clone(), served.headers.clone());
-        let dialler = Dialler { payer: [String::new(), tool], grants, headers, proxy };
-        let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
-        Ok(Relay { lease, served, process, _counted: Counted::by(&LEASES) })
+        let dialler = Dialler {
+            payer: [String::new(), tool],
+            grants,
+            headers,
+            proxy,
+        };
+        let lease = Lease::serve(control, &served, &sockets, dialler)
+            .await
+            .map_err(broken)?;
+        Ok(Relay {
+            lease,
+            served,
+            process,
+            _counted: Counted::by(&LEASES),
+        })
     }
 }

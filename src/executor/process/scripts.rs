@@ -6,7 +6,8 @@ use super::pool::Launchers;
 use crate::base::{lock, messages, millis};
 use crate::egress::Traffic;
 use crate::executor::{
-    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, output,
+    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome,
+    Running, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -54,7 +55,10 @@ impl Executor for Scripts {
         Box::pin(async move {
             let started = Instant::now();
             let Some(confinement) = &call.confinement else {
-                return Err(Fault::new(Kind::InternalError, "a script without a confinement"));
+                return Err(Fault::new(
+                    Kind::InternalError,
+                    "a script without a confinement",
+                ));
             };
             let input = match call.input_within(confinement)? {
                 Ok(input) => input,
@@ -72,7 +76,10 @@ impl Executor for Scripts {
 
 impl Scripts {
     pub fn new(launchers: Arc<Launchers>) -> Scripts {
-        Scripts { launchers, noise: Mutex::default() }
+        Scripts {
+            launchers,
+            noise: Mutex::default(),
+        }
     }
 
     /// Runs one call. If refusals are recorded, adds them to the outcome.
@@ -84,14 +91,19 @@ impl Scripts {
         started: Instant,
         events: &Events,
     ) -> Result<Outcome, Fault> {
-        let (mut outcome, kept) = self.run_once(Some(context), confinement, input, started, events).await?;
+        let (mut outcome, kept) = self
+            .run_once(Some(context), confinement, input, started, events)
+            .await?;
         if let Some(mut kept) = kept {
             if !kept.attempts.is_empty() {
                 let noise = self.noise(&confinement.shape).await;
                 kept = kept.without_noise(noise.as_deref(), &confinement.shape.folder);
             }
             outcome.attempts = kept.attempts;
-            outcome.denials.not_observed.splice(..1, kept.missing.into_iter().chain([UNSEEN.to_owned()]));
+            outcome
+                .denials
+                .not_observed
+                .splice(..1, kept.missing.into_iter().chain([UNSEEN.to_owned()]));
         }
         Ok(outcome)
     }
@@ -113,41 +125,101 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (Source::New(name.to_owned()), text.as_bytes())
         });
-        let clock = Clock::new(context.map_or(started, |context| context.deadline.began), per_call.timeout_ms);
-        let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
-        let principal = context.map(|context| context.principal.clone()).unwrap_or_default();
-        let extra = RoleNeeds { principal, own_source: source.is_some(), ..RoleNeeds::default() };
-        let read = || per_call.script.as_ref().map(|read| (Source::File(read.file.clone()), read.bytes.as_slice()));
-        let brings = CallInput { source: source.or_else(read), environment: Some(&per_call.env), fd3: None };
+        let clock = Clock::new(
+            context.map_or(started, |context| context.deadline.began),
+            per_call.timeout_ms,
+        );
+        let traffic = &context
+            .map(|context| Arc::clone(&context.traffic))
+            .unwrap_or_default();
+        let principal = context
+            .map(|context| context.principal.clone())
+            .unwrap_or_default();
+        let extra = RoleNeeds {
+            principal,
+            own_source: source.is_some(),
+            ..RoleNeeds::default()
+        };
+        let read = || {
+            per_call
+                .script
+                .as_ref()
+                .map(|read| (Source::File(read.file.clone()), read.bytes.as_slice()))
+        };
+        let brings = CallInput {
+            source: source.or_else(read),
+            environment: Some(&per_call.env),
+            fd3: None,
+        };
         let mut again = true;
         let (ready, finished) = loop {
-            let ready = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
+            let ready = clock
+                .prepare(RAISING, self.launchers.ready(&shape, &extra))
+                .await?;
             if let Some(context) = context {
                 context.opens(&shape).await?;
             }
-            let call = ready.call(&brings, (input, &per_call.secrets), &shape.limits, clock, events, traffic);
+            let call = ready.call(
+                &brings,
+                (input, &per_call.secrets),
+                &shape.limits,
+                clock,
+                events,
+                traffic,
+            );
             match call.await {
                 // The launcher was killed while idle, and most likely all idle ones were: try again with a new one.
                 Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
                 finished => break (ready, finished?),
             }
         };
-        let Finished { mut captured, exited, mut staged, relay_is_fit } = finished;
-        let kept = exited.recorder_lost.and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
+        let Finished {
+            mut captured,
+            exited,
+            mut staged,
+            relay_is_fit,
+        } = finished;
+        let kept = exited
+            .recorder_lost
+            .and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
         let mut logs = std::mem::take(&mut captured.logs);
         logs.extend(exited.killed.and_then(too_many));
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let printed = captured.output;
-        let (last_lines, is_list, total) = (output::last_lines(&printed.rest), printed.is_list(), printed.total);
-        let lines = if printed.is_over { Vec::new() } else { last_lines };
-        let call = context.map_or_else(|| CallDeadline::usual("", None), |context| context.deadline.clone());
+        let (last_lines, is_list, total) = (
+            output::last_lines(&printed.rest),
+            printed.is_list(),
+            printed.total,
+        );
+        let lines = if printed.is_over {
+            Vec::new()
+        } else {
+            last_lines
+        };
+        let call = context.map_or_else(
+            || CallDeadline::usual("", None),
+            |context| context.deadline.clone(),
+        );
         let ending = match failure(&printed, &exited, over, &shape, per_call.timeout_ms, &logs) {
             Some(failed) => failed,
-            None => printed.ending(shape.text_output, &clock.reading(&call)).await?,
+            None => {
+                printed
+                    .ending(shape.text_output, &clock.reading(&call))
+                    .await?
+            }
         };
         address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
-        let printed = if matches!(ending, Ending::Answered(_) | Ending::BadOutput { .. }) { Vec::new() } else { lines };
-        let mut outcome = Outcome { logs, printed, parts: is_list, ..outcome(ending, started) };
+        let printed = if matches!(ending, Ending::Answered(_) | Ending::BadOutput { .. }) {
+            Vec::new()
+        } else {
+            lines
+        };
+        let mut outcome = Outcome {
+            logs,
+            printed,
+            parts: is_list,
+            ..outcome(ending, started)
+        };
         outcome.usage.cpu_ms = Some(cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = total;
@@ -158,7 +230,9 @@ impl Scripts {
                 outcome.published(ready.publish(&staged, &shape).await, &shape.limits);
             }
             // Published files stay published, even if the launcher is gone by now; then it is just not kept.
-            if (staged.is_empty() || ready.launcher.send(&ToLauncher::Done, &[]).is_ok()) && relay_is_fit {
+            if (staged.is_empty() || ready.launcher.send(&ToLauncher::Done, &[]).is_ok())
+                && relay_is_fit
+            {
                 self.launchers.put(ready);
             }
         }
@@ -175,15 +249,44 @@ impl Scripts {
             return Some(Arc::clone(known));
         }
         let bare = Shape::bare("toolhost:noise@1.0.0", runtime.clone());
-        let shape = Shape { observe: true, built: built.clone(), ..bare };
+        let shape = Shape {
+            observe: true,
+            built: built.clone(),
+            ..bare
+        };
         let source = match runtime.language {
             Language::Python => "print(0)\n",
             _ => "console.log(0)\n",
         };
-        let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
-        let confinement = Confinement { shape: shape.into(), per_call };
-        let ran = self.run_once(None, &confinement, b"{}", Instant::now(), &Events::unheard()).await.ok()?;
-        let (Outcome { ending: Ending::Answered(_), .. }, kept) = ran else { return None };
+        let per_call = PerCall {
+            timeout_ms: TIMEOUT_MS,
+            source: Some(source.to_owned()),
+            ..PerCall::default()
+        };
+        let confinement = Confinement {
+            shape: shape.into(),
+            per_call,
+        };
+        let ran = self
+            .run_once(
+                None,
+                &confinement,
+                b"{}",
+                Instant::now(),
+                &Events::unheard(),
+            )
+            .await
+            .ok()?;
+        let (
+            Outcome {
+                ending: Ending::Answered(_),
+                ..
+            },
+            kept,
+        ) = ran
+        else {
+            return None;
+        };
         let found: Arc<BTreeSet<Attempt>> = Arc::new(kept?.attempts.into_iter().collect());
         let mut known = lock(&self.noise);
         if known.len() < MAX_RUNTIMES {
@@ -197,23 +300,36 @@ impl Scripts {
 pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
     let relay_ms = traffic.totals.cpu_ms;
     let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
-    (cpu_ms + relay_ms, traffic.over.or(passed.then_some(Limit::CpuMs)))
+    (
+        cpu_ms + relay_ms,
+        traffic.over.or(passed.then_some(Limit::CpuMs)),
+    )
 }
 
 /// What a call had too many of, where the limit that is reported has another name.
 fn too_many(killed: Killed) -> Option<String> {
-    let Killed::TooMany(limit, most) = killed else { return None };
+    let Killed::TooMany(limit, most) = killed else {
+        return None;
+    };
     let what = match limit {
         Limit::Processes => "sessions at a time (setsid)",
         _ => "entries in epolls (its share of fs.epoll.max_user_watches)",
     };
-    Some(format!("toolhost: more than {most} {what}, the most that a call may have here"))
+    Some(format!(
+        "toolhost: more than {most} {what}, the most that a call may have here"
+    ))
 }
 
 /// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.
 fn address_space_fault(ending: &Ending, logs: &[String]) -> Option<Fault> {
-    let Ending::Signalled { signal: 4..=6 } = ending else { return None };
-    let person = format!("{}: start it without that limit. {}", limits::address_space()?, logs.join(" / "));
+    let Ending::Signalled { signal: 4..=6 } = ending else {
+        return None;
+    };
+    let person = format!(
+        "{}: start it without that limit. {}",
+        limits::address_space()?,
+        logs.join(" / ")
+    );
     let message = "the interpreter gave up, most likely because it had too little address space";
     Some(Fault::new(Kind::CapabilityError, message).person(person))
 }
@@ -227,7 +343,12 @@ fn failure(
     limit_ms: u64,
     logs: &[String],
 ) -> Option<Ending> {
-    let over = |limit| Some(Ending::OverLimit { limit, allowed: shape.limits.get(limit) });
+    let over = |limit| {
+        Some(Ending::OverLimit {
+            limit,
+            allowed: shape.limits.get(limit),
+        })
+    };
     if let Some(limit) = printed.is_over.then_some(Limit::OutputBytes).or(passed) {
         return over(limit);
     }
@@ -260,24 +381,38 @@ fn failure(
             return Some(Ending::Signalled { signal });
         }
         // The shim that calls an entry point says on stderr what was wrong and how to fix it.
-        let reason = shape.entry_point.as_ref().and_then(|_| runtimes::shim_reason(logs.iter().map(String::as_str)));
-        let raised = reason.map(|reason| Ending::Raised { message: reason.to_owned() });
+        let reason = shape
+            .entry_point
+            .as_ref()
+            .and_then(|_| runtimes::shim_reason(logs.iter().map(String::as_str)));
+        let raised = reason.map(|reason| Ending::Raised {
+            message: reason.to_owned(),
+        });
         return Some(raised.unwrap_or(Ending::Exited { code }));
     }
-    if shape.stderr_is_error { output::judge_stderr(logs) } else { None }
+    if shape.stderr_is_error {
+        output::judge_stderr(logs)
+    } else {
+        None
+    }
 }
 
 fn outcome(ending: Ending, started: Instant) -> Outcome {
     let not_observed = [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec();
-    let denials = Denials { observed: Vec::new(), not_observed };
-    Outcome { denials, ..Outcome::new(ending, millis(started.elapsed())) }
+    let denials = Denials {
+        observed: Vec::new(),
+        not_observed,
+    };
+    Outcome {
+        denials,
+        ..Outcome::new(ending, millis(started.elapsed()))
+    }
 }
 
 /// How many of the first attempts of a call, and of the last, are listed.
 const MAX_LISTED: usize = 50;
 const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another thread changed meanwhile";
-const LOST: &str =
-    "what was refused after the recorder was lost: from then on every file and refused call answered ENOSYS";
+const LOST: &str = "what was refused after the recorder was lost: from then on every file and refused call answered ENOSYS";
 /// The folder of a script that comes with a call.
 const FOLDER: &str = "/tmp";
 
@@ -296,10 +431,15 @@ impl RecordedCall {
         let mut kept = RecordedCall::default();
         kept.missing.extend(lost.then(|| LOST.to_owned()));
         // The last line of a recorder that was killed may be a part of one.
-        for note in bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Note>(line).ok()) {
+        for note in bytes
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice::<Note>(line).ok())
+        {
             match note {
                 Note::Attempt(attempt) => kept.attempts.push(attempt),
-                Note::Full => kept.missing.push("later refusals: there was no room for more".to_owned()),
+                Note::Full => kept
+                    .missing
+                    .push("later refusals: there was no room for more".to_owned()),
                 Note::Unread => kept.missing.push(UNREAD.to_owned()),
             }
         }
@@ -308,14 +448,29 @@ impl RecordedCall {
 
     /// Leaves out what an empty script of this runtime is refused too, and keeps only the first and the last attempts.
     /// `folder`: of the script.
-    pub fn without_noise(mut self, noise: Option<&BTreeSet<Attempt>>, folder: &Path) -> RecordedCall {
+    pub fn without_noise(
+        mut self,
+        noise: Option<&BTreeSet<Attempt>>,
+        folder: &Path,
+    ) -> RecordedCall {
         match noise {
-            Some(noise) => self.attempts.retain(|attempt| !is_noise(noise, attempt, folder)),
-            None => self.missing.push("which of these the interpreter asks for by itself".to_owned()),
+            Some(noise) => self
+                .attempts
+                .retain(|attempt| !is_noise(noise, attempt, folder)),
+            None => self
+                .missing
+                .push("which of these the interpreter asks for by itself".to_owned()),
         }
-        if let Some(more) = self.attempts.len().checked_sub(2 * MAX_LISTED).filter(|more| *more > 0) {
+        if let Some(more) = self
+            .attempts
+            .len()
+            .checked_sub(2 * MAX_LISTED)
+            .filter(|more| *more > 0)
+        {
             self.attempts.drain(MAX_LISTED..MAX_LISTED + more);
-            self.missing.push(format!("{more} more that were refused: the first and the last {MAX_LISTED} are listed"));
+            self.missing.push(format!(
+                "{more} more that were refused: the first and the last {MAX_LISTED} are listed"
+            ));
         }
         self
     }
@@ -326,11 +481,15 @@ impl RecordedCall {
 fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
     let above = |attempt: &Attempt, folder: &Path| {
         let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
-        let named = path.parent().filter(|parent| folder.starts_with(parent)).and(path.file_name());
+        let named = path
+            .parent()
+            .filter(|parent| folder.starts_with(parent))
+            .and(path.file_name());
         named.map(|name| (attempt.operation, name.to_owned()))
     };
-    let same =
-        |known: &Attempt| above(known, Path::new(FOLDER)).is_some_and(|known| Some(known) == above(attempt, folder));
+    let same = |known: &Attempt| {
+        above(known, Path::new(FOLDER)).is_some_and(|known| Some(known) == above(attempt, folder))
+    };
     noise.contains(attempt) || noise.iter().any(same)
 }
 
@@ -361,12 +520,29 @@ mod tests {
     }
 
     fn fake() -> (Ready, OwnedFd) {
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let pair = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        );
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = launcher::set_up(&shape(), grants::ResolvedGrants::default(), &RoleNeeds::default(), None, 1);
-        (Ready { launcher: Launcher::new(Process::for_test(control), setup), relay: None }, theirs)
+        let setup = launcher::set_up(
+            &shape(),
+            grants::ResolvedGrants::default(),
+            &RoleNeeds::default(),
+            None,
+            1,
+        );
+        (
+            Ready {
+                launcher: Launcher::new(Process::for_test(control), setup),
+                relay: None,
+            },
+            theirs,
+        )
     }
 
     async fn lost(ready: &Ready, meanwhile: impl Future<Output = ()>) -> LauncherError {
@@ -374,9 +550,19 @@ mod tests {
         let clock = Clock::new(started, 20_000);
         let (brings, events, secrets) = (CallInput::default(), Events::unheard(), BTreeMap::new());
         let traffic = Mutex::default();
-        let call = ready.call(&brings, (b"{}", &secrets), &shape.limits, clock, &events, &traffic);
+        let call = ready.call(
+            &brings,
+            (b"{}", &secrets),
+            &shape.limits,
+            clock,
+            &events,
+            &traffic,
+        );
         let (finished, ()) = tokio::join!(call, meanwhile);
-        assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "it waited for the call's limit"
+        );
         finished.expect_err("lost")
     }
 
@@ -386,13 +572,26 @@ mod tests {
         let mut kept = Vec::new();
         let dies = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let (start, pipes) = messages::receive::<ToLauncher>(theirs.as_fd()).expect("a message").expect("one");
-            assert!(matches!(start, ToLauncher::Start { timeout_ms: 15_000..=20_000, .. }), "{start:?}");
+            let (start, pipes) = messages::receive::<ToLauncher>(theirs.as_fd())
+                .expect("a message")
+                .expect("one");
+            assert!(
+                matches!(
+                    start,
+                    ToLauncher::Start {
+                        timeout_ms: 15_000..=20_000,
+                        ..
+                    }
+                ),
+                "{start:?}"
+            );
             kept = pipes;
             drop(theirs);
         };
         let lost = lost(&launcher, dies).await;
-        assert!(matches!(&lost, LauncherError::Fault(fault) if !fault.retryable && fault.message.contains("lost")));
+        assert!(
+            matches!(&lost, LauncherError::Fault(fault) if !fault.retryable && fault.message.contains("lost"))
+        );
         assert_eq!(kept.len(), 3);
     }
 
@@ -409,7 +608,10 @@ mod tests {
         let (launcher, theirs) = fake();
         drop(theirs);
         assert!(!launcher.waits());
-        assert!(matches!(lost(&launcher, async {}).await, LauncherError::Gone));
+        assert!(matches!(
+            lost(&launcher, async {}).await,
+            LauncherError::Gone
+        ));
     }
 
     /// The caller gets the answer in time, and a launcher that does not see the closed socket is killed.
@@ -424,21 +626,43 @@ mod tests {
         let flags = nix::fcntl::OFlag::O_RDONLY;
         let own = nix::fcntl::open(&script, flags, nix::sys::stat::Mode::empty()).expect("open");
         let scripts = Scripts::new(Arc::new(Launchers::new(own, identity::POOL)));
-        let per_call = PerCall { timeout_ms: 200, ..PerCall::default() };
-        let confinement = Confinement { shape: shape().into(), per_call };
+        let per_call = PerCall {
+            timeout_ms: 200,
+            ..PerCall::default()
+        };
+        let confinement = Confinement {
+            shape: shape().into(),
+            per_call,
+        };
         let events = crate::executor::Events::unheard();
         let started = Instant::now();
-        let fault = scripts.run_once(None, &confinement, b"{}", started, &events).await.expect_err("too late");
-        assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
+        let fault = scripts
+            .run_once(None, &confinement, b"{}", started, &events)
+            .await
+            .expect_err("too late");
+        assert!(
+            started.elapsed() < Duration::from_millis(1200),
+            "{:?}",
+            started.elapsed()
+        );
         assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
-        assert!(fault.message.contains("sandbox is still being set up"), "{}", fault.message);
+        assert!(
+            fault.message.contains("sandbox is still being set up"),
+            "{}",
+            fault.message
+        );
         let hangs = || {
             let all = std::fs::read_dir("/proc").expect("proc").flatten();
             let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-            lines.filter(|line| line.starts_with(b"sleep\x0061.73")).count()
+            lines
+                .filter(|line| line.starts_with(b"sleep\x0061.73"))
+                .count()
         };
         while hangs() > 0 {
-            assert!(started.elapsed() < Duration::from_secs(10), "it was not killed");
+            assert!(
+                started.elapsed() < Duration::from_secs(10),
+                "it was not killed"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -65,7 +65,9 @@ impl Inbox {
         let mut heard = lock(&self.heard);
         let is_full = heard.len() >= PARTS;
         match (&next, heard.back_mut()) {
-            (ServiceMessage::Part(part), Some(ServiceMessage::Part(last))) if is_full => last.push_str(part),
+            (ServiceMessage::Part(part), Some(ServiceMessage::Part(last))) if is_full => {
+                last.push_str(part)
+            }
             _ => heard.push_back(next),
         }
         self.came.notify_one();
@@ -92,7 +94,11 @@ impl ServiceConnection {
                 listening.got(&delivery);
             }
         });
-        ServiceConnection { link, waiting, name }
+        ServiceConnection {
+            link,
+            waiting,
+            name,
+        }
     }
 
     pub fn is_connected(&self) -> bool {
@@ -106,8 +112,7 @@ impl ServiceConnection {
             LinkState::Connected { since } => (true, since, None),
             LinkState::Away { since, why } => (false, since, Some(why)),
         };
-        let mut status =
-            json!({ "at": self.name, "connected": connected, "since": since.to_string(), "strays": strays });
+        let mut status = json!({ "at": self.name, "connected": connected, "since": since.to_string(), "strays": strays });
         if let Some(why) = why {
             status["why"] = json!(why);
         }
@@ -126,7 +131,9 @@ impl ServiceConnection {
 impl Waiting {
     fn got(&self, delivery: &Delivery) {
         let id = std::str::from_utf8(&delivery.id).unwrap_or_default();
-        let place = lock(&self.by_id).get(id).map(|place| (place.inbox.clone(), place.room));
+        let place = lock(&self.by_id)
+            .get(id)
+            .map(|place| (place.inbox.clone(), place.room));
         let Some((inbox, room)) = place else {
             // A reply to another caller on the same queue, a late one, or a repetition.
             self.strays.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +166,10 @@ fn read(body: &[u8], room: u64) -> ServiceMessage {
         Err(why) => return ServiceMessage::Unreadable(why),
     };
     if let Some(error) = reply.error {
-        return ServiceMessage::Error { kind: error.kind, message: error.message };
+        return ServiceMessage::Error {
+            kind: error.kind,
+            message: error.message,
+        };
     }
     match (reply.response.len() as u64 > room, reply.end_of_stream) {
         (true, _) => ServiceMessage::TooMuch,
@@ -178,8 +188,18 @@ pub struct Waiter {
 impl Waiter {
     pub fn new(connection: &Arc<ServiceConnection>, room: u64) -> Waiter {
         let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
-        lock(&connection.waiting.by_id).insert(id.clone(), WaitingCall { inbox: inbox.clone(), room });
-        Waiter { connection: connection.clone(), id, inbox }
+        lock(&connection.waiting.by_id).insert(
+            id.clone(),
+            WaitingCall {
+                inbox: inbox.clone(),
+                room,
+            },
+        );
+        Waiter {
+            connection: connection.clone(),
+            id,
+            inbox,
+        }
     }
 
     pub async fn next(&self) -> ServiceMessage {

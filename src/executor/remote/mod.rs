@@ -50,24 +50,49 @@ struct Service {
 
 impl Remote {
     pub fn new(brokers: Vec<RemoteServices>) -> Remote {
-        Remote { brokers, services: Mutex::default() }
+        Remote {
+            brokers,
+            services: Mutex::default(),
+        }
     }
 
     /// The instances of a service, rotated by one with each call.
     fn connections(&self, grant: &ServiceGrant) -> Result<Vec<Arc<ServiceConnection>>, Fault> {
         let mut services = lock(&self.services);
-        let key = (grant.service.clone(), grant.request.clone(), grant.response.clone());
+        let key = (
+            grant.service.clone(),
+            grant.request.clone(),
+            grant.response.clone(),
+        );
         if !services.contains_key(&key) {
             let terms = self.terms(&grant.service)?;
             let topic = |queue: &String| Topic::parse(queue).map_err(|why| no_topic(queue, &why));
             let answers = topic(&grant.response)?;
-            let open = |queue| Ok(Arc::new(ServiceConnection::open(terms.clone(), topic(queue)?, answers.clone())));
-            let connections = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
+            let open = |queue| {
+                Ok(Arc::new(ServiceConnection::open(
+                    terms.clone(),
+                    topic(queue)?,
+                    answers.clone(),
+                )))
+            };
+            let connections = grant
+                .request
+                .iter()
+                .map(open)
+                .collect::<Result<Vec<_>, Fault>>()?;
             // Drops the connections of the descriptor's previous version, which are not used again.
             services.retain(|(service, ..), _| *service != grant.service);
-            services.insert(key.clone(), Service { connections, calls: 0 });
+            services.insert(
+                key.clone(),
+                Service {
+                    connections,
+                    calls: 0,
+                },
+            );
         }
-        let Some(service) = services.get_mut(&key) else { return Ok(Vec::new()) };
+        let Some(service) = services.get_mut(&key) else {
+            return Ok(Vec::new());
+        };
         let mut connections = service.connections.clone();
         let turn = service.calls % connections.len().max(1);
         connections.rotate_left(turn);
@@ -76,29 +101,52 @@ impl Remote {
     }
 
     fn terms(&self, service: &str) -> Result<&Terms, Fault> {
-        let named = |name: &str| self.brokers.iter().find(|broker| broker.services.iter().any(|it| it == name));
-        let found = policy::service_names(service).iter().find_map(|name| named(name));
+        let named = |name: &str| {
+            self.brokers
+                .iter()
+                .find(|broker| broker.services.iter().any(|it| it == name))
+        };
+        let found = policy::service_names(service)
+            .iter()
+            .find_map(|name| named(name));
         found.map(|broker| &broker.terms).ok_or_else(|| {
-            let message = "This host knows no broker over which the service of this tool is called.";
+            let message =
+                "This host knows no broker over which the service of this tool is called.";
             Fault::new(Kind::CapabilityError, message)
         })
     }
 
     async fn call(&self, context: &Context, call: Call, events: &Events) -> Result<Outcome, Fault> {
         let began = Instant::now();
-        let no_grant = || Fault::new(Kind::InternalError, "No policy grants the service of this tool.");
+        let no_grant = || {
+            Fault::new(
+                Kind::InternalError,
+                "No policy grants the service of this tool.",
+            )
+        };
         let (grant, room) = (call.service.ok_or_else(no_grant)?, call.output_bytes);
         let request = ToolServiceRequest {
-            user: if grant.user { context.user.clone() } else { String::new() },
+            user: if grant.user {
+                context.user.clone()
+            } else {
+                String::new()
+            },
             config: Value::Object(grant.config.clone()).to_string(),
             arguments: call.input.to_string(),
             ..ToolServiceRequest::default()
         };
         let connections = self.connections(&grant)?;
         let tool = &call.manifest.id;
-        let asked = RemoteRequest { context, body: request.encode(), room };
+        let asked = RemoteRequest {
+            context,
+            body: request.encode(),
+            room,
+        };
         let Some((waiter, since)) = send(&connections, &asked, tool).await? else {
-            let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::MAX_BODY_BYTES as u64 };
+            let ending = Ending::OverLimit {
+                limit: Limit::InputBytes,
+                allowed: crate::broker::MAX_BODY_BYTES as u64,
+            };
             return Ok(Outcome::new(ending, millis(began.elapsed())));
         };
         let mut answer = String::new();
@@ -124,25 +172,47 @@ impl Remote {
                     output_bytes = answer.len() as u64;
                     let (manifest, deadline) = (call.manifest.clone(), &context.deadline);
                     let read = move || answered(&manifest, answer);
-                    let text = deadline.run(output_bytes > LARGE_TEXT_BYTES as u64, read).await?;
+                    let text = deadline
+                        .run(output_bytes > LARGE_TEXT_BYTES as u64, read)
+                        .await?;
                     break Ending::Answered(ToolAnswer::new(text, deadline));
                 }
                 ServiceMessage::Error { kind, message } => {
                     if !kind.is_empty() {
-                        logs.push(format!("The error type of the service: {}.", text::head(&kind, 200)));
+                        logs.push(format!(
+                            "The error type of the service: {}.",
+                            text::head(&kind, 200)
+                        ));
                     }
-                    let said =
-                        if message.trim().is_empty() { "The service failed, and does not say why." } else { &message };
-                    break Ending::Raised { message: text::head(said, MAX_ERROR_BYTES) };
+                    let said = if message.trim().is_empty() {
+                        "The service failed, and does not say why."
+                    } else {
+                        &message
+                    };
+                    break Ending::Raised {
+                        message: text::head(said, MAX_ERROR_BYTES),
+                    };
                 }
                 ServiceMessage::Unreadable(why) => {
-                    let message = format!("The service sent an invalid reply: {}.", text::head(&why, 300));
+                    let message = format!(
+                        "The service sent an invalid reply: {}.",
+                        text::head(&why, 300)
+                    );
                     break Ending::Raised { message };
                 }
-                ServiceMessage::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },
+                ServiceMessage::TooMuch => {
+                    break Ending::OverLimit {
+                        limit: Limit::OutputBytes,
+                        allowed: room,
+                    };
+                }
             }
         };
-        let mut outcome = Outcome { logs, parts, ..Outcome::new(ending, millis(began.elapsed())) };
+        let mut outcome = Outcome {
+            logs,
+            parts,
+            ..Outcome::new(ending, millis(began.elapsed()))
+        };
         outcome.usage.output_bytes = output_bytes;
         Ok(outcome)
     }
@@ -155,7 +225,9 @@ fn answered(manifest: &Manifest, answer: String) -> Text {
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
         _ => true,
     };
-    let json = (!takes_text).then(|| json::compact(answer.as_bytes()).ok()).flatten();
+    let json = (!takes_text)
+        .then(|| json::compact(answer.as_bytes()).ok())
+        .flatten();
     json.unwrap_or_else(|| Text::from(&Value::String(answer)))
 }
 
@@ -166,9 +238,12 @@ impl Executor for Remote {
 
     fn connections(&self) -> Vec<Value> {
         let services = lock(&self.services);
-        let connections = services
-            .iter()
-            .flat_map(|((id, ..), service)| service.connections.iter().map(move |connection| (id, connection)));
+        let connections = services.iter().flat_map(|((id, ..), service)| {
+            service
+                .connections
+                .iter()
+                .map(move |connection| (id, connection))
+        });
         connections
             .map(|(id, connection)| {
                 let mut shown = connection.status();
@@ -182,12 +257,19 @@ impl Executor for Remote {
 /// Checks that each queue of a descriptor is a valid topic.
 pub fn queues(service: &ServiceDescriptor) -> Result<(), Fault> {
     let all = service.requests.iter().chain([&service.response]);
-    all.clone().try_for_each(|queue| Topic::parse(queue).map(drop).map_err(|why| no_topic(queue, &why)))
+    all.clone().try_for_each(|queue| {
+        Topic::parse(queue)
+            .map(drop)
+            .map_err(|why| no_topic(queue, &why))
+    })
 }
 
 fn no_topic(queue: &str, why: &str) -> Fault {
     let message = "A queue of this tool's service is not a valid topic: its author must correct the descriptor.";
-    Fault::new(Kind::DependencyError, message).person(format!("{}: {why}", text::printable(&text::head(queue, 120))))
+    Fault::new(Kind::DependencyError, message).person(format!(
+        "{}: {why}",
+        text::printable(&text::head(queue, 120))
+    ))
 }
 
 struct RemoteRequest<'a> {
@@ -207,8 +289,10 @@ async fn send(
     asked: &RemoteRequest<'_>,
     tool: &str,
 ) -> Result<Option<Sent>, Fault> {
-    let (ready, mut away): (Vec<_>, Vec<_>) =
-        connections.iter().cloned().partition(|connection| connection.is_connected());
+    let (ready, mut away): (Vec<_>, Vec<_>) = connections
+        .iter()
+        .cloned()
+        .partition(|connection| connection.is_connected());
     for connection in &ready {
         if let Some(sent) = put(connection, asked).await? {
             return Ok(sent);
@@ -216,29 +300,54 @@ async fn send(
     }
     let until = tokio::time::Instant::now() + CONNECT_TIMEOUT;
     while !away.is_empty() {
-        let connected = away.iter().map(|connection| Box::pin(connection.link.connected()));
-        let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };
+        let connected = away
+            .iter()
+            .map(|connection| Box::pin(connection.link.connected()));
+        let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else {
+            break;
+        };
         if let Some(sent) = put(&away.remove(index), asked).await? {
             return Ok(sent);
         }
     }
-    let why = if away.is_empty() { "No instance reads its requests." } else { "Its broker is away." };
-    let person: Vec<String> = connections.iter().map(|connection| connection.failure()).collect();
-    let fault = Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"));
-    Err(fault.details(why.to_owned()).person(person.join("; ")).retryable())
+    let why = if away.is_empty() {
+        "No instance reads its requests."
+    } else {
+        "Its broker is away."
+    };
+    let person: Vec<String> = connections
+        .iter()
+        .map(|connection| connection.failure())
+        .collect();
+    let fault = Fault::new(
+        Kind::ServiceError,
+        format!("No instances available for tool {tool}"),
+    );
+    Err(fault
+        .details(why.to_owned())
+        .person(person.join("; "))
+        .retryable())
 }
 
 /// `None`: this instance has no reader. `Some(None)`: the request is too large.
-async fn put(connection: &Arc<ServiceConnection>, asked: &RemoteRequest<'_>) -> Result<Option<Option<Sent>>, Fault> {
+async fn put(
+    connection: &Arc<ServiceConnection>,
+    asked: &RemoteRequest<'_>,
+) -> Result<Option<Option<Sent>>, Fault> {
     asked.context.gate.pass().await?;
     let waiter = Waiter::new(connection, asked.room);
-    match connection.link.ask(waiter.id.as_bytes(), &asked.body, &asked.context.trace).await {
+    match connection
+        .link
+        .ask(waiter.id.as_bytes(), &asked.body, &asked.context.trace)
+        .await
+    {
         Ok(since) => Ok(Some(Some((waiter, since)))),
         Err(PublishError::NoListener) => Ok(None),
         Err(PublishError::TooLarge) => Ok(Some(None)),
         Err(PublishError::Failed(why)) => {
             let message = "The connection failed while the request was sent: it may have arrived.";
-            Err(Fault::new(Kind::ServiceError, message).person(text::printable(&text::head(&why, 300))))
+            Err(Fault::new(Kind::ServiceError, message)
+                .person(text::printable(&text::head(&why, 300))))
         }
     }
 }

@@ -12,8 +12,7 @@ use wasmtime::component::{Component, Type};
 
 /// The interface of our import that carries an exit code: `proc-exit`.
 pub const EXITS: &str = "toolhost:adapted/exits";
-const EXITS_WORLD: &str =
-    "package toolhost:adapted; interface exits { proc-exit: func(code: u32); } world exiting { import exits; }";
+const EXITS_WORLD: &str = "package toolhost:adapted; interface exits { proc-exit: func(code: u32); } world exiting { import exits; }";
 /// The typed export, where `entryPoint` names no other.
 const RUN: &str = "run";
 const ACCEPTED: &str = "accepted are: a component that exports `run: func(input: string) -> result<string, string>` \
@@ -36,13 +35,17 @@ pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     } else if std::str::from_utf8(module).is_ok() {
         wat::parse_bytes(module).map_err(|error| not_text(&error))?
     } else {
-        return Err(format!("the file is neither WebAssembly nor its text form; {ACCEPTED}"));
+        return Err(format!(
+            "the file is neither WebAssembly nor its text form; {ACCEPTED}"
+        ));
     };
     if Parser::is_component(&binary) {
         return Ok(binary);
     }
     if !Parser::is_core_wasm(&binary) {
-        return Err(format!("the file is WebAssembly of an unknown version; {ACCEPTED}"));
+        return Err(format!(
+            "the file is WebAssembly of an unknown version; {ACCEPTED}"
+        ));
     }
     command_module(&binary)?;
     wrap(binary.into_owned())
@@ -64,7 +67,10 @@ fn first_error(error: &wat::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines();
     let what = lines.next().unwrap_or_default();
-    let place = lines.next().and_then(|line| line.trim().strip_prefix("--> <anon>:")).and_then(|at| at.split_once(':'));
+    let place = lines
+        .next()
+        .and_then(|line| line.trim().strip_prefix("--> <anon>:"))
+        .and_then(|at| at.split_once(':'));
     match place {
         Some((line, column)) => format!("line {line}, column {column}: {what}"),
         None => what.to_owned(),
@@ -75,7 +81,9 @@ fn first_error(error: &wat::Error) -> String {
 fn command_module(binary: &[u8]) -> Result<(), String> {
     let mut exports = Vec::new();
     for payload in Parser::new(0).parse_all(binary) {
-        if let Payload::ExportSection(section) = payload.map_err(|e| format!("the module is damaged: {e}"))? {
+        if let Payload::ExportSection(section) =
+            payload.map_err(|e| format!("the module is damaged: {e}"))?
+        {
             for export in section {
                 let export = export.map_err(|e| format!("the module is damaged: {e}"))?;
                 exports.push((export.name, export.kind));
@@ -83,12 +91,17 @@ fn command_module(binary: &[u8]) -> Result<(), String> {
         }
     }
     let has = |name: &str, kind: ExternalKind| exports.contains(&(name, kind));
-    match (has("_start", ExternalKind::Func), has("memory", ExternalKind::Memory)) {
+    match (
+        has("_start", ExternalKind::Func),
+        has("memory", ExternalKind::Memory),
+    ) {
         (true, true) => Ok(()),
-        (true, false) => Err(format!("the module exports `_start` but not its `memory`; {ACCEPTED}")),
-        _ if has("_initialize", ExternalKind::Func) => {
-            Err(format!("the module is a WASI reactor (`_initialize` without `_start`); {ACCEPTED}"))
-        }
+        (true, false) => Err(format!(
+            "the module exports `_start` but not its `memory`; {ACCEPTED}"
+        )),
+        _ if has("_initialize", ExternalKind::Func) => Err(format!(
+            "the module is a WASI reactor (`_initialize` without `_start`); {ACCEPTED}"
+        )),
         _ => Err(format!("the module exports no `_start`; {ACCEPTED}")),
     }
 }
@@ -102,11 +115,19 @@ fn wrap(mut module: Vec<u8>) -> anyhow::Result<Vec<u8>> {
         let mut resolve = wit_parser::Resolve::default();
         let package = resolve.push_str("adapted.wit", EXITS_WORLD)?;
         let world = resolve.select_world(&[package], None)?;
-        wit_component::embed_component_metadata(&mut module, &resolve, world, wit_component::StringEncoding::UTF8)?;
+        wit_component::embed_component_metadata(
+            &mut module,
+            &resolve,
+            world,
+            wit_component::StringEncoding::UTF8,
+        )?;
     }
     wit_component::ComponentEncoder::default()
         .module(&module)?
-        .adapter(adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER)?
+        .adapter(
+            adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME,
+            adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER,
+        )?
         .encode()
 }
 
@@ -117,7 +138,9 @@ fn exits(module: &[u8]) -> wasmparser::Result<Vec<(usize, &'static str)>> {
     let place = |name: &str| name.as_ptr().addr() - module.as_ptr().addr();
     let mut found = Vec::new();
     for part in Parser::new(0).parse_all(module) {
-        let Payload::ImportSection(section) = part? else { continue };
+        let Payload::ImportSection(section) = part? else {
+            continue;
+        };
         for imports in section {
             // In the compact forms, several imports share one name of a module.
             if let Imports::Single(_, import) = imports?
@@ -141,7 +164,9 @@ pub fn contract(component: &Component, entry_point: Option<&str>) -> Result<Cont
             ComponentItem::ComponentFunc(_) => Err(format!(
                 "the component's export `{wanted}` is not `func(input: string) -> result<string, string>`; {ACCEPTED}"
             )),
-            _ => Err(format!("the component's export `{wanted}` is not a function; {ACCEPTED}")),
+            _ => Err(format!(
+                "the component's export `{wanted}` is not a function; {ACCEPTED}"
+            )),
         };
     }
     let names: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
@@ -153,15 +178,26 @@ pub fn contract(component: &Component, entry_point: Option<&str>) -> Result<Cont
             .collect();
         return Err(format!(
             "the component has no export `{name}`; exports of the right type: {}",
-            if typed.is_empty() { "none".to_owned() } else { typed.join(", ") }
+            if typed.is_empty() {
+                "none".to_owned()
+            } else {
+                typed.join(", ")
+            }
         ));
     }
-    if names.iter().any(|name| name.starts_with("wasi:cli/run@0.2.")) {
+    if names
+        .iter()
+        .any(|name| name.starts_with("wasi:cli/run@0.2."))
+    {
         return Ok(Contract::Command);
     }
     Err(format!(
         "the component exports {}; {ACCEPTED}",
-        if names.is_empty() { "nothing".to_owned() } else { names.into_iter().take(20).collect::<Vec<_>>().join(", ") }
+        if names.is_empty() {
+            "nothing".to_owned()
+        } else {
+            names.into_iter().take(20).collect::<Vec<_>>().join(", ")
+        }
     ))
 }
 

@@ -50,9 +50,17 @@ impl CompileLimits {
     /// For a module of `bytes`, of a tool that may use `memory_bytes` when it runs.
     fn new(bytes: u64, memory_bytes: u64) -> CompileLimits {
         let mib = bytes.div_ceil(MIB);
-        let cpu_time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(MAX_CPU_SECONDS));
-        let (wanted, most) = ((256 * MIB).saturating_add(bytes.saturating_mul(24)), memory_bytes.max(GIB));
-        CompileLimits { cpu_time, memory: wanted.min(most), capped: wanted > most }
+        let cpu_time = Duration::from_secs(20 + mib.saturating_mul(5))
+            .min(Duration::from_secs(MAX_CPU_SECONDS));
+        let (wanted, most) = (
+            (256 * MIB).saturating_add(bytes.saturating_mul(24)),
+            memory_bytes.max(GIB),
+        );
+        CompileLimits {
+            cpu_time,
+            memory: wanted.min(most),
+            capped: wanted > most,
+        }
     }
 }
 
@@ -67,14 +75,24 @@ pub struct Module {
 /// Runs a compiler child.
 pub fn serve() -> io::Result<()> {
     let order = frame::read(&mut io::stdin().lock(), FrameLimits::from_host(0))?;
-    let Some((Order::Compile { module, digest, entry_point }, _)) = order else {
+    let Some((
+        Order::Compile {
+            module,
+            digest,
+            entry_point,
+        },
+        _,
+    )) = order
+    else {
         return Err(invalid("the first order was not to compile"));
     };
     let mut to = io::stdout().lock();
     let end = match read(&module, &digest) {
         Err(message) => WorkerMessage::Unreadable { message },
         Ok(module) => match compile(&module, entry_point.as_deref()) {
-            Err(message) => WorkerMessage::Refused { message: frame::short(&message) },
+            Err(message) => WorkerMessage::Refused {
+                message: frame::short(&message),
+            },
             Ok(code) => {
                 for piece in code.chunks(frame::PIECE) {
                     to.write_all(&frame::encode(&WorkerMessage::Code, piece)?)?;
@@ -100,13 +118,15 @@ fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
 fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> {
     let component = adapt::component(module)?;
     let engine = engine::compiling().map_err(|e| format!("the compiler does not start: {e:#}"))?;
-    let component =
-        Component::from_binary(&engine, &component).map_err(|e| format!("the module does not compile: {e:#}"))?;
+    let component = Component::from_binary(&engine, &component)
+        .map_err(|e| format!("the module does not compile: {e:#}"))?;
     adapt::contract(&component, entry_point)?;
     guest::linker(&engine)
         .and_then(|linker| linker.instantiate_pre(&component))
         .map_err(|e| format!("the module imports what this host does not offer: {e:#}"))?;
-    component.serialize().map_err(|e| format!("the compiled code cannot be stored: {e:#}"))
+    component
+        .serialize()
+        .map_err(|e| format!("the compiled code cannot be stored: {e:#}"))
 }
 
 /// How a compilation ended without code.
@@ -134,8 +154,17 @@ pub struct ModuleRefusal {
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
-pub async fn run(launchers: &Launchers, tool: &policy::Shape, module: Module, into: Writer) -> Result<Writer, Failure> {
-    let Module { file, bytes, digest } = module;
+pub async fn run(
+    launchers: &Launchers,
+    tool: &policy::Shape,
+    module: Module,
+    into: Writer,
+) -> Result<Writer, Failure> {
+    let Module {
+        file,
+        bytes,
+        digest,
+    } = module;
     let allowed = CompileLimits::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
     // Any principal's call may wait for this module, so the host itself pays.
@@ -143,28 +172,46 @@ pub async fn run(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     let child = Child::start(launchers, "", given, Role::Compile, file.into(), (0, 0));
     let mut child = child.await.map_err(Failure::Failed)?;
     let entry_point = tool.entry_point.clone();
-    let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };
-    let most = bytes.saturating_mul(MAX_CODE_BYTES_PER_BYTE).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
+    let order = Order::Compile {
+        module: FilePart { offset: 0, bytes },
+        digest,
+        entry_point,
+    };
+    let most = bytes
+        .saturating_mul(MAX_CODE_BYTES_PER_BYTE)
+        .saturating_add(IMAGE_BYTES)
+        .min(MAX_CODE_BYTES);
     let talk = async {
         child.send(&order, &[]).await?;
         receive(&mut child.from, into, most).await
     };
     let over = |most: u64, unit: &str, more: &str| {
-        let why = format!("compiling the module takes more than {most} {unit}, the limit for its size{more}");
-        Failure::Refused(ModuleRefusal { why, too_much: true })
+        let why = format!(
+            "compiling the module takes more than {most} {unit}, the limit for its size{more}"
+        );
+        Failure::Refused(ModuleRefusal {
+            why,
+            too_much: true,
+        })
     };
     let failed = match tokio::time::timeout(allowed.cpu_time * WALL_TIME_FACTOR, talk).await {
         Ok(Ok(done)) => return done,
         Ok(Err(failed)) => failed,
         Err(_) => {
             let message = "this machine is too busy to compile the tool's module; try again later";
-            return Err(Failure::Failed(Fault::new(Kind::TimeoutError, message).retryable()));
+            return Err(Failure::Failed(
+                Fault::new(Kind::TimeoutError, message).retryable(),
+            ));
         }
     };
     // The pipes closed because the child ended: the launcher knows why.
     Err(match child.limit().await {
         Some(Limit::MemoryBytes) => {
-            let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
+            let more = if allowed.capped {
+                " (a higher memory_bytes in the tool's policy raises it)"
+            } else {
+                ""
+            };
             over(allowed.memory / MIB, "MiB", more)
         }
         Some(Limit::CpuMs) => over(allowed.cpu_time.as_secs(), "s of CPU time", ""),
@@ -183,7 +230,10 @@ async fn receive(
 ) -> io::Result<Result<Writer, Failure>> {
     let mut left = most;
     loop {
-        let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload: left.min(frame::PIECE as u64) };
+        let most = FrameLimits {
+            head: frame::MAX_REPLY_HEAD_BYTES,
+            payload: left.min(frame::PIECE as u64),
+        };
         let Some((report, piece)) = frame::read_async(from, most).await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
@@ -192,7 +242,10 @@ async fn receive(
             WorkerMessage::Code => {
                 left -= piece.len() as u64;
                 let write = move || into.write(&piece).map(|()| into);
-                let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
+                let written = tokio::task::spawn_blocking(write)
+                    .await
+                    .map_err(io::Error::other)
+                    .flatten();
                 into = match written {
                     Ok(into) => into,
                     Err(e) => return Ok(Err(not_stored(&e))),
@@ -200,9 +253,14 @@ async fn receive(
             }
             WorkerMessage::Compiled => return Ok(Ok(into)),
             WorkerMessage::Refused { message: why } => {
-                return Ok(Err(Failure::Refused(ModuleRefusal { why, too_much: false })));
+                return Ok(Err(Failure::Refused(ModuleRefusal {
+                    why,
+                    too_much: false,
+                })));
             }
-            WorkerMessage::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
+            WorkerMessage::Unreadable { message } => {
+                return Ok(Err(Failure::Unreadable(io::Error::other(message))));
+            }
             _ => return Err(invalid("an answer of a worker")),
         }
     }
@@ -212,16 +270,25 @@ async fn receive(
 fn confinement(tool: &policy::Shape, allowed: &CompileLimits) -> policy::Shape {
     let mut limits = policy::Limits::house();
     // The host ends the child earlier; this limit holds if the host is gone.
-    limits.set(Limit::TimeoutMs, crate::base::millis(allowed.cpu_time * (WALL_TIME_FACTOR + 1)));
+    limits.set(
+        Limit::TimeoutMs,
+        crate::base::millis(allowed.cpu_time * (WALL_TIME_FACTOR + 1)),
+    );
     limits.set(Limit::CpuMs, crate::base::millis(allowed.cpu_time));
     limits.set(Limit::MemoryBytes, allowed.memory);
     limits.set(Limit::Processes, 1024);
     limits.set(Limit::InputBytes, MAX_MODULE_BYTES);
     limits.set(Limit::OutputBytes, MAX_CODE_BYTES);
     let mut runtime = tool.runtime.clone();
-    runtime.program = policy::Program::Ourselves { role: Role::Compile.name().to_owned() };
+    runtime.program = policy::Program::Ourselves {
+        role: Role::Compile.name().to_owned(),
+    };
     let require_cgroup = tool.require_cgroup;
-    policy::Shape { limits, require_cgroup, ..policy::Shape::bare(&tool.tool, runtime) }
+    policy::Shape {
+        limits,
+        require_cgroup,
+        ..policy::Shape::bare(&tool.tool, runtime)
+    }
 }
 
 #[cfg(test)]
@@ -245,12 +312,24 @@ mod tests {
             code.repeat(3),
         ] {
             let into = cache.store.write(&key, &CODE).expect("a writer");
-            assert!(receive(&mut frames.as_bytes(), into, 8).await.is_err(), "{frames:.80}");
-            assert_eq!(std::fs::read_dir(folder.path().join("cache")).expect("the cache").count(), 0, "{frames:.80}");
+            assert!(
+                receive(&mut frames.as_bytes(), into, 8).await.is_err(),
+                "{frames:.80}"
+            );
+            assert_eq!(
+                std::fs::read_dir(folder.path().join("cache"))
+                    .expect("the cache")
+                    .count(),
+                0,
+                "{frames:.80}"
+            );
         }
         let frames = code.repeat(2) + "{\"message\":\"compiled\",\"bytes\":0}\n";
         let into = cache.store.write(&key, &CODE).expect("a writer");
-        let written = receive(&mut frames.as_bytes(), into, 8).await.expect("an answer").expect("code");
+        let written = receive(&mut frames.as_bytes(), into, 8)
+            .await
+            .expect("an answer")
+            .expect("code");
         assert!(cache.finish(&key, written).is_ok(), "the control");
     }
 }

@@ -32,7 +32,11 @@ struct Reported {
 
 impl Watch {
     pub fn new(to: ToHost) -> Watch {
-        Watch(Arc::new(Mutex::new(Reported { to, refused: Vec::new(), more: 0 })))
+        Watch(Arc::new(Mutex::new(Reported {
+            to,
+            refused: Vec::new(),
+            more: 0,
+        })))
     }
 
     pub fn saw(&self, what: DenialKind, mut target: String) {
@@ -46,7 +50,9 @@ impl Watch {
             return;
         }
         // Ignored: if the host is gone, sending the next important message fails.
-        let _ = reported.to.send(&WorkerMessage::Denied(refused.clone()), &[]);
+        let _ = reported
+            .to
+            .send(&WorkerMessage::Denied(refused.clone()), &[]);
         reported.refused.push(refused);
     }
 
@@ -66,7 +72,12 @@ pub struct WorkerDenials {
 
 impl WorkerDenials {
     /// Takes one report of a worker, which is not trusted. `folder`: where the guest's relative paths start.
-    pub fn take(&mut self, refused: Refused, folder: &Path, traffic: &Mutex<Traffic>) -> io::Result<()> {
+    pub fn take(
+        &mut self,
+        refused: Refused,
+        folder: &Path,
+        traffic: &Mutex<Traffic>,
+    ) -> io::Result<()> {
         let Refused { what, target } = refused;
         self.count += 1;
         if self.count > MAX_REPORTED || target.len() > MAX_TEXT_BYTES {
@@ -74,10 +85,18 @@ impl WorkerDenials {
         }
         let mut file = |operation, rule: &str| {
             let path = Some(absolute(folder, &target).to_string_lossy().into_owned());
-            self.attempts.push(Attempt { operation, target: text::printable(&target), path, rule: rule.to_owned() });
+            self.attempts.push(Attempt {
+                operation,
+                target: text::printable(&target),
+                path,
+                rule: rule.to_owned(),
+            });
         };
-        let network = |what: TrafficKind, target: &str, refusal| lock(traffic).refused(what, target, refusal);
-        let bound = |why: &str| RefusalReason::Bound { why: why.to_owned() };
+        let network =
+            |what: TrafficKind, target: &str, refusal| lock(traffic).refused(what, target, refusal);
+        let bound = |why: &str| RefusalReason::Bound {
+            why: why.to_owned(),
+        };
         match what {
             DenialKind::Read => file(Operation::Read, "wasm: not granted"),
             DenialKind::Write => file(Operation::Write, "wasm: not granted"),
@@ -85,13 +104,25 @@ impl WorkerDenials {
             DenialKind::ReadWithin => file(Operation::Read, WITHIN),
             DenialKind::WriteWithin => file(Operation::Write, WITHIN),
             DenialKind::Lookup => network(TrafficKind::Lookup, &target, RefusalReason::NotGranted),
-            DenialKind::Request => network(TrafficKind::Request, &target, RefusalReason::NotGranted),
-            // The host is not known, so no line that would request it can be named.
-            DenialKind::Tcp => network(TrafficKind::Connection, "by a TCP socket", RefusalReason::NotGranted),
-            DenialKind::Udp => {
-                network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names"))
+            DenialKind::Request => {
+                network(TrafficKind::Request, &target, RefusalReason::NotGranted)
             }
-            DenialKind::Bind => network(TrafficKind::Listener, &target, bound("no tool takes connections")),
+            // The host is not known, so no line that would request it can be named.
+            DenialKind::Tcp => network(
+                TrafficKind::Connection,
+                "by a TCP socket",
+                RefusalReason::NotGranted,
+            ),
+            DenialKind::Udp => network(
+                TrafficKind::Connection,
+                "by a UDP socket",
+                bound("no tool has UDP, but for names"),
+            ),
+            DenialKind::Bind => network(
+                TrafficKind::Listener,
+                &target,
+                bound("no tool takes connections"),
+            ),
             DenialKind::Table => self.denials.push(Denial {
                 operation: "grow".to_owned(),
                 target: "a table of the module".to_owned(),
@@ -115,24 +146,36 @@ pub struct Granted {
 
 impl Granted {
     pub fn new(folder: &Path, granted: &[(Access, Opening)]) -> Granted {
-        let in_part = granted.iter().any(|(_, opening)| matches!(opening, Opening::Snapshot { .. }));
+        let in_part = granted
+            .iter()
+            .any(|(_, opening)| matches!(opening, Opening::Snapshot { .. }));
         let area = |(access, opening): &(Access, Opening)| match opening {
             // Other names than the staged ones can be made there, and are dropped afterwards.
             Opening::Staged { folder, .. } => (Area::Tree(folder.clone()), true),
             other => (Area::from_opening(other), *access == Access::Write),
         };
-        Granted { folder: folder.to_owned(), areas: granted.iter().map(area).collect(), in_part }
+        Granted {
+            folder: folder.to_owned(),
+            areas: granted.iter().map(area).collect(),
+            in_part,
+        }
     }
 
     /// The path of a folder relative to the tool's: callers need not know where the tool's folder is.
     pub fn relative(&self, name: &str) -> Option<String> {
         let inside = Path::new(name).strip_prefix(&self.folder).ok()?.to_str()?;
-        Some(if inside.is_empty() { ".".to_owned() } else { inside.to_owned() })
+        Some(if inside.is_empty() {
+            ".".to_owned()
+        } else {
+            inside.to_owned()
+        })
     }
 
     /// Whether a grant, or scratch, holds the path.
     pub fn holds(&self, path: &str, writes: bool) -> bool {
-        self.any(path, |area, whole, written| area.holds(whole) && (written || !writes))
+        self.any(path, |area, whole, written| {
+            area.holds(whole) && (written || !writes)
+        })
     }
 
     /// Whether the path was out of view, whether or not it exists.
@@ -144,7 +187,11 @@ impl Granted {
         let whole = absolute(&self.folder, path);
         // A relative path is the tool's own, also where its folder lies below the host's /tmp.
         let in_scratch = path.starts_with('/') && whole.starts_with(SCRATCH);
-        in_scratch || self.areas.iter().any(|(area, written)| found(area, &whole, *written))
+        in_scratch
+            || self
+                .areas
+                .iter()
+                .any(|(area, written)| found(area, &whole, *written))
     }
 }
 
@@ -177,6 +224,8 @@ pub fn below(folder: &str, path: &str) -> String {
 
 /// Refusals that no host function sees.
 pub fn not_observed(more: u64) -> Vec<String> {
-    let more = (more > 0).then(|| format!("{more} more refusals of the host functions, past the first {MAX_REPORTED}"));
+    let more = (more > 0).then(|| {
+        format!("{more} more refusals of the host functions, past the first {MAX_REPORTED}")
+    });
     [UNASKED.to_owned()].into_iter().chain(more).collect()
 }

@@ -27,7 +27,10 @@ const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 fn settings() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
-    config.wasm_features(wasmtime::WasmFeatures::THREADS | wasmtime::WasmFeatures::SHARED_EVERYTHING_THREADS, false);
+    config.wasm_features(
+        wasmtime::WasmFeatures::THREADS | wasmtime::WasmFeatures::SHARED_EVERYTHING_THREADS,
+        false,
+    );
     config.relaxed_simd_deterministic(true);
     config.max_wasm_stack(GUEST_STACK_BYTES);
     config.async_stack_size(FIBER_STACK_BYTES);

@@ -36,7 +36,10 @@ pub struct FrameLimits {
 impl FrameLimits {
     /// For a host's messages: the first holds the environment of a manifest, which is at most 1 MiB of text.
     pub fn from_host(payload: u64) -> FrameLimits {
-        FrameLimits { head: 4 * MIB, payload }
+        FrameLimits {
+            head: 4 * MIB,
+            payload,
+        }
     }
 }
 
@@ -208,7 +211,13 @@ struct Head<M> {
 /// One frame as bytes.
 pub fn encode(message: &impl Serialize, payload: &[u8]) -> io::Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(256 + payload.len());
-    serde_json::to_writer(&mut frame, &Head { message, bytes: payload.len() as u64 })?;
+    serde_json::to_writer(
+        &mut frame,
+        &Head {
+            message,
+            bytes: payload.len() as u64,
+        },
+    )?;
     frame.push(b'\n');
     frame.extend_from_slice(payload);
     Ok(frame)
@@ -229,10 +238,15 @@ impl ToHost {
 }
 
 /// Reads one frame; `None` when the peer closed between frames.
-pub fn read<M: DeserializeOwned>(from: &mut impl BufRead, most: FrameLimits) -> io::Result<Option<(M, Vec<u8>)>> {
+pub fn read<M: DeserializeOwned>(
+    from: &mut impl BufRead,
+    most: FrameLimits,
+) -> io::Result<Option<(M, Vec<u8>)>> {
     let mut line = Vec::new();
     from.by_ref().take(most.head).read_until(b'\n', &mut line)?;
-    let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
+    let Some((message, bytes)) = begin(&line, most)? else {
+        return Ok(None);
+    };
     // It grows with what arrives, not with what was announced.
     let mut payload = Vec::with_capacity(bytes.min(INITIAL_ALLOCATION) as usize);
     from.take(bytes).read_to_end(&mut payload)?;
@@ -245,8 +259,13 @@ pub async fn read_async<M: DeserializeOwned>(
     most: FrameLimits,
 ) -> io::Result<Option<(M, Vec<u8>)>> {
     let mut line = Vec::new();
-    (&mut *from).take(most.head).read_until(b'\n', &mut line).await?;
-    let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
+    (&mut *from)
+        .take(most.head)
+        .read_until(b'\n', &mut line)
+        .await?;
+    let Some((message, bytes)) = begin(&line, most)? else {
+        return Ok(None);
+    };
     let mut payload = Vec::with_capacity(bytes.min(INITIAL_ALLOCATION) as usize);
     from.take(bytes).read_to_end(&mut payload).await?;
     whole(message, payload, bytes)
@@ -269,7 +288,11 @@ fn begin<M: DeserializeOwned>(line: &[u8], most: FrameLimits) -> io::Result<Opti
 }
 
 fn whole<M>(message: M, payload: Vec<u8>, bytes: u64) -> io::Result<Option<(M, Vec<u8>)>> {
-    if payload.len() as u64 == bytes { Ok(Some((message, payload))) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    if payload.len() as u64 == bytes {
+        Ok(Some((message, payload)))
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
 }
 
 pub fn invalid(why: &str) -> io::Error {

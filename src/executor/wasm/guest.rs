@@ -24,11 +24,16 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
 use wasmtime_wasi::p2::bindings::filesystem::types::{
-    DescriptorFlags, ErrorCode, HostDescriptor, MetadataHashValue, NewTimestamp, OpenFlags, PathFlags,
+    DescriptorFlags, ErrorCode, HostDescriptor, MetadataHashValue, NewTimestamp, OpenFlags,
+    PathFlags,
 };
-use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode as NetworkError, IpAddressFamily, Network};
+use wasmtime_wasi::p2::bindings::sockets::network::{
+    ErrorCode as NetworkError, IpAddressFamily, Network,
+};
 use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
-use wasmtime_wasi::p2::{FsResult, OutputStream, Pollable, SocketResult, StreamError, StreamResult};
+use wasmtime_wasi::p2::{
+    FsResult, OutputStream, Pollable, SocketResult, StreamError, StreamResult,
+};
 use wasmtime_wasi::sockets::WasiSocketsView;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
@@ -58,10 +63,28 @@ impl Guest {
         networked: bool,
         watch: Watch,
     ) -> Guest {
-        let meter = MemoryMeter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
+        let meter = MemoryMeter {
+            allowed: memory,
+            total: 0,
+            peak: 0,
+            asked: 0,
+            refused: false,
+            watch: watch.clone(),
+        };
         let (http, hooks) = (WasiHttpCtx::default(), Hooks::new(networked, watch.clone()));
         let (table, names, salt) = (ResourceTable::new(), HashMap::new(), RandomState::new());
-        Guest { table, meter, wasi, http, hooks, folders, names, granted, watch, salt }
+        Guest {
+            table,
+            meter,
+            wasi,
+            http,
+            hooks,
+            folders,
+            names,
+            granted,
+            watch,
+            salt,
+        }
     }
 
     /// Passes on the answer to an operation on paths, each below a handle, and reports a refusal. Of two paths the
@@ -77,9 +100,15 @@ impl Guest {
             Err(error) => error.downcast()?,
         };
         let writes = doing != Doing::Reads;
-        let whole = |(handle, path): &(u32, &str)| below(self.names.get(handle).map_or("", String::as_str), path);
+        let whole = |(handle, path): &(u32, &str)| {
+            below(self.names.get(handle).map_or("", String::as_str), path)
+        };
         let paths: Vec<String> = paths.iter().map(whole).collect();
-        let Some(path) = paths.iter().find(|path| !self.granted.holds(path, writes)).or(paths.last()) else {
+        let Some(path) = paths
+            .iter()
+            .find(|path| !self.granted.holds(path, writes))
+            .or(paths.last())
+        else {
             return Ok((Err(error),));
         };
         let holds = |writes| self.granted.holds(path, writes);
@@ -92,9 +121,11 @@ impl Guest {
                 (true, false) => DenialKind::Write,
                 (false, false) => DenialKind::Read,
             }),
-            ErrorCode::NoEntry if self.granted.hides(path) => {
-                Some(if writes { DenialKind::Write } else { DenialKind::Read })
-            }
+            ErrorCode::NoEntry if self.granted.hides(path) => Some(if writes {
+                DenialKind::Write
+            } else {
+                DenialKind::Read
+            }),
             _ => None,
         };
         if let Some(denied) = denied {
@@ -108,19 +139,27 @@ impl Guest {
     fn salted(&self, hash: FsResult<MetadataHashValue>) -> FsResult<MetadataHashValue> {
         let MetadataHashValue { lower, upper } = hash?;
         let half = |half: u8| self.salt.hash_one((lower, upper, half));
-        Ok(MetadataHashValue { lower: half(0), upper: half(1) })
+        Ok(MetadataHashValue {
+            lower: half(0),
+            upper: half(1),
+        })
     }
 
     fn opened(&mut self) -> wasmtime::Result<Vec<(Handle, String)>> {
         let opened = self.folders.give(&mut self.table)?;
         for (handle, name) in &opened {
             let shown = self.granted.relative(name);
-            self.names.insert(handle.rep(), shown.unwrap_or_else(|| name.clone()));
+            self.names
+                .insert(handle.rep(), shown.unwrap_or_else(|| name.clone()));
         }
         Ok(opened)
     }
 
-    fn made<T>(&self, made: SocketResult<T>, denied: DenialKind) -> wasmtime::Result<(Result<T, NetworkError>,)> {
+    fn made<T>(
+        &self,
+        made: SocketResult<T>,
+        denied: DenialKind,
+    ) -> wasmtime::Result<(Result<T, NetworkError>,)> {
         if let Err(error) = &made
             && matches!(error.downcast_ref(), Some(NetworkError::AccessDenied))
         {
@@ -132,13 +171,20 @@ impl Guest {
 
 impl WasiView for Guest {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        WasiCtxView {
+            ctx: &mut self.wasi,
+            table: &mut self.table,
+        }
     }
 }
 
 impl WasiHttpView for Guest {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
-        WasiHttpCtxView { hooks: &mut self.hooks, table: &mut self.table, ctx: &mut self.http }
+        WasiHttpCtxView {
+            hooks: &mut self.hooks,
+            table: &mut self.table,
+            ctx: &mut self.http,
+        }
     }
 }
 
@@ -154,7 +200,12 @@ pub struct MemoryMeter {
 }
 
 impl ResourceLimiter for MemoryMeter {
-    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         self.asked = desired.saturating_sub(current) as u64;
         let total = self.total.saturating_add(self.asked);
         if total > self.allowed {
@@ -172,7 +223,12 @@ impl ResourceLimiter for MemoryMeter {
         Ok(())
     }
 
-    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn table_growing(
+        &mut self,
+        _: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         if desired > TABLE_ELEMENTS {
             self.watch.saw(DenialKind::Table, String::new());
         }
@@ -186,42 +242,64 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
-    linker.instance(EXITS)?.func_wrap("proc-exit", |_, (code,): (u32,)| -> wasmtime::Result<()> {
-        Err(wasmtime::Error::new(I32Exit(code.cast_signed())))
-    })?;
+    linker.instance(EXITS)?.func_wrap(
+        "proc-exit",
+        |_, (code,): (u32,)| -> wasmtime::Result<()> {
+            Err(wasmtime::Error::new(I32Exit(code.cast_signed())))
+        },
+    )?;
     linker.allow_shadowing(true);
     linker
         .instance("wasi:filesystem/preopens@0.2.12")?
-        .func_wrap("get-directories", |mut store: GuestStore, (): ()| Ok((store.data_mut().opened()?,)))?;
+        .func_wrap("get-directories", |mut store: GuestStore, (): ()| {
+            Ok((store.data_mut().opened()?,))
+        })?;
     files(&mut linker.instance("wasi:filesystem/types@0.2.12")?)?;
-    linker.instance("wasi:sockets/tcp-create-socket@0.2.12")?.func_wrap(
-        "create-tcp-socket",
-        |mut store: GuestStore, (family,): (IpAddressFamily,)| {
-            let made = tcp_create_socket::Host::create_tcp_socket(&mut store.data_mut().sockets(), family);
-            store.data().made(made, DenialKind::Tcp)
-        },
-    )?;
-    linker.instance("wasi:sockets/udp-create-socket@0.2.12")?.func_wrap_async(
-        "create-udp-socket",
-        |mut store: GuestStore, (family,): (IpAddressFamily,)| {
-            Box::new(async move {
-                let made = udp_create_socket::Host::create_udp_socket(&mut store.data_mut().sockets(), family).await;
-                store.data().made(made, DenialKind::Udp)
-            })
-        },
-    )?;
-    linker.instance("wasi:sockets/ip-name-lookup@0.2.12")?.func_wrap(
-        "resolve-addresses",
-        |mut store: GuestStore, (network, name): (Resource<Network>, String)| {
-            let guest = store.data_mut();
-            let found = ip_name_lookup::Host::resolve_addresses(&mut guest.sockets(), network, name.clone());
-            let refused = || found.as_ref().err()?.downcast_ref();
-            if matches!(refused(), Some(NetworkError::PermanentResolverFailure)) {
-                guest.watch.saw(DenialKind::Lookup, name);
-            }
-            Ok((found.map(Ok).or_else(|error| error.downcast().map(Err))?,))
-        },
-    )?;
+    linker
+        .instance("wasi:sockets/tcp-create-socket@0.2.12")?
+        .func_wrap(
+            "create-tcp-socket",
+            |mut store: GuestStore, (family,): (IpAddressFamily,)| {
+                let made = tcp_create_socket::Host::create_tcp_socket(
+                    &mut store.data_mut().sockets(),
+                    family,
+                );
+                store.data().made(made, DenialKind::Tcp)
+            },
+        )?;
+    linker
+        .instance("wasi:sockets/udp-create-socket@0.2.12")?
+        .func_wrap_async(
+            "create-udp-socket",
+            |mut store: GuestStore, (family,): (IpAddressFamily,)| {
+                Box::new(async move {
+                    let made = udp_create_socket::Host::create_udp_socket(
+                        &mut store.data_mut().sockets(),
+                        family,
+                    )
+                    .await;
+                    store.data().made(made, DenialKind::Udp)
+                })
+            },
+        )?;
+    linker
+        .instance("wasi:sockets/ip-name-lookup@0.2.12")?
+        .func_wrap(
+            "resolve-addresses",
+            |mut store: GuestStore, (network, name): (Resource<Network>, String)| {
+                let guest = store.data_mut();
+                let found = ip_name_lookup::Host::resolve_addresses(
+                    &mut guest.sockets(),
+                    network,
+                    name.clone(),
+                );
+                let refused = || found.as_ref().err()?.downcast_ref();
+                if matches!(refused(), Some(NetworkError::PermanentResolverFailure)) {
+                    guest.watch.saw(DenialKind::Lookup, name);
+                }
+                Ok((found.map(Ok).or_else(|error| error.downcast().map(Err))?,))
+            },
+        )?;
     linker.allow_shadowing(false);
     Ok(linker)
 }
@@ -271,15 +349,22 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
         |mut store: GuestStore, given: (Handle, PathFlags, String, OpenFlags, DescriptorFlags)| {
             Box::new(async move {
                 let (handle, follow, path, how, flags) = given;
-                let writes =
-                    how.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) || flags.contains(DescriptorFlags::WRITE);
+                let writes = how.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
+                    || flags.contains(DescriptorFlags::WRITE);
                 let (at, asked, guest) = (handle.rep(), path.clone(), store.data_mut());
-                let answer = guest.filesystem().open_at(handle, follow, path, how, flags).await;
+                let answer = guest
+                    .filesystem()
+                    .open_at(handle, follow, path, how, flags)
+                    .await;
                 if let Ok(opened) = &answer {
                     let name = below(guest.names.get(&at).map_or("", String::as_str), &asked);
                     guest.names.insert(opened.rep(), name);
                 }
-                guest.answered(if writes { Doing::Writes } else { Doing::Reads }, &[(at, &asked)], answer)
+                guest.answered(
+                    if writes { Doing::Writes } else { Doing::Reads },
+                    &[(at, &asked)],
+                    answer,
+                )
             })
         },
     )?;
@@ -287,35 +372,57 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
         "[method]descriptor.rename-at",
         |mut store: GuestStore, (handle, path, to, name): (Handle, String, Handle, String)| {
             Box::new(async move {
-                let (from, asked, at, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
-                let answer = store.data_mut().filesystem().rename_at(handle, path, to, name).await;
-                store.data().answered(Doing::Writes, &[(from, &asked), (at, &wanted)], answer)
+                let (from, asked, at, wanted) =
+                    (handle.rep(), path.clone(), to.rep(), name.clone());
+                let answer = store
+                    .data_mut()
+                    .filesystem()
+                    .rename_at(handle, path, to, name)
+                    .await;
+                store
+                    .data()
+                    .answered(Doing::Writes, &[(from, &asked), (at, &wanted)], answer)
             })
         },
     )?;
     types.func_wrap_async(
         "[method]descriptor.link-at",
-        |mut store: GuestStore, (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
+        |mut store: GuestStore,
+         (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
             Box::new(async move {
-                let (from, asked, at, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
-                let answer = store.data_mut().filesystem().link_at(handle, follow, path, to, name).await;
-                store.data().answered(Doing::Links, &[(from, &asked), (at, &wanted)], answer)
+                let (from, asked, at, wanted) =
+                    (handle.rep(), path.clone(), to.rep(), name.clone());
+                let answer = store
+                    .data_mut()
+                    .filesystem()
+                    .link_at(handle, follow, path, to, name)
+                    .await;
+                store
+                    .data()
+                    .answered(Doing::Links, &[(from, &asked), (at, &wanted)], answer)
             })
         },
     )?;
-    types.func_wrap_async("[method]descriptor.metadata-hash", |mut store: GuestStore, (handle,): (Handle,)| {
-        Box::new(async move {
-            let hash = store.data_mut().filesystem().metadata_hash(handle).await;
-            let guest = store.data();
-            guest.answered(Doing::Reads, &[], guest.salted(hash))
-        })
-    })?;
+    types.func_wrap_async(
+        "[method]descriptor.metadata-hash",
+        |mut store: GuestStore, (handle,): (Handle,)| {
+            Box::new(async move {
+                let hash = store.data_mut().filesystem().metadata_hash(handle).await;
+                let guest = store.data();
+                guest.answered(Doing::Reads, &[], guest.salted(hash))
+            })
+        },
+    )?;
     types.func_wrap_async(
         "[method]descriptor.metadata-hash-at",
         |mut store: GuestStore, (handle, follow, path): (Handle, PathFlags, String)| {
             Box::new(async move {
                 let (at, asked) = (handle.rep(), path.clone());
-                let hash = store.data_mut().filesystem().metadata_hash_at(handle, follow, path).await;
+                let hash = store
+                    .data_mut()
+                    .filesystem()
+                    .metadata_hash_at(handle, follow, path)
+                    .await;
                 let guest = store.data();
                 guest.answered(Doing::Reads, &[(at, &asked)], guest.salted(hash))
             })
@@ -342,29 +449,47 @@ impl Folders {
         // The worker has nothing else to do; should a file block for ever, the host ends the worker.
         wasi.allow_blocking_current_thread(true);
         for opening in openings {
-            let perms = if opening.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            let perms = if opening.write {
+                FsPerms::ReadWrite
+            } else {
+                FsPerms::ReadOnly
+            };
             // The guest does not find a granted folder that does not exist, or that this user may not
             // enter: the same that a script sees.
             let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
         }
-        wasi.preopened_dir(scratch, SCRATCH, FsPerms::ReadWrite).map_err(io::Error::other)?;
+        wasi.preopened_dir(scratch, SCRATCH, FsPerms::ReadWrite)
+            .map_err(io::Error::other)?;
         let scratch = Scratch::open(scratch)?;
-        Ok(Folders(Arc::new(Mutex::new(Opened { wasi: wasi.build(), scratch, asked: false }))))
+        Ok(Folders(Arc::new(Mutex::new(Opened {
+            wasi: wasi.build(),
+            scratch,
+            asked: false,
+        }))))
     }
 
     /// Handles of the folders, in the guest's own table.
-    pub fn give(&self, table: &mut ResourceTable) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+    pub fn give(
+        &self,
+        table: &mut ResourceTable,
+    ) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
         struct View<'a>(WasiCtxView<'a>);
         impl WasiView for View<'_> {
             fn ctx(&mut self) -> WasiCtxView<'_> {
-                WasiCtxView { ctx: self.0.ctx, table: self.0.table }
+                WasiCtxView {
+                    ctx: self.0.ctx,
+                    table: self.0.table,
+                }
             }
         }
         let opened = &mut *lock(&self.0);
         if !std::mem::replace(&mut opened.asked, true) {
             opened.scratch.begin()?;
         }
-        let mut view = View(WasiCtxView { ctx: &mut opened.wasi, table });
+        let mut view = View(WasiCtxView {
+            ctx: &mut opened.wasi,
+            table,
+        });
         preopens::Host::get_directories(&mut view.filesystem())
     }
 
@@ -392,15 +517,24 @@ impl Scratch {
     fn open(path: &Path) -> io::Result<Scratch> {
         let folder = File::open(path)?;
         let tmpfs = fstatfs(&folder).map_err(io::Error::from)?.filesystem_type() == TMPFS_MAGIC;
-        let mut scratch = Scratch { path: path.to_owned(), folder, empty: None };
-        scratch.empty = if tmpfs && scratch.is_empty() { scratch.size() } else { None };
+        let mut scratch = Scratch {
+            path: path.to_owned(),
+            folder,
+            empty: None,
+        };
+        scratch.empty = if tmpfs && scratch.is_empty() {
+            scratch.size()
+        } else {
+            None
+        };
         Ok(scratch)
     }
 
     fn begin(&self) -> io::Result<()> {
         // A guest may set these times to anything. (The ctime, which cannot be set, becomes now.)
         let now = SystemTime::now();
-        self.folder.set_times(FileTimes::new().set_accessed(now).set_modified(now))
+        self.folder
+            .set_times(FileTimes::new().set_accessed(now).set_modified(now))
     }
 
     fn is_empty(&self) -> bool {
@@ -411,7 +545,9 @@ impl Scratch {
     }
 
     fn size(&self) -> Option<u64> {
-        sandbox::fstat(self.folder.as_fd()).ok().map(|facts| facts.size)
+        sandbox::fstat(self.folder.as_fd())
+            .ok()
+            .map(|facts| facts.size)
     }
 }
 
@@ -436,7 +572,13 @@ impl Sink {
     /// `report`: the message that carries the bytes. More than `max_bytes` end the call.
     pub fn new(to: &ToHost, report: WorkerMessage, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
-        Sink(Arc::new(Mutex::new(SinkState { to, report, pending, left: max_bytes, is_over: false })))
+        Sink(Arc::new(Mutex::new(SinkState {
+            to,
+            report,
+            pending,
+            left: max_bytes,
+            is_over: false,
+        })))
     }
 
     /// Takes bytes, and sends them with each line break, so that a line is seen while the guest runs. An error ends the
@@ -449,7 +591,11 @@ impl Sink {
         }
         own.left -= bytes.len() as u64;
         own.pending.extend_from_slice(bytes);
-        if bytes.contains(&b'\n') || own.pending.len() >= CHUNK { own.send() } else { Ok(()) }
+        if bytes.contains(&b'\n') || own.pending.len() >= CHUNK {
+            own.send()
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends the rest, which has no line break. True: the limit was exceeded.
@@ -461,7 +607,9 @@ impl Sink {
 
 impl SinkState {
     fn send(&mut self) -> io::Result<()> {
-        self.pending.chunks(CHUNK).try_for_each(|piece| self.to.send(&self.report, piece))?;
+        self.pending
+            .chunks(CHUNK)
+            .try_for_each(|piece| self.to.send(&self.report, piece))?;
         self.pending.clear();
         Ok(())
     }
@@ -490,7 +638,8 @@ impl Pollable for Sink {
 #[wasmtime_wasi::async_trait]
 impl OutputStream for Sink {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.take(&bytes).map_err(|e| StreamError::trap(&e.to_string()))
+        self.take(&bytes)
+            .map_err(|e| StreamError::trap(&e.to_string()))
     }
     fn flush(&mut self) -> StreamResult<()> {
         Ok(())

@@ -31,7 +31,11 @@ pub struct Hooks {
 
 impl Hooks {
     pub fn new(networked: bool, watch: Watch) -> Hooks {
-        Hooks { networked, watch, trust: Arc::default() }
+        Hooks {
+            networked,
+            watch,
+            trust: Arc::default(),
+        }
     }
 }
 
@@ -45,7 +49,11 @@ impl WasiHttpHooks for Hooks {
         _: Later<()>,
     ) -> Later<(Response<WasiBody>, Later<()>)> {
         if self.networked {
-            return Box::new(send(request, options.unwrap_or_default(), Arc::clone(&self.trust)));
+            return Box::new(send(
+                request,
+                options.unwrap_or_default(),
+                Arc::clone(&self.trust),
+            ));
         }
         let to = request.uri().authority().map(|to| to.host().to_owned());
         self.watch.saw(DenialKind::Request, to.unwrap_or_default());
@@ -63,27 +71,48 @@ async fn send(
     trust: Arc<OnceLock<TlsConfig>>,
 ) -> Result<(Response<WasiBody>, Later<()>)> {
     let https = request.uri().scheme() == Some(&Scheme::HTTPS);
-    let authority = request.uri().authority().ok_or(Error::HttpRequestUriInvalid)?;
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let authority = request
+        .uri()
+        .authority()
+        .ok_or(Error::HttpRequestUriInvalid)?;
+    let host = authority
+        .host()
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
     let port = authority.port_u16().unwrap_or(if https { 443 } else { 80 });
     let connecting = async {
-        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Error::Connect)?;
+        let stream = TcpStream::connect((host.as_str(), port))
+            .await
+            .map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
         if !https {
             return Ok::<Box<dyn AsyncStream>, Error>(Box::new(stream));
         }
-        let encrypted = tls::connect(trust.get_or_init(tls::machine_roots), &host, stream).await.map_err(Error::Tls)?;
+        let encrypted = tls::connect(trust.get_or_init(tls::machine_roots), &host, stream)
+            .await
+            .map_err(Error::Tls)?;
         Ok(Box::new(encrypted))
     };
     let patience = options.connect_timeout.unwrap_or(DEFAULT_TIMEOUT);
-    let stream = timeout(patience, connecting).await.map_err(|_| Error::ConnectionTimeout)??;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let stream = timeout(patience, connecting)
+        .await
+        .map_err(|_| Error::ConnectionTimeout)??;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     // A request to a server names only the path (RFC 9112, section 3.2.1).
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    *request.uri_mut() = path.parse::<Uri>().map_err(|_| Error::HttpRequestUriInvalid)?;
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    *request.uri_mut() = path
+        .parse::<Uri>()
+        .map_err(|_| Error::HttpRequestUriInvalid)?;
     let patience = options.first_byte_timeout.unwrap_or(DEFAULT_TIMEOUT);
-    let answered = timeout(patience, sender.send_request(request)).await.map_err(|_| Error::HttpResponseTimeout)?;
+    let answered = timeout(patience, sender.send_request(request))
+        .await
+        .map_err(|_| Error::HttpResponseTimeout)?;
     let response = answered?.map(|body| body.map_err(Error::from).boxed_unsync());
     Ok((response, Box::new(std::future::ready(Ok(())))))
 }

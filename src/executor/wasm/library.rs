@@ -4,7 +4,8 @@
 //! a limit is not tried again for an hour, and one tool cannot occupy all compilers.
 
 use super::compile::{
-    self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, not_stored,
+    self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal,
+    not_stored,
 };
 use super::engine;
 use super::session::wasmtime_fault;
@@ -45,9 +46,22 @@ const REFUSAL_TTL: Duration = Duration::from_secs(3600);
 /// How often a call checks whether another process is done with a module.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
-pub const CODE: Record = Record { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };
-const REFUSAL: Record = Record { mark: b"thwref1\n", ending: ".refused", max_bytes: 64 << 10, has_tree: false };
+const LIMITS: Limits = Limits {
+    bytes: 4 << 30,
+    files: 1_000_000,
+};
+pub const CODE: Record = Record {
+    mark: b"thwasm1\n",
+    ending: "",
+    max_bytes: MAX_CODE_BYTES,
+    has_tree: false,
+};
+const REFUSAL: Record = Record {
+    mark: b"thwref1\n",
+    ending: ".refused",
+    max_bytes: 64 << 10,
+    has_tree: false,
+};
 static KINDS: [Record; 2] = [CODE, REFUSAL];
 
 /// Compiled code on disk, and why a module has none.
@@ -61,7 +75,10 @@ pub struct Cache {
 impl Cache {
     /// Opens (and makes) the cache folder. The error names what is wrong with it, for the person.
     pub fn open(path: &Path) -> Result<Cache, String> {
-        let cache = Cache { store: ContentStore::open(path, &KINDS, LIMITS)?, _temporary: None };
+        let cache = Cache {
+            store: ContentStore::open(path, &KINDS, LIMITS)?,
+            _temporary: None,
+        };
         let _ = cache.store.tidy(&|_| None);
         Ok(cache)
     }
@@ -75,7 +92,10 @@ impl Cache {
             .tempdir()
             .map_err(|e| format!("no temporary folder: {e}"))?;
         let cache = Cache::open(folder.path())?;
-        Ok(Cache { _temporary: Some(folder), ..cache })
+        Ok(Cache {
+            _temporary: Some(folder),
+            ..cache
+        })
     }
 
     /// `$XDG_CACHE_HOME/toolhost/wasm`, or `~/.cache/toolhost/wasm`; relative values do not count.
@@ -84,21 +104,29 @@ impl Cache {
     }
 
     /// The usual folder, or a temporary one and the reason, for `doctor` and the log.
-    pub fn usual(environment: impl Fn(&str) -> Option<OsString>) -> Result<(Cache, Option<String>), String> {
+    pub fn usual(
+        environment: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<(Cache, Option<String>), String> {
         let lasting = match Cache::usual_folder(environment) {
             Some(folder) => Cache::open(&folder),
             None => Err("neither XDG_CACHE_HOME nor HOME is an absolute path".to_owned()),
         };
         match lasting {
             Ok(cache) => Ok((cache, None)),
-            Err(why) => Ok((Cache::temporary()?, Some(format!("compiled wasm is not kept between runs: {why}")))),
+            Err(why) => Ok((
+                Cache::temporary()?,
+                Some(format!("compiled wasm is not kept between runs: {why}")),
+            )),
         }
     }
 
     /// Publishes a written entry under its key, and opens it.
     pub fn finish(&self, key: &str, written: Writer) -> io::Result<Content> {
         written.finish()?;
-        let code = self.store.get(key, &CODE).ok_or_else(|| io::Error::other("the entry cannot be read back"))?;
+        let code = self
+            .store
+            .get(key, &CODE)
+            .ok_or_else(|| io::Error::other("the entry cannot be read back"))?;
         // An entry that is removed stays readable for those who have it open.
         let _ = self.store.tidy(&|_| None);
         Ok(code)
@@ -108,7 +136,10 @@ impl Cache {
     pub fn refused(&self, key: &str) -> Option<(Vec<u8>, Duration)> {
         let refusal = self.store.peek(key, &REFUSAL)?;
         let stored = refusal.file.metadata().ok()?.modified().ok()?;
-        Some((refusal.read()?, SystemTime::now().duration_since(stored).unwrap_or_default()))
+        Some((
+            refusal.read()?,
+            SystemTime::now().duration_since(stored).unwrap_or_default(),
+        ))
     }
 }
 
@@ -184,11 +215,16 @@ impl Library {
         found: SourceModule,
     ) -> Result<Prepared, Fault> {
         if let Some(code) = lock(&self.opened).get(&found.key).cloned() {
-            return Ok(Prepared { key: found.key, code });
+            return Ok(Prepared {
+                key: found.key,
+                code,
+            });
         }
         // A refusal may be due to entry point or memory, so it has a key of its own.
         let name = refusal_key(&found.key, shape);
-        if let Some((refusal, _)) = lock(&self.refused).get(&name).filter(|(why, since)| why.is_valid(since.elapsed()))
+        if let Some((refusal, _)) = lock(&self.refused)
+            .get(&name)
+            .filter(|(why, since)| why.is_valid(since.elapsed()))
         {
             return Err(refusal.fault());
         }
@@ -197,7 +233,10 @@ impl Library {
             let name = name.clone();
             async move { this.obtain(&launchers, &shape, found, &name).await }
         };
-        self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed)))
+        self.compiling
+            .join(&name, work)
+            .await
+            .unwrap_or_else(|missed| Err(missing(missed)))
     }
 
     async fn obtain(
@@ -257,7 +296,11 @@ impl Library {
                 if let Ok(text) = serde_json::to_vec(&refusal) {
                     let _ = self.cache.store.put(name, &REFUSAL, &text);
                 }
-                put(&self.refused, name.to_owned(), (refusal.clone(), Instant::now()));
+                put(
+                    &self.refused,
+                    name.to_owned(),
+                    (refusal.clone(), Instant::now()),
+                );
                 Err(refusal.fault())
             }
         }
@@ -291,40 +334,77 @@ impl Library {
             Some(text) => memory_file(text).map(File::from),
             None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
         };
-        let module = file.and_then(|file| Ok(Module { bytes: Stamp::from_file(&file)?.size, file, digest }));
-        let into = self.cache.store.write(&key, &CODE).map_err(|e| not_stored(&e))?;
-        let new = compile::run(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
+        let module = file.and_then(|file| {
+            Ok(Module {
+                bytes: Stamp::from_file(&file)?.size,
+                file,
+                digest,
+            })
+        });
+        let into = self
+            .cache
+            .store
+            .write(&key, &CODE)
+            .map_err(|e| not_stored(&e))?;
+        let new =
+            compile::run(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
         let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;
-        let code = finished.map_err(io::Error::other).flatten().map_err(|e| not_stored(&e))?;
+        let code = finished
+            .map_err(io::Error::other)
+            .flatten()
+            .map_err(|e| not_stored(&e))?;
         put(&self.opened, key, code.clone());
         Ok(code)
     }
 
     /// The module of a call: its source, or the code of the digest that was read for it.
-    pub fn module(&self, script: Option<&Script>, source: Option<&str>) -> Result<SourceModule, Fault> {
+    pub fn module(
+        &self,
+        script: Option<&Script>,
+        source: Option<&str>,
+    ) -> Result<SourceModule, Fault> {
         let text = source.map(|source| source.as_bytes().to_vec());
         let digest = text.as_deref().map(crate::base::sha256_hex);
         let digest = digest.or_else(|| script.map(|script| script.file.digest.clone()));
-        let digest = digest.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
-        Ok(SourceModule { key: self.key(&digest)?, digest, text })
+        let digest = digest
+            .ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
+        Ok(SourceModule {
+            key: self.key(&digest)?,
+            digest,
+            text,
+        })
     }
 
     /// Reads a module for its digest, unless its times say that it is the one that was read before. (Code is found by the
     /// digest, so what was stored without a change of times does not run.)
-    pub async fn read(self: &Arc<Self>, shape: &policy::Shape, deadline: &CallDeadline) -> Result<Script, Fault> {
+    pub async fn read(
+        self: &Arc<Self>,
+        shape: &policy::Shape,
+        deadline: &CallDeadline,
+    ) -> Result<Script, Fault> {
         let (this, path) = (Arc::clone(self), shape.script.clone().unwrap_or_default());
         let file = match self.known(&path)? {
             Some(file) => file,
-            None => deadline.run_apart(&self.readers, &shape.tool, move || this.read_now(&path)).await??,
+            None => {
+                deadline
+                    .run_apart(&self.readers, &shape.tool, move || this.read_now(&path))
+                    .await??
+            }
         };
-        Ok(Script { file, bytes: Hidden(Vec::new()) })
+        Ok(Script {
+            file,
+            bytes: Hidden(Vec::new()),
+        })
     }
 
     fn known(&self, path: &Path) -> Result<Option<ReadFile>, Fault> {
         // Not opened: the stamp identifies the file that was read before, even if the path contains links.
         let now = Stamp::at(path).map_err(|e| unreadable(path, &e))?;
-        Ok(lock(&self.files).get(path).filter(|file| file.stamp == now).cloned())
+        Ok(lock(&self.files)
+            .get(path)
+            .filter(|file| file.stamp == now)
+            .cloned())
     }
 
     fn read_now(&self, path: &Path) -> Result<ReadFile, Fault> {
@@ -337,9 +417,14 @@ impl Library {
     }
 
     fn key(&self, digest: &str) -> Result<String, Fault> {
-        let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
+        let fingerprint = self
+            .fingerprint
+            .get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}")))
+            .as_ref();
         let fingerprint = fingerprint.map_err(|e| wasmtime_fault(e))?;
-        Ok(crate::base::sha256_hex(format!("{digest} {fingerprint}").as_bytes()))
+        Ok(crate::base::sha256_hex(
+            format!("{digest} {fingerprint}").as_bytes(),
+        ))
     }
 }
 
@@ -373,7 +458,11 @@ fn read(path: &Path) -> io::Result<ReadFile> {
     let stamp = Stamp::from_file(&file)?;
     let mut magic = [0; 4];
     let is_text = (&file).take(4).read(&mut magic)? < 4 || magic != *b"\0asm";
-    let (most, what) = if is_text { (MAX_TEXT_BYTES, " as text") } else { (MAX_MODULE_BYTES, "") };
+    let (most, what) = if is_text {
+        (MAX_TEXT_BYTES, " as text")
+    } else {
+        (MAX_MODULE_BYTES, "")
+    };
     if stamp.size > most {
         let why = format!("larger than {} MiB{what}", most >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
@@ -383,16 +472,23 @@ fn read(path: &Path) -> io::Result<ReadFile> {
     if bytes != stamp.size || Stamp::from_file(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
-    Ok(ReadFile { path: path.to_owned(), digest: crate::base::hex(&digest), mode: 0, stamp })
+    Ok(ReadFile {
+        path: path.to_owned(),
+        digest: crate::base::hex(&digest),
+        mode: 0,
+        stamp,
+    })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {
     let shown = crate::base::text::path(path);
     if error.kind() == io::ErrorKind::NotFound {
-        return Fault::new(Kind::DependencyError, "the tool's script no longer exists")
-            .person(format!("{shown}: does not exist; restore it, or remove the manifest"));
+        return Fault::new(Kind::DependencyError, "the tool's script no longer exists").person(
+            format!("{shown}: does not exist; restore it, or remove the manifest"),
+        );
     }
-    Fault::new(Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
+    Fault::new(Kind::ScriptError, "the tool's module cannot be read")
+        .person(format!("{shown}: {error}"))
 }
 
 /// Remembers; a full map is emptied first.

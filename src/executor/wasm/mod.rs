@@ -24,7 +24,10 @@ pub use session::Role;
 use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
-use super::{Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Reading, Running};
+use super::{
+    Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Reading,
+    Running,
+};
 use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::Traffic;
@@ -43,8 +46,13 @@ use std::time::{Duration, Instant};
 /// A longer wait for the compiler is announced.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(400);
 /// The limits that a worker itself enforces.
-const WORKER_LIMITS: [Limit; 5] =
-    [Limit::CpuMs, Limit::MemoryBytes, Limit::ScratchBytes, Limit::OpenFiles, Limit::OutputBytes];
+const WORKER_LIMITS: [Limit; 5] = [
+    Limit::CpuMs,
+    Limit::MemoryBytes,
+    Limit::ScratchBytes,
+    Limit::OpenFiles,
+    Limit::OutputBytes,
+];
 
 impl Role {
     /// Enters the role; `main.rs` calls it before any thread is started.
@@ -73,8 +81,18 @@ struct WorkerKey {
 }
 
 impl WorkerKey {
-    fn new(context: &Context, shape: &Arc<policy::Shape>, grants: ResolvedGrants, module: String) -> WorkerKey {
-        WorkerKey { principal: context.principal.clone(), shape: shape.clone(), grants, module }
+    fn new(
+        context: &Context,
+        shape: &Arc<policy::Shape>,
+        grants: ResolvedGrants,
+        module: String,
+    ) -> WorkerKey {
+        WorkerKey {
+            principal: context.principal.clone(),
+            shape: shape.clone(),
+            grants,
+            module,
+        }
     }
 }
 
@@ -107,14 +125,27 @@ impl Wasm {
     /// For a host of one call: waits for the compiler beyond the call's time, since compiling would end with the host.
     /// `tell` is called to announce a long wait.
     pub fn waiting(self, tell: fn(&str)) -> Wasm {
-        Wasm { waits: Some(tell), ..self }
+        Wasm {
+            waits: Some(tell),
+            ..self
+        }
     }
 
     /// Compiles the tool's module ahead of calls, unless that was done before.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
-        let found =
-            self.library.module(Some(&self.library.read(shape, &CallDeadline::usual("", None)).await?), None)?;
-        self.library.prepare(&self.launchers, shape, found).await.map(|_| ())
+        let found = self.library.module(
+            Some(
+                &self
+                    .library
+                    .read(shape, &CallDeadline::usual("", None))
+                    .await?,
+            ),
+            None,
+        )?;
+        self.library
+            .prepare(&self.launchers, shape, found)
+            .await
+            .map(|_| ())
     }
 
     /// Ends all idle workers.
@@ -122,19 +153,33 @@ impl Wasm {
         self.idle.clear();
     }
 
-    async fn work(&self, context: &Context, call: &Call, events: &Events) -> Result<Outcome, fault::Fault> {
+    async fn work(
+        &self,
+        context: &Context,
+        call: &Call,
+        events: &Events,
+    ) -> Result<Outcome, fault::Fault> {
         let Some(confinement @ policy::Confinement { shape, per_call }) = &call.confinement else {
-            return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a confinement"));
+            return Err(fault::Fault::new(
+                fault::Kind::InternalError,
+                "a wasm tool without a confinement",
+            ));
         };
         let input = match call.input_within(confinement)? {
             Ok(input) => input,
             Err(ending) => return Ok(outcome(ending)),
         };
         let mut clock = Clock::new(context.deadline.began, per_call.timeout_ms);
-        let found = self.library.module(per_call.script.as_deref(), per_call.source.as_deref())?;
+        let found = self
+            .library
+            .module(per_call.script.as_deref(), per_call.source.as_deref())?;
         let compiling = self.library.prepare(&self.launchers, shape, found);
         let prepared = match self.waits {
-            None => clock.prepare("the tool is still being compiled", compiling).await?,
+            None => {
+                clock
+                    .prepare("the tool is still being compiled", compiling)
+                    .await?
+            }
             Some(tell) => {
                 let prepared = announce_wait(compiling, tell).await?;
                 clock = Clock::new(Instant::now(), per_call.timeout_ms);
@@ -142,9 +187,13 @@ impl Wasm {
             }
         };
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
-        let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
+        let _place = clock
+            .prepare("all workers of this tool are busy with other calls", place)
+            .await?;
         let resolving = process::resolve(shape, true);
-        let mut grants = clock.prepare("the tool's grants are still being looked at", resolving).await?;
+        let mut grants = clock
+            .prepare("the tool's grants are still being looked at", resolving)
+            .await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
         let wanted = WorkerKey::new(context, shape, grants, prepared.key);
@@ -154,19 +203,37 @@ impl Wasm {
         let (traffic, folder) = (&*context.traffic, &*shape.folder);
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
-        let mut sinks = CallSinks { log, out, denials: WorkerDenials::default(), traffic, folder };
+        let mut sinks = CallSinks {
+            log,
+            out,
+            denials: WorkerDenials::default(),
+            traffic,
+            folder,
+        };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
                     let grants = wanted.grants.clone();
-                    let opening = Session::open(&self.launchers, &context.principal, shape, grants, &prepared.code);
-                    clock.prepare("the worker of the tool is still being started", opening).await?
+                    let opening = Session::open(
+                        &self.launchers,
+                        &context.principal,
+                        shape,
+                        grants,
+                        &prepared.code,
+                    );
+                    clock
+                        .prepare("the worker of the tool is still being started", opening)
+                        .await?
                 }
             };
             context.opens(shape).await?;
-            let (started, left, live) = (Instant::now(), clock.left(), (wanted.grants.mounts.as_slice(), before));
+            let (started, left, live) = (
+                Instant::now(),
+                clock.left(),
+                (wanted.grants.mounts.as_slice(), before),
+            );
             let calling = session.call(&input, per_call, left, &mut sinks);
             match session::count_writes(live, (&shape.limits, left), calling).await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
@@ -174,13 +241,24 @@ impl Wasm {
                 end => break (session, end, started),
             }
         };
-        let is_reusable = session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
-        let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
+        let is_reusable =
+            session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        let more = answered
+            .as_ref()
+            .map_or(0, |(answer, _)| answer.more_denied);
         let limits = (per_call.timeout_ms, clock.reading(&context.deadline));
-        let mut outcome =
-            conclude(answered, (sinks.out.finish(), sinks.log.finish()), (shape, traffic), limits).await?;
+        let mut outcome = conclude(
+            answered,
+            (sinks.out.finish(), sinks.log.finish()),
+            (shape, traffic),
+            limits,
+        )
+        .await?;
         outcome.attempts = sinks.denials.attempts;
-        outcome.denials = Denials { observed: sinks.denials.denials, not_observed: denials::not_observed(more) };
+        outcome.denials = Denials {
+            observed: sinks.denials.denials,
+            not_observed: denials::not_observed(more),
+        };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
         outcome.walls = session.walls.clone();
         if !staged && is_reusable {
@@ -195,7 +273,11 @@ impl Wasm {
 impl Executor for Wasm {
     fn gauges(&self) -> Vec<Gauge> {
         let what = "Workers for WASI tools that wait for a call.";
-        vec![Gauge { name: "toolhost_wasm_workers_idle", what, value: self.idle.len() }]
+        vec![Gauge {
+            name: "toolhost_wasm_workers_idle",
+            what,
+            value: self.idle.len(),
+        }]
     }
 
     fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
@@ -226,45 +308,84 @@ async fn conclude(
     (shape, traffic): (&policy::Shape, &Mutex<Traffic>),
     (limit_ms, reading): (u64, CallDeadline),
 ) -> Result<Outcome, fault::Fault> {
-    let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
+    let over = |limit| Ending::OverLimit {
+        limit,
+        allowed: shape.limits.get(limit),
+    };
     let fault = |message: &str| fault::Fault::new(fault::Kind::InternalError, message);
     if let Some(bad) = printed.bad {
-        return Ok(Outcome { logs, ..outcome(bad) });
+        return Ok(Outcome {
+            logs,
+            ..outcome(bad)
+        });
     }
     let (answer, returned) = match answered {
         Ok(answered) => answered,
-        Err(SessionError::TimedOut) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
-        Err(SessionError::Died(Some(limit))) => return Ok(Outcome { logs, ..outcome(over(limit)) }),
-        Err(SessionError::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
-        Err(SessionError::NotStarted) => return Err(fault("the wasm worker was gone before the call").retryable()),
+        Err(SessionError::TimedOut) => {
+            return Ok(Outcome {
+                logs,
+                ..outcome(Ending::TimedOut { limit_ms })
+            });
+        }
+        Err(SessionError::Died(Some(limit))) => {
+            return Ok(Outcome {
+                logs,
+                ..outcome(over(limit))
+            });
+        }
+        Err(SessionError::Died(None)) => {
+            return Err(fault("the wasm worker stopped without an answer"));
+        }
+        Err(SessionError::NotStarted) => {
+            return Err(fault("the wasm worker was gone before the call").retryable());
+        }
         Err(SessionError::InvalidMessage(e)) => {
-            return Err(fault("the wasm worker sent an invalid answer").person(format!("wasm worker: {e}")));
+            return Err(
+                fault("the wasm worker sent an invalid answer").person(format!("wasm worker: {e}"))
+            );
         }
     };
     let (last_lines, is_list) = (output::last_lines(&printed.rest), printed.is_list());
     let output_bytes = printed.total.max(returned.len() as u64);
-    let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
+    let gave_answer = matches!(
+        answer.end,
+        End::Exit { code: 0 } | End::Returned | End::Raised
+    );
     let ending = match answer.end {
         End::Exit { code: 0 } => printed.ending(shape.text_output, &reading).await?,
         End::Exit { code } => Ending::Exited { code },
         End::Returned => output::returned(returned, shape.text_output, &reading).await?,
-        End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&returned)) },
-        End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
+        End::Raised => Ending::Raised {
+            message: frame::short(&String::from_utf8_lossy(&returned)),
+        },
+        End::Trapped { message } => Ending::Trapped {
+            message: format!("the module trapped: {message}"),
+        },
         End::TimedOut => Ending::TimedOut { limit_ms },
         End::OverLimit { limit } if WORKER_LIMITS.contains(&limit) => over(limit),
         End::OverLimit { limit } => {
-            let why = format!("wasm worker: it reports the limit {}, which it does not enforce", limit.name());
+            let why = format!(
+                "wasm worker: it reports the limit {}, which it does not enforce",
+                limit.name()
+            );
             return Err(fault("the wasm worker sent an invalid answer").person(why));
         }
     };
     let (cpu_ms, exceeded) = process::used(&lock(traffic), answer.cpu_ms, shape);
     let ending = exceeded.map_or(ending, over);
-    let complaint = if shape.stderr_is_error { output::judge_stderr(&logs) } else { None };
+    let complaint = if shape.stderr_is_error {
+        output::judge_stderr(&logs)
+    } else {
+        None
+    };
     let ending = match (ending, complaint) {
         (Ending::Answered(_), Some(complaint)) => complaint,
         (ending, _) => ending,
     };
-    let mut outcome = Outcome { logs, ..outcome(ending) };
+    let mut outcome = Outcome {
+        logs,
+        ..outcome(ending)
+    };
     if !gave_answer {
         outcome.printed = last_lines;
     }
@@ -286,6 +407,12 @@ async fn announce_wait<T>(compiling: impl Future<Output = T>, tell: fn(&str)) ->
 }
 
 fn outcome(ending: Ending) -> Outcome {
-    let denials = Denials { observed: Vec::new(), not_observed: denials::not_observed(0) };
-    Outcome { denials, ..Outcome::new(ending, 0) }
+    let denials = Denials {
+        observed: Vec::new(),
+        not_observed: denials::not_observed(0),
+    };
+    Outcome {
+        denials,
+        ..Outcome::new(ending, 0)
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::denials::WorkerDenials;
 use super::frame::{
-    self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, WorkerMessage, invalid,
+    self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order,
+    WorkerMessage, invalid,
 };
 use super::worker::LOOKUPS;
 use crate::base::lock;
@@ -95,9 +96,18 @@ impl Child {
             role: Some(role.name()),
         };
         let ready = launchers.ready_for(shape, grants, &extra).await?;
-        let brings = CallInput { fd3: Some(&handed), ..CallInput::default() };
-        let pipes = ready.launcher.start(shape.limits.get(Limit::TimeoutMs), &brings)?;
-        Ok(Child { ready, to: Some(pipes.input), from: BufReader::new(pipes.output) })
+        let brings = CallInput {
+            fd3: Some(&handed),
+            ..CallInput::default()
+        };
+        let pipes = ready
+            .launcher
+            .start(shape.limits.get(Limit::TimeoutMs), &brings)?;
+        Ok(Child {
+            ready,
+            to: Some(pipes.input),
+            from: BufReader::new(pipes.output),
+        })
     }
 
     pub async fn send(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
@@ -105,13 +115,19 @@ impl Child {
         to.write_all(&frame::encode(order, payload)?).await
     }
 
-    pub async fn receive(&mut self, most: FrameLimits) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
+    pub async fn receive(
+        &mut self,
+        most: FrameLimits,
+    ) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
         frame::read_async(&mut self.from, most).await
     }
 
     /// After its pipes closed: the limit that the child exceeded, as the launcher reports it.
     pub async fn limit(&self) -> Option<Limit> {
-        let (exited, _) = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait()).await.ok()?.ok()?;
+        let (exited, _) = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait())
+            .await
+            .ok()?
+            .ok()?;
         match exited.killed? {
             Killed::Memory => Some(Limit::MemoryBytes),
             Killed::Cpu => Some(Limit::CpuMs),
@@ -123,8 +139,15 @@ impl Child {
     pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
         // A worker that may serve another call waits for its next order.
         drop(self.to.take());
-        let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
-        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait()).await.map_err(|_| failed())?;
+        let failed = || {
+            Fault::new(
+                Kind::InternalError,
+                "the worker did not end after its answer",
+            )
+        };
+        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait())
+            .await
+            .map_err(|_| failed())?;
         let (_, staged) = ended.map_err(|_| failed())?;
         Ok(self.ready.publish(&staged, shape).await)
     }
@@ -173,41 +196,92 @@ impl Session {
         grants: ResolvedGrants,
         code: &Content,
     ) -> Result<Session, Fault> {
-        let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
+        let handed = OwnedFd::from(
+            code.file
+                .try_clone()
+                .map_err(|e| broken("no descriptor left", &e))?,
+        );
         // Compiled code is read and then copied once while loading.
         let memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
-        let lookups = if shape.network.hosts().is_empty() { 0 } else { LOOKUPS as u64 };
+        let lookups = if shape.network.hosts().is_empty() {
+            0
+        } else {
+            LOOKUPS as u64
+        };
         let own = (memory, WORKER_THREADS + lookups);
-        let child = Child::start(launchers, principal, (shape, grants), Role::Worker, handed, own).await?;
+        let child = Child::start(
+            launchers,
+            principal,
+            (shape, grants),
+            Role::Worker,
+            handed,
+            own,
+        )
+        .await?;
         let mut walls = child.ready.launcher.walls.to_vec();
         walls.push(WallState {
             name: "wasm".to_owned(),
             state: "stood".to_owned(),
-            why: "the module sees only its own memory, the granted folders and the granted hosts".to_owned(),
+            why: "the module sees only its own memory, the granted folders and the granted hosts"
+                .to_owned(),
         });
-        let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
-        let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload };
+        let payload = shape
+            .limits
+            .get(Limit::OutputBytes)
+            .saturating_add(KIB)
+            .max(MAX_LOG_PIECE);
+        let most = FrameLimits {
+            head: frame::MAX_REPLY_HEAD_BYTES,
+            payload,
+        };
         let cpu_limit = shape.limits.get(Limit::CpuMs);
-        let mut session = Session { child, calls: 0, most, cpu_limit, walls: walls.into(), is_reusable: true };
-        let code = FilePart { offset: code.offset, bytes: code.bytes };
+        let mut session = Session {
+            child,
+            calls: 0,
+            most,
+            cpu_limit,
+            walls: walls.into(),
+            is_reusable: true,
+        };
+        let code = FilePart {
+            offset: code.offset,
+            bytes: code.bytes,
+        };
         let ready = async {
-            session.child.send(&Order::Init(init(shape, code)), &[]).await?;
-            session.child.receive(FrameLimits { payload: 0, ..most }).await
+            session
+                .child
+                .send(&Order::Init(init(shape, code)), &[])
+                .await?;
+            session
+                .child
+                .receive(FrameLimits { payload: 0, ..most })
+                .await
         };
         match timeout(START, ready).await {
             Ok(Ok(Some((WorkerMessage::Ready, _)))) => Ok(session),
-            Ok(Ok(Some((WorkerMessage::Refused { message }, _)))) => {
-                Err(Fault::new(Kind::ScriptError, format!("not a module this host can run: {message}")))
-            }
+            Ok(Ok(Some((WorkerMessage::Refused { message }, _)))) => Err(Fault::new(
+                Kind::ScriptError,
+                format!("not a module this host can run: {message}"),
+            )),
             Ok(Ok(Some((WorkerMessage::Unable { message }, _)))) => Err(wasmtime_fault(&message)),
-            Ok(Ok(Some(_))) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
+            Ok(Ok(Some(_))) => Err(broken(
+                "an answer before a call",
+                &io::ErrorKind::InvalidData.into(),
+            )),
             Ok(Ok(None)) => {
                 let limit = session.child.limit().await;
-                let limit = limit.map_or_else(String::new, |limit| format!(" at its limit {}", limit.name()));
-                Err(broken(&format!("it ended while starting{limit}"), &io::ErrorKind::UnexpectedEof.into()))
+                let limit = limit.map_or_else(String::new, |limit| {
+                    format!(" at its limit {}", limit.name())
+                });
+                Err(broken(
+                    &format!("it ended while starting{limit}"),
+                    &io::ErrorKind::UnexpectedEof.into(),
+                ))
             }
             Ok(Err(e)) => Err(broken("while starting", &e)),
-            Err(_) => Err(broken("it did not start in time", &io::ErrorKind::TimedOut.into()).retryable()),
+            Err(_) => {
+                Err(broken("it did not start in time", &io::ErrorKind::TimedOut.into()).retryable())
+            }
         }
     }
 
@@ -226,9 +300,15 @@ impl Session {
             return Err(SessionError::NotStarted);
         }
         let timeout_ms = crate::base::millis(limit);
-        let order = Order::Call { id: self.calls, timeout_ms, env: per_call.env.clone() };
+        let order = Order::Call {
+            id: self.calls,
+            timeout_ms,
+            env: per_call.env.clone(),
+        };
         let now = Instant::now();
-        let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
+        let deadline = now
+            .checked_add(limit.saturating_add(GRACE))
+            .unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
         match timeout_at(deadline, self.child.send(&order, input)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(SessionError::NotStarted),
@@ -251,7 +331,9 @@ impl Session {
         match answered {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) if e.kind() == io::ErrorKind::NotConnected => Err(SessionError::NotStarted),
-            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Err(SessionError::Died(self.child.limit().await)),
+            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(SessionError::Died(self.child.limit().await))
+            }
             Ok(Err(e)) => Err(SessionError::InvalidMessage(e)),
             Err(_) => Err(SessionError::TimedOut),
         }
@@ -276,7 +358,9 @@ async fn answer(
         match frame::read_async::<WorkerMessage>(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some((WorkerMessage::Log, piece)) => sinks.log.push(&piece),
-            Some((WorkerMessage::Denied(refused), _)) => sinks.denials.take(refused, sinks.folder, sinks.traffic)?,
+            Some((WorkerMessage::Denied(refused), _)) => {
+                sinks.denials.take(refused, sinks.folder, sinks.traffic)?
+            }
             Some((WorkerMessage::Output, piece)) => {
                 if sinks.out.push(&piece).await {
                     return Err(invalid("output after the limit or after a bad line"));
@@ -288,7 +372,9 @@ async fn answer(
                 }
                 return Ok((answer, returned));
             }
-            Some((WorkerMessage::Answer(_), _)) => return Err(invalid("an answer to another call")),
+            Some((WorkerMessage::Answer(_), _)) => {
+                return Err(invalid("an answer to another call"));
+            }
             Some(_) => return Err(invalid("an unexpected message")),
         }
     }
@@ -296,15 +382,29 @@ async fn answer(
 
 /// The scratch folder: /dev/shm if there is a grant below /tmp, because then files left in /tmp go unnoticed.
 fn scratch(shape: &Shape) -> &'static str {
-    let below_tmp = shape.grants.iter().any(|grant| grant.opening.folder().starts_with("/tmp"));
+    let below_tmp = shape
+        .grants
+        .iter()
+        .any(|grant| grant.opening.folder().starts_with("/tmp"));
     if below_tmp { "/dev/shm" } else { "/tmp" }
 }
 
 fn init(shape: &Shape, code: FilePart) -> Init {
     let mut env: BTreeMap<String, String> =
-        [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-    env.extend(shape.env.iter().map(|(name, value)| (name.clone(), value.text().to_owned())));
-    let program = shape.script.as_ref().and_then(|script| script.file_name()).map(|name| name.to_string_lossy());
+        [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into();
+    env.extend(
+        shape
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), value.text().to_owned())),
+    );
+    let program = shape
+        .script
+        .as_ref()
+        .and_then(|script| script.file_name())
+        .map(|name| name.to_string_lossy());
     Init {
         code,
         entry_point: shape.entry_point.clone(),
@@ -314,7 +414,11 @@ fn init(shape: &Shape, code: FilePart) -> Init {
         program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
         scratch: scratch(shape).into(),
         folder: shape.folder.clone(),
-        granted: shape.grants.iter().map(|grant| (grant.access, grant.opening.clone())).collect(),
+        granted: shape
+            .grants
+            .iter()
+            .map(|grant| (grant.access, grant.opening.clone()))
+            .collect(),
         networked: !shape.network.hosts().is_empty(),
     }
 }
@@ -326,7 +430,9 @@ fn openings(shape: &Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
     for grant in &shape.grants {
         let write = grant.access == policy::Access::Write;
-        *folders.entry(grant.opening.folder().to_owned()).or_default() |= write;
+        *folders
+            .entry(grant.opening.folder().to_owned())
+            .or_default() |= write;
         if let policy::Opening::Live { path } = &grant.opening
             && shape.folder.starts_with(path)
         {
@@ -335,10 +441,27 @@ fn openings(shape: &Shape) -> Vec<Opening> {
     }
     let mut openings = Vec::new();
     for (at, write) in folders {
-        let inside = at.strip_prefix(&shape.folder).ok().and_then(|p| p.to_str()).map(str::to_owned);
-        let relative = inside.map(|path| if path.is_empty() { ".".to_owned() } else { path });
-        for name in [at.to_str().map(str::to_owned), relative].into_iter().flatten() {
-            openings.push(Opening { at: at.clone(), name, write });
+        let inside = at
+            .strip_prefix(&shape.folder)
+            .ok()
+            .and_then(|p| p.to_str())
+            .map(str::to_owned);
+        let relative = inside.map(|path| {
+            if path.is_empty() {
+                ".".to_owned()
+            } else {
+                path
+            }
+        });
+        for name in [at.to_str().map(str::to_owned), relative]
+            .into_iter()
+            .flatten()
+        {
+            openings.push(Opening {
+                at: at.clone(),
+                name,
+                write,
+            });
         }
     }
     openings
@@ -346,14 +469,19 @@ fn openings(shape: &Shape) -> Vec<Opening> {
 
 /// The fault where wasmtime did not start, most likely because the address space is limited.
 pub fn wasmtime_fault(why: &str) -> Fault {
-    let limit = limits::address_space()
-        .map_or_else(String::new, |limit| format!("; {limit}, and a worker reserves 70 GiB of it"));
-    Fault::new(Kind::CapabilityError, "wasm cannot run on this machine as toolhost was started")
-        .person(format!("wasmtime does not start: {why}{limit}"))
+    let limit = limits::address_space().map_or_else(String::new, |limit| {
+        format!("; {limit}, and a worker reserves 70 GiB of it")
+    });
+    Fault::new(
+        Kind::CapabilityError,
+        "wasm cannot run on this machine as toolhost was started",
+    )
+    .person(format!("wasmtime does not start: {why}{limit}"))
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
-    Fault::new(Kind::InternalError, "the wasm worker did not start").person(format!("wasm worker: {what}: {error}"))
+    Fault::new(Kind::InternalError, "the wasm worker did not start")
+        .person(format!("wasm worker: {what}: {error}"))
 }
 
 /// Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts,
@@ -369,14 +497,22 @@ pub async fn count_writes<T>(
     }
     let mounts = mounts.to_vec();
     let counted = async {
-        let Some(begun) = look(move || WriteWatch::begin(&mounts, before)).await? else { return Ok(call.await) };
+        let Some(begun) = look(move || WriteWatch::begin(&mounts, before)).await? else {
+            return Ok(call.await);
+        };
         let mut written = begun.for_host();
         tokio::pin!(call);
         loop {
-            let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call).await.ok();
+            let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call)
+                .await
+                .ok();
             let (last, limits) = (ended.is_some(), limits.clone());
             let (back, over) = look(move || {
-                let over = if last { written.look_at_end(&limits) } else { written.look(&limits) };
+                let over = if last {
+                    written.look_at_end(&limits)
+                } else {
+                    written.look(&limits)
+                };
                 over.map(|over| (written, over))
             })
             .await?;
@@ -388,18 +524,29 @@ pub async fn count_writes<T>(
             }
         }
     };
-    tokio::time::timeout(left.saturating_add(MAX_LAST_COUNT), counted).await.unwrap_or(Ok(Err(SessionError::TimedOut)))
+    tokio::time::timeout(left.saturating_add(MAX_LAST_COUNT), counted)
+        .await
+        .unwrap_or(Ok(Err(SessionError::TimedOut)))
 }
 
 /// Asks a file system on a thread of its own, because it may not answer.
-async fn look<T: Send + 'static>(ask: impl FnOnce() -> Result<T, Errno> + Send + 'static) -> Result<T, Fault> {
-    let asked = tokio::task::spawn_blocking(ask).await.map_err(io::Error::other);
-    asked.and_then(|asked| asked.map_err(io::Error::from)).map_err(|error| uncounted(&error))
+async fn look<T: Send + 'static>(
+    ask: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+) -> Result<T, Fault> {
+    let asked = tokio::task::spawn_blocking(ask)
+        .await
+        .map_err(io::Error::other);
+    asked
+        .and_then(|asked| asked.map_err(io::Error::from))
+        .map_err(|error| uncounted(&error))
 }
 
 fn uncounted(error: &io::Error) -> Fault {
-    Fault::new(Kind::InternalError, "what the call wrote could not be counted, so it was ended")
-        .person(format!("counting its live write grants: {error}"))
+    Fault::new(
+        Kind::InternalError,
+        "what the call wrote could not be counted, so it was ended",
+    )
+    .person(format!("counting its live write grants: {error}"))
 }
 
 #[cfg(test)]
@@ -411,9 +558,17 @@ mod tests {
     async fn answered(frames: &str) -> io::Result<(usize, CallSummary)> {
         let (events, traffic) = (events().0, Mutex::default());
         let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
-        let mut sinks =
-            CallSinks { log, out, denials: WorkerDenials::default(), traffic: &traffic, folder: Path::new("/t") };
-        let most = FrameLimits { head: 1000, payload: 1000 };
+        let mut sinks = CallSinks {
+            log,
+            out,
+            denials: WorkerDenials::default(),
+            traffic: &traffic,
+            folder: Path::new("/t"),
+        };
+        let most = FrameLimits {
+            head: 1000,
+            payload: 1000,
+        };
         let (answer, _) = answer(&mut frames.as_bytes(), 1, most, &mut sinks).await?;
         Ok((sinks.denials.attempts.len(), answer))
     }
@@ -421,28 +576,49 @@ mod tests {
     #[tokio::test]
     async fn hostile_workers_are_not_believed() {
         let denied = |what: &str, path: &str| {
-            format!(r#"{{"message":{{"denied":{{"what":"{what}","target":"{path}"}}}},"bytes":0}}"#) + "\n"
+            format!(r#"{{"message":{{"denied":{{"what":"{what}","target":"{path}"}}}},"bytes":0}}"#)
+                + "\n"
         };
         let answer = |id: u64| {
             let rest = r#""end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0"#;
             format!(r#"{{"message":{{"answer":{{"id":{id},{rest}}}}},"bytes":5}}"#) + "\nnull\n"
         };
         let denial = denied("readWithin", "x");
-        let control = answered(&(denial.repeat(50) + &answer(1))).await.expect("an answer");
+        let control = answered(&(denial.repeat(50) + &answer(1)))
+            .await
+            .expect("an answer");
         assert_eq!((control.0, control.1.end), (50, End::Returned));
         for (frames, kind) in [
             // Lengths of 4 GiB; garbage; what is cut short; an answer to another call; nothing; another report.
-            ("{\"message\":\"log\",\"bytes\":4294967295}\n".to_owned(), io::ErrorKind::InvalidData),
+            (
+                "{\"message\":\"log\",\"bytes\":4294967295}\n".to_owned(),
+                io::ErrorKind::InvalidData,
+            ),
             ("x".repeat(100_000), io::ErrorKind::InvalidData),
-            ("{\"message\":\"log\",\"bytes\":100}\nshort".to_owned(), io::ErrorKind::UnexpectedEof),
-            ("{\"message\":{\"answer\"".to_owned(), io::ErrorKind::UnexpectedEof),
+            (
+                "{\"message\":\"log\",\"bytes\":100}\nshort".to_owned(),
+                io::ErrorKind::UnexpectedEof,
+            ),
+            (
+                "{\"message\":{\"answer\"".to_owned(),
+                io::ErrorKind::UnexpectedEof,
+            ),
             (answer(2), io::ErrorKind::InvalidData),
             (String::new(), io::ErrorKind::UnexpectedEof),
-            ("{\"message\":\"ready\",\"bytes\":0}\n".to_owned(), io::ErrorKind::InvalidData),
+            (
+                "{\"message\":\"ready\",\"bytes\":0}\n".to_owned(),
+                io::ErrorKind::InvalidData,
+            ),
             // More refusals than allowed, a path that is too long, an unknown kind.
             (denial.repeat(51) + &answer(1), io::ErrorKind::InvalidData),
-            (denied("read", &"x".repeat(513)) + &answer(1), io::ErrorKind::InvalidData),
-            (denied("because", "x") + &answer(1), io::ErrorKind::InvalidData),
+            (
+                denied("read", &"x".repeat(513)) + &answer(1),
+                io::ErrorKind::InvalidData,
+            ),
+            (
+                denied("because", "x") + &answer(1),
+                io::ErrorKind::InvalidData,
+            ),
         ] {
             let error = answered(&frames).await.expect_err(&frames);
             assert_eq!(error.kind(), kind, "{frames:.200}");

@@ -1,5 +1,8 @@
 //! Reads a file that was inherited, and turns stored bytes into machine code: the only `unsafe` of this module.
-#![allow(unsafe_code, reason = "loading compiled code cannot be checked by the compiler; the argument is below")]
+#![allow(
+    unsafe_code,
+    reason = "loading compiled code cannot be checked by the compiler; the argument is below"
+)]
 
 use super::frame::FilePart;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -17,7 +20,10 @@ const INHERITED_FD: RawFd = 3;
 pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::SeqCst) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited file was read before"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the inherited file was read before",
+        ));
     }
     // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
     let borrowed = unsafe { BorrowedFd::borrow_raw(INHERITED_FD) };

@@ -5,7 +5,9 @@
 
 use super::adapt::{self, Contract};
 use super::denials::{Granted, Watch};
-use super::frame::{self, CallSummary, DenialKind, End, FrameLimits, Init, Order, ToHost, WorkerMessage};
+use super::frame::{
+    self, CallSummary, DenialKind, End, FrameLimits, Init, Order, ToHost, WorkerMessage,
+};
 use super::guest::{self, Folders, Guest, Sink};
 use super::{compile, engine, trusted_code};
 use crate::quantity::{KIB, Limit, MIB};
@@ -58,7 +60,14 @@ pub fn serve() -> io::Result<()> {
     to.send(&WorkerMessage::Ready, &[])?;
     let most = FrameLimits::from_host(loaded.init.limits.get(Limit::InputBytes));
     while let Some((order, input)) = frame::read(&mut from, most)? {
-        let Order::Call { id, timeout_ms, env } = order else { return Err(io::Error::other("init came twice")) };
+        let Order::Call {
+            id,
+            timeout_ms,
+            env,
+        } = order
+        else {
+            return Err(io::Error::other("init came twice"));
+        };
         let (answer, output) = loaded
             .call(id, &env, input, Duration::from_millis(timeout_ms), &to)
             .map_err(|e| io::Error::other(format!("{e:#}")))?;
@@ -72,12 +81,16 @@ pub fn serve() -> io::Result<()> {
 }
 
 fn load(init: Init) -> Result<Loaded, WorkerMessage> {
-    let refused = |message: String| WorkerMessage::Refused { message: frame::short(&message) };
-    let engine = engine::running().map_err(|e| WorkerMessage::Unable { message: frame::short(&format!("{e:#}")) })?;
+    let refused = |message: String| WorkerMessage::Refused {
+        message: frame::short(&message),
+    };
+    let engine = engine::running().map_err(|e| WorkerMessage::Unable {
+        message: frame::short(&format!("{e:#}")),
+    })?;
     let compiled = trusted_code::read(&init.code, compile::MAX_CODE_BYTES)
         .map_err(|e| refused(format!("the compiled code cannot be read: {e}")))?;
-    let component =
-        trusted_code::load(&engine, &compiled).map_err(|e| refused(format!("a worker cannot load it: {e:#}")))?;
+    let component = trusted_code::load(&engine, &compiled)
+        .map_err(|e| refused(format!("a worker cannot load it: {e:#}")))?;
     drop(compiled);
     Loaded::new(&component, init).map_err(refused)
 }
@@ -118,18 +131,32 @@ impl Loaded {
             .map_err(|e| format!("the component imports what this host does not offer: {e:#}"))?;
         let entry = match contract {
             Contract::Typed(name) => {
-                let index = component.get_export_index(None, &name).ok_or("the typed export is gone")?;
+                let index = component
+                    .get_export_index(None, &name)
+                    .ok_or("the typed export is gone")?;
                 GuestEntry::Typed(ready, index)
             }
-            Contract::Command => GuestEntry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?),
+            Contract::Command => {
+                GuestEntry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?)
+            }
         };
         let ticker = Ticker::start(&engine).map_err(|e| format!("no thread for the timer: {e}"))?;
-        let folders =
-            Folders::open(&init.openings, &init.scratch).map_err(|e| format!("the folders cannot be opened: {e}"))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let folders = Folders::open(&init.openings, &init.scratch)
+            .map_err(|e| format!("the folders cannot be opened: {e}"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
         let runtime = runtime.map_err(|e| format!("no runtime for calls: {e}"))?;
         let granted = Arc::new(Granted::new(&init.folder, &init.granted));
-        Ok(Loaded { entry, init, folders, granted, engine, ticker, runtime })
+        Ok(Loaded {
+            entry,
+            init,
+            folders,
+            granted,
+            engine,
+            ticker,
+            runtime,
+        })
     }
 
     /// Runs one call to its end or to its limit: the answer, and the text that a typed export returned. `to` gets the
@@ -147,12 +174,21 @@ impl Loaded {
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
         let most = limits.get(Limit::OutputBytes);
-        let (log, out) = (Sink::new(to, WorkerMessage::Log, u64::MAX), Sink::new(to, WorkerMessage::Output, most));
+        let (log, out) = (
+            Sink::new(to, WorkerMessage::Log, u64::MAX),
+            Sink::new(to, WorkerMessage::Output, most),
+        );
         let watch = Watch::new(to.clone());
-        let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log, watch.clone()));
+        let mut store = Store::new(
+            &self.engine,
+            self.guest(env, &input, &out, &log, watch.clone()),
+        );
         store.limiter(|guest| &mut guest.meter);
         let handles = limits.get(Limit::OpenFiles).saturating_add(SPARE_HANDLES);
-        store.data_mut().table.set_max_capacity(usize::try_from(handles).unwrap_or(usize::MAX));
+        store
+            .data_mut()
+            .table
+            .set_max_capacity(usize::try_from(handles).unwrap_or(usize::MAX));
         // How much one host call may copy: about as much as the guest may answer.
         let copy = most.max(MIB).saturating_add(64 * KIB);
         store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
@@ -163,7 +199,8 @@ impl Loaded {
             () => Ok(UpdateDeadline::Yield(1)),
         });
         self.ticker.running(true);
-        let run = async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input)).await };
+        let run =
+            async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input)).await };
         let ended = self.block_on(run)?;
         self.ticker.running(false);
         let guest = store.into_data();
@@ -177,22 +214,38 @@ impl Loaded {
         if over {
             returned.clear();
         }
-        let end =
-            settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&self.init.scratch));
+        let end = settle(end, over, guest.meter.refused, || {
+            self.folders.were_asked_for() && is_full(&self.init.scratch)
+        });
         let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
         let peak_memory = guest.meter.peak;
         // Closes the handles, before scratch is checked.
         drop(guest);
         let clean = self.folders.are_clean();
         let more_denied = watch.more();
-        Ok((CallSummary { id, end, cpu_ms, peak_memory, clean, more_denied }, returned))
+        Ok((
+            CallSummary {
+                id,
+                end,
+                cpu_ms,
+                peak_memory,
+                clean,
+                more_denied,
+            },
+            returned,
+        ))
     }
 
-    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>) -> wasmtime::Result<(End, Vec<u8>)> {
+    async fn enter(
+        &self,
+        store: &mut Store<Guest>,
+        input: Vec<u8>,
+    ) -> wasmtime::Result<(End, Vec<u8>)> {
         match &self.entry {
             GuestEntry::Typed(ready, export) => {
                 let instance = ready.instantiate_async(&mut *store).await?;
-                let run = instance.get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
+                let run = instance
+                    .get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
                 let input = String::from_utf8(input)?;
                 Ok(match run.call_async(&mut *store, (&input,)).await? {
                     (Ok(text),) => (End::Returned, text.into_bytes()),
@@ -202,13 +255,25 @@ impl Loaded {
             GuestEntry::Command(ready) => {
                 let command = ready.instantiate_async(&mut *store).await?;
                 let ok = command.wasi_cli_run().call_run(&mut *store).await?;
-                Ok((End::Exit { code: i32::from(ok.is_err()) }, Vec::new()))
+                Ok((
+                    End::Exit {
+                        code: i32::from(ok.is_err()),
+                    },
+                    Vec::new(),
+                ))
             }
         }
     }
 
     /// What this call may touch, built from nothing.
-    fn guest(&self, env: &BTreeMap<String, String>, input: &[u8], out: &Sink, log: &Sink, watch: Watch) -> Guest {
+    fn guest(
+        &self,
+        env: &BTreeMap<String, String>,
+        input: &[u8],
+        out: &Sink,
+        log: &Sink,
+        watch: Watch,
+    ) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
         let networked = self.init.networked;
         let binds = watch.clone();
@@ -234,13 +299,21 @@ impl Loaded {
             .arg(&self.init.program)
             .stderr(log.clone());
         // A variable of the call replaces the one with the same name.
-        for (name, value) in self.init.env.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
+        for (name, value) in self
+            .init
+            .env
+            .iter()
+            .filter(|(name, _)| !env.contains_key(*name))
+            .chain(env)
+        {
             wasi.env(name, value);
         }
         match self.entry {
             // What a typed export prints goes to the log: its answer is what it returns.
             GuestEntry::Typed(..) => wasi.stdout(log.clone()),
-            GuestEntry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
+            GuestEntry::Command(_) => wasi
+                .stdin(MemoryInputPipe::new(input.to_vec()))
+                .stdout(out.clone()),
         };
         let memory = self.init.limits.get(Limit::MemoryBytes);
         let (folders, granted) = (self.folders.clone(), Arc::clone(&self.granted));
@@ -252,8 +325,10 @@ impl Loaded {
         if !self.init.networked {
             return Ok(self.runtime.block_on(run));
         }
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(LOOKUPS)
+            .build()?;
         let done = runtime.block_on(run);
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         Ok(done)
@@ -262,19 +337,34 @@ impl Loaded {
 
 /// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed for
 /// lack of memory, while one that succeeded is fine. The same holds for a full scratch.
-fn settle(end: End, output_over: bool, memory_refused: bool, scratch_full: impl FnOnce() -> bool) -> End {
-    let failed = !matches!(end, End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. });
+fn settle(
+    end: End,
+    output_over: bool,
+    memory_refused: bool,
+    scratch_full: impl FnOnce() -> bool,
+) -> End {
+    let failed = !matches!(
+        end,
+        End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. }
+    );
     match end {
-        _ if output_over => End::OverLimit { limit: Limit::OutputBytes },
-        _ if memory_refused && failed => End::OverLimit { limit: Limit::MemoryBytes },
-        _ if failed && scratch_full() => End::OverLimit { limit: Limit::ScratchBytes },
+        _ if output_over => End::OverLimit {
+            limit: Limit::OutputBytes,
+        },
+        _ if memory_refused && failed => End::OverLimit {
+            limit: Limit::MemoryBytes,
+        },
+        _ if failed && scratch_full() => End::OverLimit {
+            limit: Limit::ScratchBytes,
+        },
         end => end,
     }
 }
 
 /// Whether no byte or no file is left in scratch.
 fn is_full(scratch: &std::path::Path) -> bool {
-    nix::sys::statvfs::statvfs(scratch).is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
+    nix::sys::statvfs::statvfs(scratch)
+        .is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
 }
 
 /// How a guest that did not return ended.
@@ -284,25 +374,37 @@ fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
     }
     match error.downcast_ref() {
         Some(Cut::Time) => return End::TimedOut,
-        Some(Cut::Cpu) => return End::OverLimit { limit: Limit::CpuMs },
+        Some(Cut::Cpu) => {
+            return End::OverLimit {
+                limit: Limit::CpuMs,
+            };
+        }
         None => {}
     }
     if let Some(ResourceTableError::Full) = error.downcast_ref() {
-        return End::OverLimit { limit: Limit::OpenFiles };
+        return End::OverLimit {
+            limit: Limit::OpenFiles,
+        };
     }
     let reason = error.root_cause().to_string();
     // wasmtime does not export this error's type; its text is pinned by a test.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
         // With a backtrace of the guest, one of its calls copied too much; else what it returned was too much.
         if error.downcast_ref::<WasmBacktrace>().is_none() {
-            return End::OverLimit { limit: Limit::OutputBytes };
+            return End::OverLimit {
+                limit: Limit::OutputBytes,
+            };
         }
-        let message = format!("one call to the host passes more than {copy} bytes; pass them in several calls");
+        let message = format!(
+            "one call to the host passes more than {copy} bytes; pass them in several calls"
+        );
         return End::Trapped { message };
     }
     // Where it happened helps the author, so it goes to the log.
     let _ = log.take(format!("{error:?}\n").as_bytes());
-    End::Trapped { message: frame::short(&reason) }
+    End::Trapped {
+        message: frame::short(&reason),
+    }
 }
 
 /// CPU time of this whole process.
@@ -323,20 +425,32 @@ impl Ticker {
     fn start(engine: &wasmtime::Engine) -> io::Result<Ticker> {
         let running = Arc::new(AtomicBool::new(false));
         let (engine, run) = (engine.weak(), Arc::clone(&running));
-        let thread = thread::Builder::new().name("ticker".into()).stack_size(128 * 1024).spawn(move || {
-            let mut idle = 0_u32;
-            loop {
-                idle = if run.load(Ordering::SeqCst) { 0 } else { IDLE_TICKS.min(idle) + 1 };
-                if idle > IDLE_TICKS {
-                    thread::park();
-                    continue;
+        let thread = thread::Builder::new()
+            .name("ticker".into())
+            .stack_size(128 * 1024)
+            .spawn(move || {
+                let mut idle = 0_u32;
+                loop {
+                    idle = if run.load(Ordering::SeqCst) {
+                        0
+                    } else {
+                        IDLE_TICKS.min(idle) + 1
+                    };
+                    if idle > IDLE_TICKS {
+                        thread::park();
+                        continue;
+                    }
+                    thread::sleep(TICK);
+                    let Some(engine) = engine.upgrade() else {
+                        return;
+                    };
+                    engine.increment_epoch();
                 }
-                thread::sleep(TICK);
-                let Some(engine) = engine.upgrade() else { return };
-                engine.increment_epoch();
-            }
-        })?;
-        Ok(Ticker { running, thread: thread.thread().clone() })
+            })?;
+        Ok(Ticker {
+            running,
+            thread: thread.thread().clone(),
+        })
     }
 
     fn running(&self, now: bool) {

@@ -39,27 +39,61 @@ pub const KEPT_PACKAGES: &str = "keptPackages";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
     let answered = decision.service.as_ref().map(|_| ANSWERED);
-    NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED)).chain(answered)
+    NOT_DEFENDED
+        .into_iter()
+        .chain(decision.added().next().map(|_| RETURNED))
+        .chain(answered)
 }
 
 fn devices(decision: &Decision) -> Vec<&'static str> {
     // A WASI module maps no device: the memory of its worker is counted in another way.
-    let module = decision.runtime.as_ref().is_some_and(|runtime| runtime.language == Language::Wasm);
-    let sampled = !module && decision.limit(Limit::MemoryBytes).is_some_and(|limit| limit.sampled);
-    base_view::devices(sampled).chain(base_view::DEVICE_LINKS.map(|(link, _)| link)).collect()
+    let module = decision
+        .runtime
+        .as_ref()
+        .is_some_and(|runtime| runtime.language == Language::Wasm);
+    let sampled = !module
+        && decision
+            .limit(Limit::MemoryBytes)
+            .is_some_and(|limit| limit.sampled);
+    base_view::devices(sampled)
+        .chain(base_view::DEVICE_LINKS.map(|(link, _)| link))
+        .collect()
 }
 
 /// What a call may touch, a line each, for the person who is asked about it.
 pub fn touches(decision: &Decision) -> Vec<String> {
     let files = decision.grants.iter().map(Grant::text);
-    let hosts = decision.hosts.iter().map(|grant| format!("reach {}", grant.text()));
-    let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::new(grant).text()));
-    let variables = decision.env.iter().map(|(name, value)| format!("variable {name}={}", value.shown()));
-    let asks = decision.asks().into_iter().map(|ask| format!("ask the client: {}", ask.word()));
-    let packages = decision.packages.iter().map(|grant| format!("have packages: {}", grant.text()));
+    let hosts = decision
+        .hosts
+        .iter()
+        .map(|grant| format!("reach {}", grant.text()));
+    let secrets = decision
+        .secrets
+        .iter()
+        .map(|grant| format!("use {}", Secret::new(grant).text()));
+    let variables = decision
+        .env
+        .iter()
+        .map(|(name, value)| format!("variable {name}={}", value.shown()));
+    let asks = decision
+        .asks()
+        .into_iter()
+        .map(|ask| format!("ask the client: {}", ask.word()));
+    let packages = decision
+        .packages
+        .iter()
+        .map(|grant| format!("have packages: {}", grant.text()));
     let more = variables.chain(asks).chain(packages);
-    let service = decision.service.iter().map(|grant| format!("call {}", grant.text()));
-    let all = files.chain(hosts).chain(secrets).chain(more).chain(service).map(|line| printable(&line));
+    let service = decision
+        .service
+        .iter()
+        .map(|grant| format!("call {}", grant.text()));
+    let all = files
+        .chain(hosts)
+        .chain(secrets)
+        .chain(more)
+        .chain(service)
+        .map(|line| printable(&line));
     let inside = (decision.in_process && decision.service.is_none())
         .then(|| "it runs inside toolhost, without walls of its own".to_owned());
     all.chain(inside).collect()
@@ -67,9 +101,9 @@ pub fn touches(decision: &Decision) -> Vec<String> {
 
 /// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
 pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
-    let refused = decision
-        .refused()
-        .map(|f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }));
+    let refused = decision.refused().map(
+        |f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }),
+    );
     json!({
         "tool": decision.tool,
         "policy": decision.policy,
@@ -126,15 +160,21 @@ fn runtime_json(runtime: &Runtime) -> Value {
 }
 
 fn grant_json(grant: &Grant) -> Value {
-    serde_json::to_value(grant)
-        .unwrap_or_else(|_| json!({ "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked }))
+    serde_json::to_value(grant).unwrap_or_else(
+        |_| json!({ "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked }),
+    )
 }
 
 /// The versions of each package that these hold.
-fn held<'a>(wanted: impl Iterator<Item = &'a PackageRequirements>) -> BTreeMap<&'a str, Vec<&'a str>> {
+fn held<'a>(
+    wanted: impl Iterator<Item = &'a PackageRequirements>,
+) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut holds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for package in wanted.flat_map(|wanted| &wanted.packages) {
-        holds.entry(&package.name).or_default().push(&package.version);
+        holds
+            .entry(&package.name)
+            .or_default()
+            .push(&package.version);
     }
     holds
 }
@@ -148,9 +188,16 @@ fn packages(decision: &Decision) -> Value {
         if let Some(lock) = &allowed.lock_file {
             rules["lockFile"] = json!(lock);
             let language = |run: &Decision| Ecosystem::for_language(run.runtime.as_ref()?.language);
-            for run in decision.runs.iter().filter(|run| language(run) == Some(*ecosystem)) {
+            for run in decision
+                .runs
+                .iter()
+                .filter(|run| language(run) == Some(*ecosystem))
+            {
                 rules["holds"] = json!(held(run.wanted.as_deref().into_iter()));
-                rules["refused"] = json!(run.refused().map(|fault| fault.person.as_ref().unwrap_or(&fault.message)));
+                rules["refused"] = json!(
+                    run.refused()
+                        .map(|fault| fault.person.as_ref().unwrap_or(&fault.message))
+                );
             }
         }
         Some((ecosystem.name().to_owned(), rules))

@@ -106,13 +106,30 @@ pub struct Diff {
 
 impl Powers {
     pub fn from_json(mut entry: Value) -> Result<Powers, String> {
-        let Value::Object(facts) = &mut entry else { return Err("not an audit: an entry is not an object".to_owned()) };
-        let mut powers = Powers::deserialize(&*facts).map_err(|why| format!("not an audit: {why}"))?;
-        let mut packages = facts.get_mut("packages").map(Value::take).unwrap_or_default();
-        packages.as_object_mut().and_then(|packages| packages.shift_remove("granted"));
-        let script = facts.get("digests").and_then(|digests| digests.get("script")).cloned().unwrap_or_default();
-        let confirm = facts.get_mut("confirm").map(Value::take).unwrap_or_default();
-        COMPARED_APART.iter().for_each(|name| _ = facts.shift_remove(*name));
+        let Value::Object(facts) = &mut entry else {
+            return Err("not an audit: an entry is not an object".to_owned());
+        };
+        let mut powers =
+            Powers::deserialize(&*facts).map_err(|why| format!("not an audit: {why}"))?;
+        let mut packages = facts
+            .get_mut("packages")
+            .map(Value::take)
+            .unwrap_or_default();
+        packages
+            .as_object_mut()
+            .and_then(|packages| packages.shift_remove("granted"));
+        let script = facts
+            .get("digests")
+            .and_then(|digests| digests.get("script"))
+            .cloned()
+            .unwrap_or_default();
+        let confirm = facts
+            .get_mut("confirm")
+            .map(Value::take)
+            .unwrap_or_default();
+        COMPARED_APART
+            .iter()
+            .for_each(|name| _ = facts.shift_remove(*name));
         // The facts of a limit that have no order: how it is counted, and the time of a call that requests none.
         let rest = powers.limits.iter().map(|limit| {
             let usual = (limit.limit == Limit::TimeoutMs).then_some(limit.effective);
@@ -120,7 +137,12 @@ impl Powers {
             (limit.limit.name().to_owned(), rest)
         });
         let rest = Value::Object(rest.collect());
-        let more = [("limits", rest), ("scriptBytes", script), ("packages", packages), ("confirm", confirm)];
+        let more = [
+            ("limits", rest),
+            ("scriptBytes", script),
+            ("packages", packages),
+            ("confirm", confirm),
+        ];
         facts.extend(more.map(|(name, value)| (name.to_owned(), value)));
         powers.facts = entry;
         Ok(powers)
@@ -128,21 +150,37 @@ impl Powers {
 
     /// Whether policy lets it run. What this machine lacks now is not asked.
     fn runs(&self) -> bool {
-        self.refused.as_ref().is_none_or(|fault| fault["type"] == "CapabilityError")
+        self.refused
+            .as_ref()
+            .is_none_or(|fault| fault["type"] == "CapabilityError")
     }
 
     fn callers(&self) -> Vec<CallerGrant> {
-        self.callers.clone().unwrap_or_else(|| vec![CallerGrant::anybody()])
+        self.callers
+            .clone()
+            .unwrap_or_else(|| vec![CallerGrant::anybody()])
     }
 
     fn limit(&self, limit: Limit) -> u64 {
         let found = self.limits.iter().find(|it| it.limit == limit);
-        found.map_or(0, |it| if limit == Limit::TimeoutMs { it.ceiling } else { it.effective })
+        found.map_or(0, |it| {
+            if limit == Limit::TimeoutMs {
+                it.ceiling
+            } else {
+                it.effective
+            }
+        })
     }
 
     fn capabilities(&self) -> BTreeSet<&String> {
-        let granted = self.asks.iter().filter(|it| it.allowed && it.what == "capability");
-        granted.filter(|it| !it.asked.starts_with("secret:")).filter_map(|it| it.effective.as_ref()).collect()
+        let granted = self
+            .asks
+            .iter()
+            .filter(|it| it.allowed && it.what == "capability");
+        granted
+            .filter(|it| !it.asked.starts_with("secret:"))
+            .filter_map(|it| it.effective.as_ref())
+            .collect()
     }
 
     /// The conditions of every call. Fewer conditions are more power.
@@ -151,9 +189,16 @@ impl Powers {
             (self.require_cgroup, "a cgroup is required"),
             (self.stderr_is_error, "any text on stderr fails the call"),
             (!self.confirm.is_empty(), "a person agrees to each call"),
-            (self.confirm.iter().any(|it| it.by_client.is_none()), "the calling MCP client may not ask the person"),
+            (
+                self.confirm.iter().any(|it| it.by_client.is_none()),
+                "the calling MCP client may not ask the person",
+            ),
         ];
-        conditions.into_iter().filter(|(holds, _)| *holds).map(|(_, words)| words).collect()
+        conditions
+            .into_iter()
+            .filter(|(holds, _)| *holds)
+            .map(|(_, words)| words)
+            .collect()
     }
 }
 
@@ -161,21 +206,35 @@ impl Powers {
 /// comparison lists a changed rule that no tool uses.
 pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     let written = |policies: &Policies| -> BTreeMap<String, Value> {
-        let callers = policies.callers().map(|callers| (&callers.file, &callers.source));
-        let files = policies.all().map(|policy| (&policy.file, &policy.source)).chain(callers);
-        let named = files.filter_map(|(file, source)| Some((text::path(Path::new(file.file_name()?)), keyed(source))));
+        let callers = policies
+            .callers()
+            .map(|callers| (&callers.file, &callers.source));
+        let files = policies
+            .all()
+            .map(|policy| (&policy.file, &policy.source))
+            .chain(callers);
+        let named = files.filter_map(|(file, source)| {
+            Some((text::path(Path::new(file.file_name()?)), keyed(source)))
+        });
         named.collect()
     };
     let (old, mut new) = (written(old), written(new));
     // One file on each side is one policy before and after, whatever it is called.
-    if let ([before], [after]) = (&old.keys().collect::<Vec<_>>()[..], &new.keys().cloned().collect::<Vec<_>>()[..]) {
+    if let ([before], [after]) = (
+        &old.keys().collect::<Vec<_>>()[..],
+        &new.keys().cloned().collect::<Vec<_>>()[..],
+    ) {
         new = BTreeMap::from([((*before).clone(), new[after].clone())]);
     }
     let subjects: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     [&old, &new].map(|files| {
         let file = |subject: &&String| {
             let facts = files.get(*subject).cloned().unwrap_or_default();
-            Powers { subject: (*subject).clone(), facts, ..Powers::default() }
+            Powers {
+                subject: (*subject).clone(),
+                facts,
+                ..Powers::default()
+            }
         };
         subjects.iter().map(file).collect()
     })
@@ -184,14 +243,28 @@ pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
 /// Turns lists of entries into objects by the entry's name, so that an inserted entry changes no other.
 fn keyed(value: &Value) -> Value {
     let name = |entry: &Value| {
-        ["path", "host", "name", "service"].iter().find_map(|key| Some(entry[key].as_str()?.to_owned()))
+        ["path", "host", "name", "service"]
+            .iter()
+            .find_map(|key| Some(entry[key].as_str()?.to_owned()))
     };
     match value {
-        Value::Object(map) => Value::Object(map.iter().map(|(key, value)| (key.clone(), keyed(value))).collect()),
+        Value::Object(map) => Value::Object(
+            map.iter()
+                .map(|(key, value)| (key.clone(), keyed(value)))
+                .collect(),
+        ),
         Value::Array(items) => {
-            let named: BTreeMap<String, &Value> = items.iter().filter_map(|item| Some((name(item)?, item))).collect();
+            let named: BTreeMap<String, &Value> = items
+                .iter()
+                .filter_map(|item| Some((name(item)?, item)))
+                .collect();
             match named.len() == items.len() && !items.is_empty() {
-                true => Value::Object(named.into_iter().map(|(name, item)| (name, keyed(item))).collect()),
+                true => Value::Object(
+                    named
+                        .into_iter()
+                        .map(|(name, item)| (name, keyed(item)))
+                        .collect(),
+                ),
                 false => value.clone(),
             }
         }
@@ -203,11 +276,18 @@ fn keyed(value: &Value) -> Value {
 pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     let newly = beyond(old, new, ["could not run before", "did not exist before"]);
     let mut no_longer = beyond(new, old, ["cannot run now", "does not exist now"]);
-    no_longer.iter_mut().for_each(|change| std::mem::swap(&mut change.now, &mut change.before));
-    let mut diff = Diff { newly, no_longer, different: Vec::new() };
+    no_longer
+        .iter_mut()
+        .for_each(|change| std::mem::swap(&mut change.now, &mut change.before));
+    let mut diff = Diff {
+        newly,
+        no_longer,
+        different: Vec::new(),
+    };
     for powers in new {
         if let Some(before) = counterpart(powers, old, new.len() == 1) {
-            let is_about = |change: &Change| [&before.subject, &powers.subject].contains(&&change.subject);
+            let is_about =
+                |change: &Change| [&before.subject, &powers.subject].contains(&&change.subject);
             let is_known = diff.newly.iter().chain(&diff.no_longer).any(is_about);
             diff.different.extend(different(before, powers, is_known));
         }
@@ -218,7 +298,11 @@ pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
 /// The same subject on the other side: by its name, else by its id, else the only one where both sides have one.
 fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option<&'p Powers> {
     let same = others.iter().find(|o| o.subject == powers.subject);
-    let same = same.or_else(|| others.iter().find(|o| id(&o.subject) == id(&powers.subject)));
+    let same = same.or_else(|| {
+        others
+            .iter()
+            .find(|o| id(&o.subject) == id(&powers.subject))
+    });
     same.or_else(|| others.first().filter(|_| alone && others.len() == 1))
 }
 
@@ -240,15 +324,36 @@ fn id(subject: &str) -> &str {
 }
 
 fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
-    push(changes, powers, "run", "can be called".into(), Some(before.into()));
+    push(
+        changes,
+        powers,
+        "run",
+        "can be called".into(),
+        Some(before.into()),
+    );
     // Without a callers file everybody may call every tool, which is not a power of this one.
     let callers = powers.callers.as_ref().map(|_| Vec::new());
-    let nothing = Powers { limits: powers.limits.clone(), callers, ..Powers::default() };
+    let nothing = Powers {
+        limits: powers.limits.clone(),
+        callers,
+        ..Powers::default()
+    };
     compare(&nothing, powers, changes);
 }
 
-fn push(changes: &mut Vec<Change>, powers: &Powers, kind: &'static str, now: String, before: Option<String>) {
-    changes.push(Change { subject: powers.subject.clone(), kind, now: Some(now), before });
+fn push(
+    changes: &mut Vec<Change>,
+    powers: &Powers,
+    kind: &'static str,
+    now: String,
+    before: Option<String>,
+) {
+    changes.push(Change {
+        subject: powers.subject.clone(),
+        kind,
+        now: Some(now),
+        before,
+    });
 }
 
 fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
@@ -257,26 +362,53 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     more(&old.secrets, &new.secrets, new, changes);
     more(&old.callers(), &new.callers(), new, changes);
     more(old.service.as_slice(), new.service.as_slice(), new, changes);
-    more(old.packages.granted.as_slice(), new.packages.granted.as_slice(), new, changes);
+    more(
+        old.packages.granted.as_slice(),
+        new.packages.granted.as_slice(),
+        new,
+        changes,
+    );
     for limit in new.limits.iter().map(|limit| limit.limit) {
         let (before, now) = (old.limit(limit), new.limit(limit));
         if now > before {
-            push(changes, new, "limit", format!("{} up to {now}", limit.name()), Some(before.to_string()));
+            push(
+                changes,
+                new,
+                "limit",
+                format!("{} up to {now}", limit.name()),
+                Some(before.to_string()),
+            );
         }
     }
     for word in new.capabilities().difference(&old.capabilities()) {
         push(changes, new, "capability", word.to_string(), None);
     }
     for word in old.conditions().difference(&new.conditions()) {
-        push(changes, new, "condition", format!("calls without the condition: {word}"), None);
+        push(
+            changes,
+            new,
+            "condition",
+            format!("calls without the condition: {word}"),
+            None,
+        );
     }
 }
 
 /// Lists the grants of one kind that no old grant covers.
 fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<Change>) {
     for grant in new.iter().filter(|grant| !G::are_covering(old, grant)) {
-        let near: Vec<String> = old.iter().filter(|other| other.is_near(grant)).map(G::text).collect();
-        push(changes, powers, grant.kind(), grant.text(), Some(near.join(", ")).filter(|near| !near.is_empty()));
+        let near: Vec<String> = old
+            .iter()
+            .filter(|other| other.is_near(grant))
+            .map(G::text)
+            .collect();
+        push(
+            changes,
+            powers,
+            grant.kind(),
+            grant.text(),
+            Some(near.join(", ")).filter(|near| !near.is_empty()),
+        );
     }
 }
 
@@ -284,14 +416,29 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
 fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let subject = &new.subject;
-    walk(Some(&old.facts), Some(&new.facts), String::new(), &mut |place, before, now| {
-        let (now, before) = (now.cloned(), before.cloned());
-        found.push(Difference { subject: subject.clone(), place, now, before });
-    });
+    walk(
+        Some(&old.facts),
+        Some(&new.facts),
+        String::new(),
+        &mut |place, before, now| {
+            let (now, before) = (now.cloned(), before.cloned());
+            found.push(Difference {
+                subject: subject.clone(),
+                place,
+                now,
+                before,
+            });
+        },
+    );
     let (before, now) = (&old.digests.confinement, &new.digests.confinement);
     if !is_known && found.is_empty() && before != now && before.is_some() && now.is_some() {
         let (subject, place) = (subject.clone(), "/digests/confinement".to_owned());
-        found.push(Difference { subject, place, now: Some(json!(now)), before: Some(json!(before)) });
+        found.push(Difference {
+            subject,
+            place,
+            now: Some(json!(now)),
+            before: Some(json!(before)),
+        });
     }
     found
 }
@@ -307,12 +454,22 @@ fn walk(
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             for name in names {
-                walk(a.get(name), b.get(name), format!("{place}/{}", escape_segment(name)), report);
+                walk(
+                    a.get(name),
+                    b.get(name),
+                    format!("{place}/{}", escape_segment(name)),
+                    report,
+                );
             }
         }
         (Some(Value::Array(a)), Some(Value::Array(b))) => {
             for index in 0..a.len().max(b.len()) {
-                walk(a.get(index), b.get(index), format!("{place}/{index}"), report);
+                walk(
+                    a.get(index),
+                    b.get(index),
+                    format!("{place}/{index}"),
+                    report,
+                );
             }
         }
         (old, new) => report(place, old, new),

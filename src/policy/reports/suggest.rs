@@ -21,7 +21,8 @@ use std::path::Path;
 pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path) -> String {
     let id = printable(&manifest.id);
     let mut out = refusals(&id, decision);
-    let lacks = decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
+    let lacks =
+        decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
     let why = quote(&format!("{} asks for it", manifest.id));
     let body = [
         files(site, decision, &why),
@@ -39,10 +40,14 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
             "# {words}.\n# A second policy that names its exact id would not load, so none is suggested.\n"
         ));
     } else if decision.exact && !lacks {
-        out.push_str(&format!("# {file} governs {id} and grants all that it requests, so no policy is suggested.\n"));
+        out.push_str(&format!(
+            "# {file} governs {id} and grants all that it requests, so no policy is suggested.\n"
+        ));
     } else if body.is_empty() && !decision.unnamed {
         // A policy without a rule would only take away what the tool has now.
-        out.push_str(&format!("# There is nothing that a policy could give {id}, so none is suggested.\n"));
+        out.push_str(&format!(
+            "# There is nothing that a policy could give {id}, so none is suggested.\n"
+        ));
     } else {
         out.push_str(&head(manifest, site, decision, root));
         out.push_str(&body);
@@ -52,10 +57,15 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
 
 fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path) -> String {
     let id = printable(&manifest.id);
-    let mut name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let mut name: String = manifest
+        .id
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
     let file = printable(&decision.policy_file.to_string_lossy());
-    let mut out =
-        format!("# What {id} asks for and a policy can give. Read each line, and delete what it should not have.\n");
+    let mut out = format!(
+        "# What {id} asks for and a policy can give. Read each line, and delete what it should not have.\n"
+    );
     if decision.exact && !file.is_empty() {
         out.push_str(&format!(
             "# {file} governs {id} and names it by its exact id. A second policy that does so would not load beside \
@@ -63,7 +73,10 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
              # write what is missing into that file.\n"
         ));
     } else {
-        let own_file = decision.policy_file.file_name().and_then(|file| file.to_str());
+        let own_file = decision
+            .policy_file
+            .file_name()
+            .and_then(|file| file.to_str());
         while decision.policy == name || own_file == Some(&format!("{name}{SUFFIX}")) {
             name.push_str("-own");
         }
@@ -78,13 +91,28 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
             ));
         }
     }
-    if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
-        out.push_str(&format!("# {HOST_FILE} caps some of this and must allow it too.\n"));
+    if decision
+        .denied()
+        .any(|v| v.narrower == Some(Narrower::Host))
+    {
+        out.push_str(&format!(
+            "# {HOST_FILE} caps some of this and must allow it too.\n"
+        ));
     }
     let why = quote(&format!("what {} asks for", manifest.id));
-    out.push_str(&format!("\nname = {}\nwhy = {why}\ntools = [{}]\n", quote(&name), quote(&manifest.id)));
-    let folder = site.manifest.parent().map(|folder| folder.strip_prefix(root).unwrap_or(folder));
-    if let Some(folder) = folder.and_then(Path::to_str).filter(|folder| !folder.is_empty()) {
+    out.push_str(&format!(
+        "\nname = {}\nwhy = {why}\ntools = [{}]\n",
+        quote(&name),
+        quote(&manifest.id)
+    ));
+    let folder = site
+        .manifest
+        .parent()
+        .map(|folder| folder.strip_prefix(root).unwrap_or(folder));
+    if let Some(folder) = folder
+        .and_then(Path::to_str)
+        .filter(|folder| !folder.is_empty())
+    {
         out.push_str(&format!("folders = [{}]\n", quote(folder)));
     }
     out
@@ -103,29 +131,54 @@ fn quote(text: &str) -> String {
 
 fn list(head: &str, key: &str, lines: &[String]) -> String {
     let lines: String = lines.iter().map(|line| format!("  {line},\n")).collect();
-    if lines.is_empty() { String::new() } else { format!("{head}{key} = [\n{lines}]\n") }
+    if lines.is_empty() {
+        String::new()
+    } else {
+        format!("{head}{key} = [\n{lines}]\n")
+    }
 }
 
 /// The narrowest paths that a policy can name and that hold the requests. For a pattern that is its folder.
 fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
     let lines = |what: RequestKind| -> Vec<String> {
         // `refusals` names what no policy can give; a script and /tmp need no rule and have no area.
-        let wanted = decision.verdicts.iter().filter(|v| v.what == what && !v.never());
+        let wanted = decision
+            .verdicts
+            .iter()
+            .filter(|v| v.what == what && !v.never());
         let mut lines: Vec<String> = Vec::new();
         for area in wanted.filter_map(|verdict| verdict.area.as_ref()) {
-            let own = area.path().strip_prefix(&decision.folder).ok().filter(|_| !is_shared(site, area));
-            let path = own.map_or(area.path().to_path_buf(), |below| Path::new(".").join(below));
+            let own = area
+                .path()
+                .strip_prefix(&decision.folder)
+                .ok()
+                .filter(|_| !is_shared(site, area));
+            let path = own.map_or(area.path().to_path_buf(), |below| {
+                Path::new(".").join(below)
+            });
             let path = path.to_string_lossy();
-            let tree = if matches!(area, Area::File(_)) { "" } else { "/**" };
-            let line = format!("{{ path = {}, why = {why} }}", quote(&format!("{}{tree}", path.trim_end_matches('/'))));
+            let tree = if matches!(area, Area::File(_)) {
+                ""
+            } else {
+                "/**"
+            };
+            let line = format!(
+                "{{ path = {}, why = {why} }}",
+                quote(&format!("{}{tree}", path.trim_end_matches('/')))
+            );
             if !lines.contains(&line) {
                 lines.push(line);
             }
         }
         lines
     };
-    let text = list("", "read", &lines(RequestKind::Read)) + &list("", "write", &lines(RequestKind::Write));
-    if text.is_empty() { text } else { format!("\n[files]\n{text}") }
+    let text = list("", "read", &lines(RequestKind::Read))
+        + &list("", "write", &lines(RequestKind::Write));
+    if text.is_empty() {
+        text
+    } else {
+        format!("\n[files]\n{text}")
+    }
 }
 
 fn hosts(manifest: &Manifest, why: &str) -> String {
@@ -135,10 +188,15 @@ fn hosts(manifest: &Manifest, why: &str) -> String {
             Host::Address(address) => special(address).map(|_| IpNet::from(address)),
             _ => None,
         };
-        let risks: String =
-            risks(request, range.as_slice()).iter().map(|risk| format!("# high risk: {risk}\n  ")).collect();
+        let risks: String = risks(request, range.as_slice())
+            .iter()
+            .map(|risk| format!("# high risk: {risk}\n  "))
+            .collect();
         let ranges = range.map_or_else(String::new, |range| format!("ranges = [\"{range}\"], "));
-        let line = format!("{risks}{{ host = {}, {ranges}why = {why} }}", quote(&request.to_string()));
+        let line = format!(
+            "{risks}{{ host = {}, {ranges}why = {why} }}",
+            quote(&request.to_string())
+        );
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -148,15 +206,36 @@ fn hosts(manifest: &Manifest, why: &str) -> String {
 
 fn limits(manifest: &Manifest) -> String {
     let mut wanted = manifest.limits.clone();
-    wanted.extend(manifest.execution.timeout_ms.map(|timeout| (Limit::TimeoutMs, timeout)));
+    wanted.extend(
+        manifest
+            .execution
+            .timeout_ms
+            .map(|timeout| (Limit::TimeoutMs, timeout)),
+    );
     wanted.retain(|limit, value| *value > limit.built_in_default());
-    let lines: String = wanted.iter().map(|(limit, value)| format!("{} = {value}\n", limit.policy_name())).collect();
-    if lines.is_empty() { lines } else { format!("\n[limits]\n{lines}") }
+    let lines: String = wanted
+        .iter()
+        .map(|(limit, value)| format!("{} = {value}\n", limit.policy_name()))
+        .collect();
+    if lines.is_empty() {
+        lines
+    } else {
+        format!("\n[limits]\n{lines}")
+    }
 }
 
 fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
-    let never: BTreeSet<&str> = decision.denied().filter(|v| v.never()).map(|v| v.asked.as_str()).collect();
-    let words: BTreeSet<&str> = manifest.requested.capabilities.iter().map(String::as_str).collect();
+    let never: BTreeSet<&str> = decision
+        .denied()
+        .filter(|v| v.never())
+        .map(|v| v.asked.as_str())
+        .collect();
+    let words: BTreeSet<&str> = manifest
+        .requested
+        .capabilities
+        .iter()
+        .map(String::as_str)
+        .collect();
     let (mut granted, mut secrets) = (Vec::new(), Vec::new());
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
@@ -165,7 +244,10 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
             }
             CapabilityKind::Secret(name) => {
                 let from = quote(&format!("env:{name}"));
-                secrets.push(format!("{{ name = {}, from = {from}, why = {why} }}", quote(name)));
+                secrets.push(format!(
+                    "{{ name = {}, from = {from}, why = {why} }}",
+                    quote(name)
+                ));
             }
             _ => {}
         }
@@ -181,22 +263,43 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
 }
 
 fn service(manifest: &Manifest, why: &str) -> String {
-    let Some(service) = manifest.remote().and_then(|remote| remote.descriptor.as_ref()) else { return String::new() };
+    let Some(service) = manifest
+        .remote()
+        .and_then(|remote| remote.descriptor.as_ref())
+    else {
+        return String::new();
+    };
     let queues: Vec<String> = service.requests.iter().map(|queue| quote(queue)).collect();
-    let (id, queues, response) = (quote(&service.id), queues.join(", "), quote(&service.response));
+    let (id, queues, response) = (
+        quote(&service.id),
+        queues.join(", "),
+        quote(&service.response),
+    );
     let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's \
                  name, too.\n[services]\n";
-    let line = format!("{{ service = {id}, request = [{queues}], response = {response}, why = {why} }}");
+    let line =
+        format!("{{ service = {id}, request = [{queues}], response = {response}, why = {why} }}");
     list(about, "call", &[line])
 }
 
 /// The entry that would grant what the files of the script require.
 fn packages(decision: &Decision, why: &str) -> String {
-    let denied = decision.denied().any(|verdict| verdict.what == RequestKind::Package);
-    let Some(wanted) = decision.wanted.as_deref().filter(|_| denied || decision.packages.is_some()) else {
+    let denied = decision
+        .denied()
+        .any(|verdict| verdict.what == RequestKind::Package);
+    let Some(wanted) = decision
+        .wanted
+        .as_deref()
+        .filter(|_| denied || decision.packages.is_some())
+    else {
         return String::new();
     };
-    let index = quote(decision.packages.as_ref().map_or("default", |grant| &grant.rules.index));
+    let index = quote(
+        decision
+            .packages
+            .as_ref()
+            .map_or("default", |grant| &grant.rules.index),
+    );
     let about = match wanted.locked {
         true => "",
         false => {
@@ -205,7 +308,9 @@ fn packages(decision: &Decision, why: &str) -> String {
         }
     };
     let name = wanted.ecosystem.name();
-    format!("\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, why = {why} }}\n")
+    format!(
+        "\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, why = {why} }}\n"
+    )
 }
 
 /// Comments on what no policy can grant, so that no rule is suggested for it, and on what this machine lacks.
@@ -213,16 +318,31 @@ fn refusals(id: &str, decision: &Decision) -> String {
     let of = |narrower| -> String {
         let denied = decision.denied().filter(|v| v.narrower == Some(narrower));
         let reason = |v: &Verdict| printable(v.reason.as_deref().unwrap_or_default());
-        denied.map(|v| format!("#   {} {}: {}\n", v.what.name(), printable(&v.asked), reason(v))).collect()
+        denied
+            .map(|v| {
+                format!(
+                    "#   {} {}: {}\n",
+                    v.what.name(),
+                    printable(&v.asked),
+                    reason(v)
+                )
+            })
+            .collect()
     };
     let mut out = String::new();
     let (never, lacking) = (of(Narrower::House), of(Narrower::Machine));
     if !never.is_empty() {
-        let all = if decision.narrow { "" } else { ", so every call is refused until the manifest asks for less" };
+        let all = if decision.narrow {
+            ""
+        } else {
+            ", so every call is refused until the manifest asks for less"
+        };
         out.push_str(&format!("# No policy can give {id} this{all}:\n{never}\n"));
     }
     if !lacking.is_empty() {
-        out.push_str(&format!("# This host lacks what {id} needs, whatever a policy says:\n{lacking}\n"));
+        out.push_str(&format!(
+            "# This host lacks what {id} needs, whatever a policy says:\n{lacking}\n"
+        ));
     }
     out
 }

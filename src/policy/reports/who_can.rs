@@ -48,9 +48,11 @@ pub struct ToolAccess {
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
 /// with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help =
-        "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL";
-    let (verb, target) = text.split_once(':').filter(|(_, target)| !target.is_empty()).ok_or(help)?;
+    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL";
+    let (verb, target) = text
+        .split_once(':')
+        .filter(|(_, target)| !target.is_empty())
+        .ok_or(help)?;
     let path = || {
         let path = Some(Path::new(target)).filter(|path| path.is_absolute());
         let path = path.and_then(|path| area::join(Path::new("/"), path));
@@ -74,21 +76,34 @@ pub fn question(text: &str) -> Result<Question, String> {
 /// `@scope/name@1.2.3` is a name with a version, too.
 fn package(target: &str) -> Result<Question, String> {
     let at = target.rfind('@').filter(|at| *at > 0);
-    let (name, version) = at.map_or((target, None), |at| (&target[..at], Some(&target[at + 1..])));
+    let (name, version) = at.map_or((target, None), |at| {
+        (&target[..at], Some(&target[at + 1..]))
+    });
     let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
     let is_version = |text: &str| {
-        !text.is_empty() && known(&|it| versions::version(it, text).is_some() || versions::is_range(it, text))
+        !text.is_empty()
+            && known(&|it| versions::version(it, text).is_some() || versions::is_range(it, text))
     };
     if !known(&|it| versions::name(it, name).is_some()) || !version.is_none_or(is_version) {
-        return Err("not a package: write its name, alone or with `@` and a version or a range (`<2`)".to_owned());
+        return Err(
+            "not a package: write its name, alone or with `@` and a version or a range (`<2`)"
+                .to_owned(),
+        );
     }
-    Ok(Question::Package(name.to_owned(), version.map(str::to_owned)))
+    Ok(Question::Package(
+        name.to_owned(),
+        version.map(str::to_owned),
+    ))
 }
 
 /// `bases`: the folders scripts are found under; a builtin tool can run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
-    let granted = decisions.iter().filter(|decision| decision.refused().is_none_or(is_unavailable));
-    granted.flat_map(|decision| about(decision, question, bases)).collect()
+    let granted = decisions
+        .iter()
+        .filter(|decision| decision.refused().is_none_or(is_unavailable));
+    granted
+        .flat_map(|decision| about(decision, question, bases))
+        .collect()
 }
 
 /// Whether only this machine, as it is now, lacks something for the tool.
@@ -98,52 +113,122 @@ fn is_unavailable(fault: &Fault) -> bool {
 
 /// The answers for one tool: how much of what was asked about it has, by which grant and rule, and why.
 fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
-    let here = if decision.refused().is_some() { ", but it is unavailable here now" } else { "" };
+    let here = if decision.refused().is_some() {
+        ", but it is unavailable here now"
+    } else {
+        ""
+    };
     let answer = |how: &str, grant: String, rule: &str, why: &str| {
-        let (tool, how, rule, why) = (decision.tool.clone(), format!("{how}{here}"), rule.to_owned(), why.to_owned());
-        ToolAccess { tool, how, grant, rule, why }
+        let (tool, how, rule, why) = (
+            decision.tool.clone(),
+            format!("{how}{here}"),
+            rule.to_owned(),
+            why.to_owned(),
+        );
+        ToolAccess {
+            tool,
+            how,
+            grant,
+            rule,
+            why,
+        }
     };
     match question {
         Question::Read(path) | Question::Write(path) => {
             let write = matches!(question, Question::Write(_));
             let mounts = Mounts::current();
-            let grants = decision.grants.iter().filter(|grant| grant.access == Access::Write || !write);
+            let grants = decision
+                .grants
+                .iter()
+                .filter(|grant| grant.access == Access::Write || !write);
             let granted = grants.filter_map(|grant| {
                 let area = Area::from_opening(&grant.opening).text();
-                Some(answer(holds(grant, path, bases, &mounts)?, area, &grant.rule, &grant.why))
+                Some(answer(
+                    holds(grant, path, bases, &mounts)?,
+                    area,
+                    &grant.rule,
+                    &grant.why,
+                ))
             });
             let mut answers: Vec<ToolAccess> = granted.collect();
             if !write {
                 let script = decision.script.as_deref().filter(|_| answers.is_empty());
                 let always = readable_by_default(decision, path, script).into_iter();
-                answers.extend(always.map(|(root, how, why)| answer(how, root.display().to_string(), "house", why)));
+                answers.extend(
+                    always.map(|(root, how, why)| {
+                        answer(how, root.display().to_string(), "house", why)
+                    }),
+                );
             }
             answers
         }
         Question::Reach(host) => {
-            let reaching = decision.hosts.iter().filter_map(|grant| Some((grant, reaches(grant, host)?)));
-            reaching.map(|(grant, how)| answer(how, grant.text(), &grant.rule, &grant.why)).collect()
+            let reaching = decision
+                .hosts
+                .iter()
+                .filter_map(|grant| Some((grant, reaches(grant, host)?)));
+            reaching
+                .map(|(grant, how)| answer(how, grant.text(), &grant.rule, &grant.why))
+                .collect()
         }
         Question::Secret(name) => {
             let usable = decision.secrets.iter().filter(|grant| grant.name == *name);
-            let how = |is_added: bool| if is_added { "without having it" } else { "and has it" };
-            usable.map(|it| answer(how(it.header.is_some()), Secret::new(it).text(), &it.rule, &it.why)).collect()
+            let how = |is_added: bool| {
+                if is_added {
+                    "without having it"
+                } else {
+                    "and has it"
+                }
+            };
+            usable
+                .map(|it| {
+                    answer(
+                        how(it.header.is_some()),
+                        Secret::new(it).text(),
+                        &it.rule,
+                        &it.why,
+                    )
+                })
+                .collect()
         }
-        Question::Call(id) if decision.tool.split('@').next() == Some(id) || decision.tool == *id => {
-            let condition = if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" };
-            let callers = decision.callers.clone().unwrap_or_else(|| vec![CallerGrant::anybody()]);
-            callers.iter().map(|it| answer(&it.name, it.text() + condition, &it.rule, &it.why)).collect()
+        Question::Call(id)
+            if decision.tool.split('@').next() == Some(id) || decision.tool == *id =>
+        {
+            let condition = if decision.confirm.is_empty() {
+                ""
+            } else {
+                "; a person agrees to each call"
+            };
+            let callers = decision
+                .callers
+                .clone()
+                .unwrap_or_else(|| vec![CallerGrant::anybody()]);
+            callers
+                .iter()
+                .map(|it| answer(&it.name, it.text() + condition, &it.rule, &it.why))
+                .collect()
         }
         Question::Call(_) => Vec::new(),
         Question::Service(id) => {
             let grant = decision.service.iter().filter(|grant| grant.service == *id);
-            let how = |user: bool| if user { "and sends the caller's name" } else { "without the caller's name" };
-            grant.map(|grant| answer(how(grant.user), grant.text(), &grant.rule, &grant.why)).collect()
+            let how = |user: bool| {
+                if user {
+                    "and sends the caller's name"
+                } else {
+                    "without the caller's name"
+                }
+            };
+            grant
+                .map(|grant| answer(how(grant.user), grant.text(), &grant.rule, &grant.why))
+                .collect()
         }
         Question::Package(name, version) => {
             let all = std::iter::once(decision).chain(&decision.runs);
-            let grants = all.filter_map(|it| it.packages.as_ref().zip(has(it, name, version.as_deref())));
-            grants.map(|(grant, how)| answer(&how, grant.text(), &grant.rule, &grant.rules.why)).collect()
+            let grants =
+                all.filter_map(|it| it.packages.as_ref().zip(has(it, name, version.as_deref())));
+            grants
+                .map(|(grant, how)| answer(&how, grant.text(), &grant.rule, &grant.rules.why))
+                .collect()
         }
     }
 }
@@ -157,17 +242,37 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
         None => true,
         Some(asked) => {
             let exact = format!("=={asked}");
-            let ranges = [asked, if ecosystem == Ecosystem::Python { &exact } else { asked }];
-            ranges.iter().any(|range| versions::holds(ecosystem, range, held) == Some(true))
+            let ranges = [
+                asked,
+                if ecosystem == Ecosystem::Python {
+                    &exact
+                } else {
+                    asked
+                },
+            ];
+            ranges
+                .iter()
+                .any(|range| versions::holds(ecosystem, range, held) == Some(true))
         }
     };
     if wanted.locked {
-        let held = wanted.packages.iter().filter(|package| package.name == name && fits(&package.version));
+        let held = wanted
+            .packages
+            .iter()
+            .filter(|package| package.name == name && fits(&package.version));
         let held: Vec<&str> = held.map(|package| package.version.as_str()).collect();
         return (!held.is_empty()).then(|| format!("locked at {}", held.join(" and ")));
     }
-    let state = if wanted.lacks_lock(&grant.rules) { ", and has no lock yet" } else { ", not locked" };
-    match wanted.requires.iter().find(|required| required.name == name) {
+    let state = if wanted.lacks_lock(&grant.rules) {
+        ", and has no lock yet"
+    } else {
+        ", not locked"
+    };
+    match wanted
+        .requires
+        .iter()
+        .find(|required| required.name == name)
+    {
         Some(required) => {
             let range = format!("{} {}", required.name, required.versions);
             Some(format!("it asks for {}{state}", range.trim_end()))
@@ -180,16 +285,23 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
 /// How much of what is asked about the grant reaches; an address is also reached by a name that leads to it.
 fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
     let (own, host) = (&grant.pattern.host, &asked.host);
-    if asked.port.is_some_and(|port| !grant.pattern.ports().contains(&port)) {
+    if asked
+        .port
+        .is_some_and(|port| !grant.pattern.ports().contains(&port))
+    {
         return None;
     }
     if own.covers(host) {
         return Some("all of it");
     }
-    let leads = |address| special(address).is_none() || grant.ranges.iter().any(|range| range.contains(&address));
+    let leads = |address| {
+        special(address).is_none() || grant.ranges.iter().any(|range| range.contains(&address))
+    };
     match (own, host) {
         (Host::Address(_), Host::Address(_)) => None,
-        (_, Host::Address(address)) if leads(*address) => Some("if a name that it reaches has this address"),
+        (_, Host::Address(address)) if leads(*address) => {
+            Some("if a name that it reaches has this address")
+        }
         _ => host.covers(own).then_some("a part of it"),
     }
 }
@@ -203,33 +315,56 @@ fn readable_by_default<'d>(
     let script = script.into_iter().map(|script| (script, "its own script"));
     let roots = decision.runtime.iter().flat_map(|runtime| &runtime.roots);
     let roots = roots.map(|root| (root.as_path(), "a file of its interpreter"));
-    let system =
-        SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).map(|root| (Path::new(*root), "a system file, which every tool sees"));
+    let system = SYSTEM_FOLDERS
+        .iter()
+        .chain(&SYSTEM_ETC)
+        .map(|root| (Path::new(*root), "a system file, which every tool sees"));
     // One system folder is named, preferably one that holds the whole path.
     let mounts = Mounts::current();
     let whole = |(root, _): &(&Path, &str)| mounts.holds(root, path);
     let near = |(root, _): &(&Path, &str)| mounts.holds(root, path) || mounts.holds(path, root);
     let system = system.clone().find(whole).or(system.clone().find(near));
     let seen = script.chain(roots).filter(near).chain(system);
-    seen.map(|seen| (seen.0, if whole(&seen) { "all of it" } else { "a part of it" }, seen.1)).collect()
+    seen.map(|seen| {
+        (
+            seen.0,
+            if whole(&seen) {
+                "all of it"
+            } else {
+                "a part of it"
+            },
+            seen.1,
+        )
+    })
+    .collect()
 }
 
 fn holds(grant: &Grant, path: &Path, bases: &[PathBuf], mounts: &Mounts) -> Option<&'static str> {
     let area = Area::from_opening(&grant.opening);
     if area.folder().starts_with(SCRIPT_FOLDER) {
-        return bases.iter().find_map(|base| below_a_script_folder(&area, path, base));
+        return bases
+            .iter()
+            .find_map(|base| below_a_script_folder(&area, path, base));
     }
     let (area, places) = (PlacedArea::new(&area, mounts), mounts.places(path));
     if area.holds(&places[0]) {
         return Some("all of it");
     }
-    places.iter().any(|place| area.lies_in(place)).then_some("a part of it")
+    places
+        .iter()
+        .any(|place| area.lies_in(place))
+        .then_some("a part of it")
 }
 
 /// As `holds`, for a grant that starts at the folder of a script which the call names: any folder of a base may be it.
 fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'static str> {
-    let above = path.ancestors().take_while(|folder| folder.starts_with(base));
-    if above.filter_map(|folder| area.moved(Path::new(SCRIPT_FOLDER), folder)).any(|area| area.holds(path)) {
+    let above = path
+        .ancestors()
+        .take_while(|folder| folder.starts_with(base));
+    if above
+        .filter_map(|folder| area.moved(Path::new(SCRIPT_FOLDER), folder))
+        .any(|area| area.holds(path))
+    {
         return Some("if the script that it runs lies in a folder above it");
     }
     // A folder in a base, or around one, may hold the folder of a script; a file or a missing path does not.
@@ -246,15 +381,30 @@ pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
         Question::Call(id) => format!("call {id}"),
         Question::Service(id) => format!("call the service {id}"),
         Question::Package(name, version) => {
-            format!("have the package {name} {}", version.as_deref().unwrap_or_default())
+            format!(
+                "have the package {name} {}",
+                version.as_deref().unwrap_or_default()
+            )
         }
     };
     let asked = printable(asked.trim_end());
     if answers.is_empty() {
-        let who = if matches!(question, Question::Call(_)) { "Nobody" } else { "No tool" };
+        let who = if matches!(question, Question::Call(_)) {
+            "Nobody"
+        } else {
+            "No tool"
+        };
         return format!("{who} can {asked}.\n");
     }
-    let line = |a: &ToolAccess| format!("{}: {} ({}), rule {}: {}", a.tool, a.how, a.grant, a.rule, a.why);
-    let lines: String = answers.iter().map(|answer| format!("  {}\n", printable(&line(answer)))).collect();
+    let line = |a: &ToolAccess| {
+        format!(
+            "{}: {} ({}), rule {}: {}",
+            a.tool, a.how, a.grant, a.rule, a.why
+        )
+    };
+    let lines: String = answers
+        .iter()
+        .map(|answer| format!("  {}\n", printable(&line(answer))))
+        .collect();
     format!("These can {asked}:\n{lines}")
 }

@@ -28,30 +28,50 @@ impl HardDenials<'_> {
     /// Why no policy can grant this; `None` if one can.
     pub fn reason(&self, access: Access, request: &Area) -> Option<String> {
         if !matches!(request, Area::File(_)) && request.folder().parent().is_none() {
-            return Some("it opens all of /, which is never granted: name the folders or files in it".into());
+            return Some(
+                "it opens all of /, which is never granted: name the folders or files in it".into(),
+            );
         }
-        let (mounts, machine) = self.machine.places.get(|mounts| MachinePlaces::new(self.machine, mounts));
+        let (mounts, machine) = self
+            .machine
+            .places
+            .get(|mounts| MachinePlaces::new(self.machine, mounts));
         let way = mounts.way(request.path());
-        let is_below = |kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1));
+        let is_below =
+            |kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1));
         if let Some((kernel, _)) = machine.kernel.iter().find(is_below) {
-            return Some(format!("nothing below {kernel} is ever granted: a tool has its own"));
+            return Some(format!(
+                "nothing below {kernel} is ever granted: a tool has its own"
+            ));
         }
         if let Some(listed) = self.misspelt(request) {
             let listed = text::path(&listed);
-            return Some(format!("its file system takes several spellings for one file: write it as listed, {listed}"));
+            return Some(format!(
+                "its file system takes several spellings for one file: write it as listed, {listed}"
+            ));
         }
         if access == Access::Read {
             // Each call's view has files of its own at these paths, so it could not show the host's.
-            let made = MADE_ETC.iter().chain([&OWN_FOLDER]).find(|made| request.touches(Path::new(made)))?;
-            return Some(format!("every call has its own {made}: name the files that are needed beside it"));
+            let made = MADE_ETC
+                .iter()
+                .chain([&OWN_FOLDER])
+                .find(|made| request.touches(Path::new(made)))?;
+            return Some(format!(
+                "every call has its own {made}: name the files that are needed beside it"
+            ));
         }
         if *request == Area::File("/tmp".into()) {
-            return Some("a call always has its own /tmp as scratch: remove it from the manifest".into());
+            return Some(
+                "a call always has its own /tmp as scratch: remove it from the manifest".into(),
+            );
         }
         let placed = PlacedArea::at(request, &way[0]);
-        let why =
-            self.relied_on(request, &placed, &machine).or_else(|| self.settings_of_homes(request, &placed, &machine));
-        let why = why.or_else(|| self.files_in_use(request, &placed, &mounts)).or_else(|| self.obeyed(request))?;
+        let why = self
+            .relied_on(request, &placed, &machine)
+            .or_else(|| self.settings_of_homes(request, &placed, &machine));
+        let why = why
+            .or_else(|| self.files_in_use(request, &placed, &mounts))
+            .or_else(|| self.obeyed(request))?;
         let fix = "name a folder that holds only results (`out/*`), or files with a fixed ending of data (`*.csv`)";
         Some(format!("{why}; {fix}"))
     }
@@ -73,39 +93,73 @@ impl HardDenials<'_> {
 
     /// What this host, its interpreters or the machine run. For a request in the script base, a folder above the base
     /// does not count.
-    fn relied_on(&self, request: &Area, placed: &PlacedArea, machine: &MachinePlaces) -> Option<String> {
+    fn relied_on(
+        &self,
+        request: &Area,
+        placed: &PlacedArea,
+        machine: &MachinePlaces,
+    ) -> Option<String> {
         let base = self.own_base(request);
         let counts = |relied: &ReliedOn| {
-            let far = if relied.is_runtime { base } else { base.and_then(Path::parent) };
+            let far = if relied.is_runtime {
+                base
+            } else {
+                base.and_then(Path::parent)
+            };
             !far.is_some_and(|far| far.starts_with(&relied.path))
         };
         if let Some(relied) = machine.relied_on.find(placed, counts) {
             return Some(relied.words.clone());
         }
         if placed.0.folder() == &*machine.root {
-            return Some("/ holds programs or settings of the machine, which no tool writes".into());
+            return Some(
+                "/ holds programs or settings of the machine, which no tool writes".into(),
+            );
         }
         // The private copy of a folder would cover an interpreter in it.
-        let is_covered = |root: &PathBuf| !matches!(request, Area::Tree(_)) && root.starts_with(request.folder());
+        let is_covered = |root: &PathBuf| {
+            !matches!(request, Area::Tree(_)) && root.starts_with(request.folder())
+        };
         let root = runtimes(self.machine).flat_map(files_of).find(is_covered)?;
-        Some(format!("files of an interpreter could be written or covered: {}", root.display()))
+        Some(format!(
+            "files of an interpreter could be written or covered: {}",
+            root.display()
+        ))
     }
 
     /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers obey them. A
     /// script base below a home is exempt (other rules protect it); one that is or holds a home is not.
-    fn settings_of_homes(&self, request: &Area, placed: &PlacedArea, machine: &MachinePlaces) -> Option<String> {
+    fn settings_of_homes(
+        &self,
+        request: &Area,
+        placed: &PlacedArea,
+        machine: &MachinePlaces,
+    ) -> Option<String> {
         let base = self.own_base(request);
         let PlacedArea(request) = placed;
         let name = names_of(request);
-        let path = name.as_ref().map_or(request.path().into(), |name| request.folder().join(name));
+        let path = name
+            .as_ref()
+            .map_or(request.path().into(), |name| request.folder().join(name));
         let is_written = |places: &[Place]| {
-            let below = path.strip_prefix(&*places[0]).ok().and_then(|below| below.iter().next());
+            let below = path
+                .strip_prefix(&*places[0])
+                .ok()
+                .and_then(|below| below.iter().next());
             name.is_none() && places.iter().any(|home| home.starts_with(&path))
                 || below.is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
         };
-        let has_own_base = |home: &Path| base.is_some_and(|base| base.starts_with(home) && base != home);
-        let home = machine.homes.iter().find(|(home, places)| is_written(places) && !has_own_base(home))?.0.display();
-        Some(format!("programs obey the files of a home whose names start with a dot ({home}/.config …)"))
+        let has_own_base =
+            |home: &Path| base.is_some_and(|base| base.starts_with(home) && base != home);
+        let home = machine
+            .homes
+            .iter()
+            .find(|(home, places)| is_written(places) && !has_own_base(home))?
+            .0
+            .display();
+        Some(format!(
+            "programs obey the files of a home whose names start with a dot ({home}/.config …)"
+        ))
     }
 
     /// No write tree may hold files registered with this host or files of the host.
@@ -116,10 +170,20 @@ impl HardDenials<'_> {
             let is_file = !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
             is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
         };
-        let (_, protected) = self.protected.places.get(|mounts| self.protected.places(mounts));
-        let records = self.protected.records.as_ref().filter(|_| !matches!(request, Area::Tree(_)));
+        let (_, protected) = self
+            .protected
+            .places
+            .get(|mounts| self.protected.places(mounts));
+        let records = self
+            .protected
+            .records
+            .as_ref()
+            .filter(|_| !matches!(request, Area::Tree(_)));
         let records = || records.filter(|folder| &*mounts.place(folder) == placed.0.folder());
-        let path = protected.find(placed, |_| true).or_else(|| own.find(is_written)).or_else(records)?;
+        let path = protected
+            .find(placed, |_| true)
+            .or_else(|| own.find(is_written))
+            .or_else(records)?;
         let what = match path {
             path if Some(path) == self.site.script.as_ref() => "the tool's own script",
             path if *path == self.site.manifest => "the tool's own manifest",
@@ -130,13 +194,18 @@ impl HardDenials<'_> {
 
     /// Names that are obeyed wherever they lie. What else a tool writes is data, because its place says so.
     fn obeyed(&self, request: &Area) -> Option<String> {
-        let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
+        let below = request
+            .path()
+            .strip_prefix(&self.site.folder)
+            .unwrap_or(request.path());
         let is_run = |name: &&str| is_listed(OBEYED, name) || is_listed(PACKAGES, name);
         if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(is_run) {
             return Some(format!("other programs run or obey `{name}`"));
         }
         let pattern = names_of(request).filter(|pattern| is_definition(pattern))?;
-        Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"))
+        Some(format!(
+            "`{pattern}` could be written: a tool cannot make tools or policies"
+        ))
     }
 }
 
@@ -161,22 +230,49 @@ impl MachinePlaces {
     fn new(machine: &Machine, mounts: &Mounts) -> MachinePlaces {
         let mut relied_on = PlaceIndex::default();
         let mut add = |path: &Path, is_runtime, words: String| {
-            relied_on.insert(path, ReliedOn { path: path.into(), is_runtime, words }, mounts);
+            relied_on.insert(
+                path,
+                ReliedOn {
+                    path: path.into(),
+                    is_runtime,
+                    words,
+                },
+                mounts,
+            );
         };
         for folder in SYSTEM.iter().chain(&SYSTEM_FOLDERS) {
-            let words = format!("{folder} holds programs or settings of the machine, which no tool writes");
+            let words =
+                format!("{folder} holds programs or settings of the machine, which no tool writes");
             add(Path::new(folder), false, words);
         }
         for (path, words) in &machine.relied_on {
-            add(path, false, format!("{} could be written: {words}", path.display()));
+            add(
+                path,
+                false,
+                format!("{} could be written: {words}", path.display()),
+            );
         }
         for path in runtimes(machine).flat_map(files_of) {
-            add(&path, true, format!("files of an interpreter could be written or covered: {}", path.display()));
+            add(
+                &path,
+                true,
+                format!(
+                    "files of an interpreter could be written or covered: {}",
+                    path.display()
+                ),
+            );
         }
         MachinePlaces {
             root: mounts.place(Path::new("/")),
-            kernel: KERNEL.iter().map(|kernel| (*kernel, mounts.place(Path::new(kernel)))).collect(),
-            homes: machine.homes.iter().map(|home| (home.clone(), mounts.places(home))).collect(),
+            kernel: KERNEL
+                .iter()
+                .map(|kernel| (*kernel, mounts.place(Path::new(kernel))))
+                .collect(),
+            homes: machine
+                .homes
+                .iter()
+                .map(|home| (home.clone(), mounts.places(home)))
+                .collect(),
             relied_on,
         }
     }
@@ -193,13 +289,16 @@ pub struct Protected {
 
 impl Protected {
     pub fn add(&mut self, path: PathBuf) {
-        self.places.update(|mounts, places| places.insert(&path, path.clone(), mounts));
+        self.places
+            .update(|mounts, places| places.insert(&path, path.clone(), mounts));
         self.paths.insert(path);
     }
 
     fn places(&self, mounts: &Mounts) -> PlaceIndex<PathBuf> {
         let mut places = PlaceIndex::default();
-        self.paths.iter().for_each(|path| places.insert(path, path.clone(), mounts));
+        self.paths
+            .iter()
+            .for_each(|path| places.insert(path, path.clone(), mounts));
         places
     }
 }
@@ -208,13 +307,21 @@ impl Protected {
 fn names_of(request: &Area) -> Option<String> {
     match request {
         Area::Tree(_) => None,
-        Area::File(file) => Some(file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
+        Area::File(file) => Some(
+            file.file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+        ),
         Area::Names { names, .. } => Some(names.clone()),
     }
 }
 
 fn runtimes(machine: &Machine) -> impl Iterator<Item = &Runtime> {
-    machine.runtimes.values().chain(machine.named_runtimes.values().flatten())
+    machine
+        .runtimes
+        .values()
+        .chain(machine.named_runtimes.values().flatten())
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -222,7 +329,11 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
     if let Program::Path(path) = &runtime.program {
         files.push(path.clone());
         // Python looks for `pyvenv.cfg` beside itself, and one folder above.
-        let near = path.ancestors().skip(1).take(2).map(|folder| folder.join("pyvenv.cfg"));
+        let near = path
+            .ancestors()
+            .skip(1)
+            .take(2)
+            .map(|folder| folder.join("pyvenv.cfg"));
         files.extend(near.filter(|_| runtime.language == Language::Python));
     }
     files.retain(|f| f.is_absolute() && f.parent().is_some());
@@ -230,7 +341,8 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
 }
 
 /// Manifests and policies. In these tables `*` stands for any beginning.
-const DEFINITIONS: &str = "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.policy.toml";
+const DEFINITIONS: &str =
+    "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.policy.toml";
 /// Repositories, and the settings of shells, editors and agents that run commands when somebody opens the folder.
 const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc .exrc .mcp.json \
                       .claude .codex .cursor .gemini .kiro .windsurf";
@@ -240,7 +352,11 @@ const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv
 
 fn is_listed(table: &str, name: &str) -> bool {
     let name = name.to_lowercase();
-    table.split(' ').any(|listed| listed.strip_prefix('*').map_or(name == listed, |ending| name.ends_with(ending)))
+    table.split(' ').any(|listed| {
+        listed
+            .strip_prefix('*')
+            .map_or(name == listed, |ending| name.ends_with(ending))
+    })
 }
 
 /// Whether a name or pattern is that of a manifest or policy, which no tool may publish.

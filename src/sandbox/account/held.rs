@@ -53,7 +53,9 @@ pub struct DescriptorMemory {
 
 impl Default for DescriptorMemory {
     fn default() -> DescriptorMemory {
-        let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
+        let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default")
+            .ok()
+            .and_then(|t| t.trim().parse().ok());
         // The same formula fits a UDP socket; of a TCP connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
@@ -75,9 +77,16 @@ impl Default for DescriptorMemory {
 impl DescriptorMemory {
     /// Bytes held by descriptors and locks of these processes, which have made `files` in scratch and used `cpu_ms` so
     /// far. New descriptors since the last look count as sockets; if the sum exceeds `room`, all are looked at.
-    pub fn bytes(&mut self, pids: &[u32], files: u64, cpu_ms: u64, room: u64) -> Result<u64, Errno> {
+    pub fn bytes(
+        &mut self,
+        pids: &[u32],
+        files: u64,
+        cpu_ms: u64,
+        room: u64,
+    ) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
-        let more = |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
+        let more =
+            |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
         if Instant::now() >= self.due || self.descriptors.saturating_add(more(self)) > room {
             let began = Instant::now();
             (self.descriptors, self.count) = (self.look(pids, files, room)?, count);
@@ -101,7 +110,9 @@ impl DescriptorMemory {
             (self.locks, self.watches, self.sent) = (0, 0, 0);
             let (mut tables, mut met) = (Met::new(Compared::Tables), Met::new(Compared::Files));
             for pid in pids()?.into_iter().filter(|pid| tables.is_new(*pid, 0)) {
-                let Some(folder) = open(pid, "fdinfo")? else { continue };
+                let Some(folder) = open(pid, "fdinfo")? else {
+                    continue;
+                };
                 for name in names(&folder)? {
                     let (mut watches, mut sent) = (0, 0);
                     let is_lock = |line: &[u8]| {
@@ -133,9 +144,13 @@ impl DescriptorMemory {
         // The longest record is that of a path, or of all locks of a file.
         let text = TEXT.max(files * NAME_IN_TEXT).max(self.locks);
         for pid in pids.iter().filter(|pid| tables.is_new(**pid, 0)) {
-            let Some(folder) = open(*pid, "fd")? else { continue };
+            let Some(folder) = open(*pid, "fd")? else {
+                continue;
+            };
             for name in names(&folder)? {
-                let Ok(target) = readlinkat(&folder, name.as_str()) else { continue };
+                let Ok(target) = readlinkat(&folder, name.as_str()) else {
+                    continue;
+                };
                 let target = target.to_string_lossy().into_owned();
                 bytes += match target.split(':').next().unwrap_or_default() {
                     kind @ ("pipe" | "socket") => {
@@ -165,7 +180,10 @@ fn open(pid: u32, name: &str) -> Result<Option<File>, Errno> {
 
 fn names(folder: &File) -> Result<Vec<String>, Errno> {
     match fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())) {
-        Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()),
+        Ok(entries) => Ok(entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()),
         Err(e) if gone(&e) => Ok(Vec::new()),
         Err(e) => Err(errno(&e)),
     }
@@ -173,6 +191,10 @@ fn names(folder: &File) -> Result<Vec<String>, Errno> {
 
 /// How many descriptors are on their way in a socket, by this line of its fdinfo.
 pub fn scm_fds(line: &[u8]) -> u64 {
-    let count = line.strip_prefix(b"scm_fds:").and_then(|count| std::str::from_utf8(count).ok());
-    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    let count = line
+        .strip_prefix(b"scm_fds:")
+        .and_then(|count| std::str::from_utf8(count).ok());
+    count
+        .and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
 }

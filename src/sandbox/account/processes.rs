@@ -76,14 +76,28 @@ pub struct ProcessSnapshot {
 impl ProcessSnapshot {
     pub fn now() -> Result<ProcessSnapshot, Errno> {
         // In this order, so that a process older than `newest` that is not listed has ended.
-        let newest = text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok());
-        let mut snapshot = ProcessSnapshot { newest, ..ProcessSnapshot::default() };
+        let newest = text("/proc/loadavg")?
+            .split_whitespace()
+            .last()
+            .and_then(|pid| pid.parse().ok());
+        let mut snapshot = ProcessSnapshot {
+            newest,
+            ..ProcessSnapshot::default()
+        };
         for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
             let name = entry.map_err(|e| errno(&e))?.file_name();
-            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1) else { continue };
+            let Some(pid) = name
+                .to_str()
+                .and_then(|name| name.parse().ok())
+                .filter(|pid| *pid != 1)
+            else {
+                continue;
+            };
             match process(pid)? {
                 // The recorder is the only child of the launcher that leads a session.
-                Some((_, process)) if process.parent == 1 && process.session == pid => snapshot.recorder = Some(pid),
+                Some((_, process)) if process.parent == 1 && process.session == pid => {
+                    snapshot.recorder = Some(pid)
+                }
                 found => snapshot.processes.extend(found),
             }
         }
@@ -98,7 +112,11 @@ impl ProcessSnapshot {
     /// none ended, and system calls under way faulted in little.
     pub fn is_still(&self, later: &ProcessSnapshot) -> bool {
         let living = |seen: &ProcessSnapshot| -> Vec<ProcessKey> {
-            seen.processes.iter().filter(|(_, process)| !process.has_ended()).map(|(key, _)| *key).collect()
+            seen.processes
+                .iter()
+                .filter(|(_, process)| !process.has_ended())
+                .map(|(key, _)| *key)
+                .collect()
         };
         self.newest.is_some()
             && self.newest == later.newest
@@ -113,7 +131,11 @@ impl ProcessSnapshot {
     /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in
     /// /proc.
     pub fn of_the_tool(&self) -> Vec<u32> {
-        self.processes.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect()
+        self.processes
+            .iter()
+            .filter(|(_, process)| process.parent != 1)
+            .map(|((pid, _), _)| *pid)
+            .collect()
     }
 }
 
@@ -129,7 +151,10 @@ pub fn shown_now() -> Result<(u64, u64), Errno> {
 
 /// Errors of reading /proc of an ended process: not a failure.
 pub fn gone(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
+    matches!(
+        error.raw_os_error(),
+        Some(nix::libc::ENOENT | nix::libc::ESRCH)
+    )
 }
 
 /// A text file of /proc; empty where its process has ended.
@@ -154,7 +179,12 @@ pub fn lines_at(
     most: u64,
 ) -> Result<u64, Errno> {
     let mut count = 0;
-    let file = openat(folder, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    let file = openat(
+        folder,
+        name,
+        OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    );
     let read = file.map_err(std::io::Error::from).and_then(|file| {
         let file = std::fs::File::from(file);
         for line in BufReader::with_capacity(16 << 10, file).split(b'\n') {
@@ -178,15 +208,23 @@ pub fn process(pid: u32) -> Result<Option<(ProcessKey, Process)>, Errno> {
 
 /// CPU time of a thread of ours, ms.
 pub fn thread_ms(thread: Pid) -> u64 {
-    stat(&format!("/proc/self/task/{thread}")).ok().flatten().map_or(0, |(_, thread)| thread.own_ms)
+    stat(&format!("/proc/self/task/{thread}"))
+        .ok()
+        .flatten()
+        .map_or(0, |(_, thread)| thread.own_ms)
 }
 
 /// The start and state of a process or thread, from its /proc folder.
 fn stat(folder: &str) -> Result<Option<(u64, Process)>, Errno> {
     let text = text(&format!("{folder}/stat"))?;
     // The name may hold anything, so count from its closing parenthesis.
-    let Some((_, rest)) = text.rsplit_once(')') else { return Ok(None) };
-    let fields: Vec<u64> = rest.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
+    let Some((_, rest)) = text.rsplit_once(')') else {
+        return Ok(None);
+    };
+    let fields: Vec<u64> = rest
+        .split_whitespace()
+        .map(|f| f.parse().unwrap_or(0))
+        .collect();
     let at = |n: usize| fields.get(n - 3).copied().unwrap_or(0);
     // Clock ticks are 10 ms in every Linux user interface (USER_HZ = 100).
     let ms = |n: usize| at(n) * 10;
@@ -223,7 +261,9 @@ pub fn proportional(pid: u32) -> Result<Option<u64>, Errno> {
     if !text.lines().any(|line| line.starts_with("Pss_Anon:")) {
         return Ok(resident(pid)?.map(|memory| memory.pages));
     }
-    Ok(Some(kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024))
+    Ok(Some(
+        kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024,
+    ))
 }
 
 /// How many mappings a process has; counting stops at `most`. Only threads show them once the first one has ended.
@@ -253,7 +293,11 @@ fn status(pid: u32) -> Result<String, Errno> {
         return Ok(own);
     }
     let others = threads(pid).map(|thread| text(&format!("{thread}/status")));
-    Ok(others.collect::<Result<Vec<_>, _>>()?.into_iter().find(|text| shows_memory(text)).unwrap_or(own))
+    Ok(others
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .find(|text| shows_memory(text))
+        .unwrap_or(own))
 }
 
 /// The /proc folder that shows a process's descriptors, and their number: the size of `fd` (Linux 6.2), else of the
@@ -263,13 +307,20 @@ pub fn files_of(pid: u32) -> (String, u64) {
         let size = std::fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());
         let table = || {
             let status = text(&format!("{folder}/status")).unwrap_or_default();
-            status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok()).unwrap_or(0)
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok())
+                .unwrap_or(0)
         };
         if size == 0 { table() } else { size }
     };
     let own = format!("/proc/{pid}");
-    let mut folders = std::iter::once(own.clone()).chain(threads(pid)).map(|folder| (count(&folder), folder));
-    folders.find(|(count, _)| *count > 0).map_or((own, 0), |(count, folder)| (folder, count))
+    let mut folders = std::iter::once(own.clone())
+        .chain(threads(pid))
+        .map(|folder| (count(&folder), folder));
+    folders
+        .find(|(count, _)| *count > 0)
+        .map_or((own, 0), |(count, folder)| (folder, count))
 }
 
 /// Kernel objects that were met: each is read once, however many processes share it.
@@ -281,13 +332,21 @@ pub struct Met {
 
 impl Met {
     pub fn new(kind: Compared) -> Met {
-        Met { kind, objects: Vec::new() }
+        Met {
+            kind,
+            objects: Vec::new(),
+        }
     }
 
     /// Whether this object was not met before; of tables the descriptor says nothing.
     pub fn is_new(&mut self, pid: u32, descriptor: u32) -> bool {
         let object = KernelObject { pid, descriptor };
-        let Err(at) = self.objects.binary_search_by(|known| kcmp(self.kind, known, &object)) else { return false };
+        let Err(at) = self
+            .objects
+            .binary_search_by(|known| kcmp(self.kind, known, &object))
+        else {
+            return false;
+        };
         self.objects.insert(at, object);
         true
     }
@@ -296,13 +355,21 @@ impl Met {
 /// How often the first thread of a process was switched in; unchanged while it is stopped.
 pub fn switches(pid: u32) -> u64 {
     let text = text(&format!("/proc/{pid}/status")).unwrap_or_default();
-    let counts =
-        text.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:")?.1.trim().parse::<u64>().ok());
+    let counts = text.lines().filter_map(|line| {
+        line.split_once("voluntary_ctxt_switches:")?
+            .1
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
     counts.sum()
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = String> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     entries.map(|entry| entry.path().display().to_string())
 }
 

@@ -75,7 +75,14 @@ impl Sampler {
     pub fn look(&mut self, scratch: Usage, limit: u64) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
         self.remember_shown()?;
-        let (mut sum, mut addresses, mut largest) = (Memory { own: scratch.bytes, ..Memory::default() }, 0, 0);
+        let (mut sum, mut addresses, mut largest) = (
+            Memory {
+                own: scratch.bytes,
+                ..Memory::default()
+            },
+            0,
+            0,
+        );
         for (key, Shown { memory, .. }) in &self.shown {
             let process = &self.seen.processes[key];
             sum.pages += memory.pages;
@@ -85,8 +92,12 @@ impl Sampler {
             self.files = self.files.max(memory.files);
         }
         // The room does not subtract pages: their quick sum may be far too high.
-        sum.own +=
-            self.descriptors.bytes(&self.seen.of_the_tool(), scratch.files, cpu_ms, limit.saturating_sub(sum.own))?;
+        sum.own += self.descriptors.bytes(
+            &self.seen.of_the_tool(),
+            scratch.files,
+            cpu_ms,
+            limit.saturating_sub(sum.own),
+        )?;
         // One mapping for each page of the addresses is more than there can be.
         let each = AREA + LINK * self.seen.processes.len() as u64;
         if addresses.saturating_mul(each) > limit.saturating_sub(sum.own + sum.pages) {
@@ -98,8 +109,18 @@ impl Sampler {
         }
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
-        let sessions: BTreeSet<u32> = self.seen.processes.values().map(|process| process.session).collect();
-        Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64, watches: self.descriptors.watches })
+        let sessions: BTreeSet<u32> = self
+            .seen
+            .processes
+            .values()
+            .map(|process| process.session)
+            .collect();
+        Ok(Look {
+            bytes,
+            cpu_ms,
+            sessions: sessions.len() as u64,
+            watches: self.descriptors.watches,
+        })
     }
 
     /// The peak of the call, also between looks. `largest`: the kernel's peak of its largest process, file pages
@@ -112,17 +133,34 @@ impl Sampler {
     fn see(&mut self, seen: ProcessSnapshot) -> u64 {
         self.looks += 1;
         let gone = |key: &ProcessKey| !seen.processes.contains_key(key);
-        self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();
+        self.gone_ms += self
+            .seen
+            .processes
+            .iter()
+            .filter(|(key, _)| gone(key))
+            .map(|(_, p)| p.own_ms)
+            .sum::<u64>();
         // Others may hold pages of a process that ended, or that lived between two looks. (A thread looks the same.)
-        let all_there = self.seen.newest.zip(seen.newest).is_some_and(|(before, now)| {
-            let made = seen.processes.keys().filter(|(pid, _)| (before + 1..=now).contains(pid)).count();
-            now.checked_sub(before).is_some_and(|numbers| numbers as usize == made)
-        });
+        let all_there = self
+            .seen
+            .newest
+            .zip(seen.newest)
+            .is_some_and(|(before, now)| {
+                let made = seen
+                    .processes
+                    .keys()
+                    .filter(|(pid, _)| (before + 1..=now).contains(pid))
+                    .count();
+                now.checked_sub(before)
+                    .is_some_and(|numbers| numbers as usize == made)
+            });
         if !all_there || self.seen.processes.keys().any(gone) {
             self.counted = None;
         }
         self.seen = seen;
-        self.waited_ms = self.waited_ms.max(self.seen.processes.values().map(|p| p.waited_ms).sum());
+        self.waited_ms = self
+            .waited_ms
+            .max(self.seen.processes.values().map(|p| p.waited_ms).sum());
         let own: u64 = self.seen.processes.values().map(|p| p.own_ms).sum();
         // Ended processes count once: by what was seen of them, or by what their parents waited for.
         own + self.gone_ms.max(self.waited_ms)
@@ -132,15 +170,29 @@ impl Sampler {
     /// faults since then can have added.
     fn remember_shown(&mut self) -> Result<(), Errno> {
         let (mut now, mut known) = (BTreeMap::new(), Met::new(Compared::Memory));
-        for (key, process) in self.seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
+        for (key, process) in self
+            .seen
+            .processes
+            .iter()
+            .filter(|(_, process)| !process.has_ended())
+        {
             let mut last = self.shown.get(key).copied().unwrap_or_default();
-            last.memory.pages += process.faults.saturating_sub(last.faults).saturating_mul(PAGE);
+            last.memory.pages += process
+                .faults
+                .saturating_sub(last.faults)
+                .saturating_mul(PAGE);
             let memory = match processes::resident(key.0)? {
                 // vfork(2): the memory is its parent's.
                 Some(_) if process.state != 'Z' && !known.is_new(key.0, 0) => Memory::default(),
                 shown => shown.unwrap_or(last.memory),
             };
-            now.insert(*key, Shown { memory, faults: process.faults });
+            now.insert(
+                *key,
+                Shown {
+                    memory,
+                    faults: process.faults,
+                },
+            );
         }
         self.shown = now;
         Ok(())
@@ -151,7 +203,11 @@ impl Sampler {
     /// call that takes memory although it is stopped the quick sum counts.
     fn counted_once(&mut self, quick: u64, room: u64) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
-            let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);
+            let written = self
+                .seen
+                .faults()
+                .saturating_sub(faults)
+                .saturating_mul(PAGE);
             if pages.saturating_add(written) <= room {
                 return Ok(pages);
             }
@@ -181,30 +237,55 @@ impl Sampler {
         let mut known: BTreeMap<ProcessKey, Mappings> = BTreeMap::new();
         let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
         for (key, process) in &self.seen.processes {
-            let of_parent = self.mappings.iter().find(|((pid, _), _)| *pid == process.parent).map(|(_, m)| m.count);
-            let inherited = Mappings { count: of_parent.unwrap_or(largest), at_ms: None, look: 0 };
+            let of_parent = self
+                .mappings
+                .iter()
+                .find(|((pid, _), _)| *pid == process.parent)
+                .map(|(_, m)| m.count);
+            let inherited = Mappings {
+                count: of_parent.unwrap_or(largest),
+                at_ms: None,
+                look: 0,
+            };
             known.insert(*key, self.mappings.get(key).copied().unwrap_or(inherited));
         }
         let now = |key: &ProcessKey| self.seen.processes.get(key).map(|process| process.own_ms);
-        let mut waiting: Vec<_> = known.iter_mut().filter(|(key, mappings)| now(key) != mappings.at_ms).collect();
+        let mut waiting: Vec<_> = known
+            .iter_mut()
+            .filter(|(key, mappings)| now(key) != mappings.at_ms)
+            .collect();
         waiting.sort_by_key(|(_, mappings)| mappings.look);
         let until = Instant::now() + COUNTING;
         for (key, mappings) in waiting {
-            *mappings = Mappings { count: processes::mappings(key.0, most)?, at_ms: now(key), look: self.looks };
+            *mappings = Mappings {
+                count: processes::mappings(key.0, most)?,
+                at_ms: now(key),
+                look: self.looks,
+            };
             if Instant::now() > until {
                 break;
             }
         }
         self.mappings = known;
-        Ok(self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum())
+        Ok(self
+            .mappings
+            .iter()
+            .map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid)))
+            .sum())
     }
 
     /// How many processes of the call are ancestors of this one, itself included.
     fn ancestors(&self, pid: u32) -> u64 {
         let all = &self.seen.processes;
-        let parent = |pid: &u32| all.range((*pid, 0)..=(*pid, u64::MAX)).next().map(|(_, p)| p.parent);
+        let parent = |pid: &u32| {
+            all.range((*pid, 0)..=(*pid, u64::MAX))
+                .next()
+                .map(|(_, p)| p.parent)
+        };
         // Each step goes to an older process; the bound is for a pid used again between two reads.
-        let line = std::iter::successors(Some(pid), parent).skip(1).take_while(|above| *above > 1);
+        let line = std::iter::successors(Some(pid), parent)
+            .skip(1)
+            .take_while(|above| *above > 1);
         1 + line.take(all.len().saturating_sub(1)).count() as u64
     }
 }
@@ -213,8 +294,14 @@ impl Sampler {
 /// share and has one until it is a zombie.
 fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
     let (mut pages, mut known) = (0, Met::new(Compared::Memory));
-    for ((pid, _), process) in seen.processes.iter().filter(|(_, process)| !process.has_ended()) {
-        let Some(share) = processes::proportional(*pid)? else { return Ok(None) };
+    for ((pid, _), process) in seen
+        .processes
+        .iter()
+        .filter(|(_, process)| !process.has_ended())
+    {
+        let Some(share) = processes::proportional(*pid)? else {
+            return Ok(None);
+        };
         // The memory of a first thread that ended cannot be compared.
         if process.state == 'Z' || known.is_new(*pid, 0) {
             pages += share;

@@ -51,7 +51,10 @@ impl Walker {
             let _ = id.send(gettid());
             asked.into_iter().for_each(|job| job());
         })?;
-        Ok(Walker { jobs, thread: started.recv().map_err(io::Error::other)? })
+        Ok(Walker {
+            jobs,
+            thread: started.recv().map_err(io::Error::other)?,
+        })
     }
 }
 
@@ -75,11 +78,23 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
     pub fn new(walker: &Walker, state: S, max_looks: u64) -> Walk<'_, S, A> {
         let (answer, answers) = channel();
         let state = Arc::new(Mutex::new(state));
-        Walk { walker, state, answer, answers, max_looks, looks: 0, before_ms: 0, stopped: None }
+        Walk {
+            walker,
+            state,
+            answer,
+            answers,
+            max_looks,
+            looks: 0,
+            before_ms: 0,
+            stopped: None,
+        }
     }
 
     /// Begins a walk, where none goes on, and waits for its answer within the budget.
-    pub fn look(&mut self, walk: impl FnOnce(&mut S) -> Result<A, Errno> + Send + 'static) -> Result<Seen<A>, Errno> {
+    pub fn look(
+        &mut self,
+        walk: impl FnOnce(&mut S) -> Result<A, Errno> + Send + 'static,
+    ) -> Result<Seen<A>, Errno> {
         let mut wait = Duration::ZERO;
         if self.looks == 0 {
             let (state, answer) = (Arc::clone(&self.state), self.answer.clone());
@@ -96,7 +111,9 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
             return answer.map(Seen::All);
         }
         self.looks += 1;
-        if self.looks > self.max_looks || thread_ms(self.walker.thread) - self.before_ms > MAX_CPU_MS {
+        if self.looks > self.max_looks
+            || thread_ms(self.walker.thread) - self.before_ms > MAX_CPU_MS
+        {
             return Ok(Seen::TooMuch);
         }
         match &self.stopped {
@@ -119,7 +136,10 @@ struct Stopping {
     before: BTreeMap<ProcessKey, u64>,
 }
 
-static STOPPING: Mutex<Stopping> = Mutex::new(Stopping { holders: 0, before: BTreeMap::new() });
+static STOPPING: Mutex<Stopping> = Mutex::new(Stopping {
+    holders: 0,
+    before: BTreeMap::new(),
+});
 
 /// While one of these lives, the call is stopped. A kernel timer can still send a process SIGCONT, so it is stopped
 /// again and again.
@@ -130,7 +150,10 @@ impl Stopped {
         let mut stopping = lock(&STOPPING);
         if stopping.holders == 0 {
             // Taken before our own signal: a process that the tool stops in between is continued at the end.
-            let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
+            let stopped = ProcessSnapshot::now()?
+                .processes
+                .into_iter()
+                .filter(|(_, process)| process.state == 'T');
             stopping.before = stopped.map(|(key, _)| (key, switches(key.0))).collect();
         }
         stopping.holders += 1;
@@ -149,7 +172,10 @@ impl Stopped {
     pub fn settled(&self) -> Result<ProcessSnapshot, Errno> {
         let (first, until) = (ProcessSnapshot::now()?, Instant::now() + SETTLING);
         let mut seen = first.clone();
-        while seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
+        while seen
+            .processes
+            .values()
+            .any(|process| matches!(process.state, 'R' | 'S'))
             && !seen.took_memory_since(&first)
             && Instant::now() < until
         {
@@ -174,8 +200,17 @@ impl Drop for Stopped {
         }
         // Processes that the tool had stopped itself stay stopped.
         let now = ProcessSnapshot::now().unwrap_or_default();
-        let was_stopped = |key: &&ProcessKey| stopping.before.get(key).is_some_and(|before| *before == switches(key.0));
-        let stopped = now.processes.keys().filter(|key| !was_stopped(key)).map(|key| key.0);
+        let was_stopped = |key: &&ProcessKey| {
+            stopping
+                .before
+                .get(key)
+                .is_some_and(|before| *before == switches(key.0))
+        };
+        let stopped = now
+            .processes
+            .keys()
+            .filter(|key| !was_stopped(key))
+            .map(|key| key.0);
         for pid in stopped.chain(now.recorder) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
         }
@@ -190,7 +225,10 @@ pub struct OwnCpu {
 
 impl OwnCpu {
     pub fn begin() -> OwnCpu {
-        OwnCpu { began: Instant::now(), before_ms: own_ms() }
+        OwnCpu {
+            began: Instant::now(),
+            before_ms: own_ms(),
+        }
     }
 
     /// CPU time so far beyond what watching any call takes, ms. It counts as the call's.
@@ -201,6 +239,7 @@ impl OwnCpu {
 }
 
 fn own_ms() -> u64 {
-    getrusage(UsageWho::RUSAGE_SELF)
-        .map_or(0, |used| (used.user_time().num_milliseconds() + used.system_time().num_milliseconds()) as u64)
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |used| {
+        (used.user_time().num_milliseconds() + used.system_time().num_milliseconds()) as u64
+    })
 }

@@ -68,10 +68,14 @@ impl WriteWatch {
     pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<WriteWatch>, Errno> {
         let live = || mounts.iter().filter(|mount| WriteWatch::is_needed(mount));
         // A folder that lies in another is counted with that one.
-        let inner = |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
-        let opened = live()
-            .filter(|m| !inner(m))
-            .map(|mount| Ok((mount.clone(), files::without_links(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)));
+        let inner =
+            |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
+        let opened = live().filter(|m| !inner(m)).map(|mount| {
+            Ok((
+                mount.clone(),
+                files::without_links(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?,
+            ))
+        });
         let trees: Vec<_> = opened.collect::<Result<_, Errno>>()?;
         if trees.is_empty() {
             return Ok(None);
@@ -92,17 +96,25 @@ impl WriteWatch {
 
     /// Makes a watch for the host, which watches the calls of a worker and cannot count files without a name.
     pub fn for_host(self) -> WriteWatch {
-        WriteWatch { alone: false, ..self }
+        WriteWatch {
+            alone: false,
+            ..self
+        }
     }
 
     /// The folders, for who asks for their free space.
     pub fn folders(&self) -> io::Result<Vec<OwnedFd>> {
-        self.trees.iter().map(|(_, folder)| folder.try_clone()).collect()
+        self.trees
+            .iter()
+            .map(|(_, folder)| folder.try_clone())
+            .collect()
     }
 
     /// How many entries may be there before a limit is passed.
     pub fn max_entries(&self, limits: &Limits) -> u64 {
-        self.before.files.saturating_add(limits.get(Limit::WrittenFiles))
+        self.before
+            .files
+            .saturating_add(limits.get(Limit::WrittenFiles))
     }
 
     /// The limit that is exceeded now, if any.
@@ -115,7 +127,10 @@ impl WriteWatch {
             return Ok(None);
         }
         let began = Instant::now();
-        let mut count = Count { missed: true, ..Count::default() };
+        let mut count = Count {
+            missed: true,
+            ..Count::default()
+        };
         if !self.moves {
             count = self.count(limits, true)?;
         }
@@ -126,15 +141,21 @@ impl WriteWatch {
             stopped.settled()?;
             count = self.count(limits, true)?;
             // Neighbours take free space, too: it is the call's where it holds files that cannot be counted.
-            let is_gone = fell(&self.at_first, &free(&self.trees)?).saturating_sub(count.added) > most;
-            self.unexplained = if is_gone && self.holds_unseen()? { self.unexplained + 1 } else { 0 };
+            let is_gone =
+                fell(&self.at_first, &free(&self.trees)?).saturating_sub(count.added) > most;
+            self.unexplained = if is_gone && self.holds_unseen()? {
+                self.unexplained + 1
+            } else {
+                0
+            };
             if self.unexplained > 1 {
                 count.over = count.over.or(Some(Limit::WrittenBytes));
             }
         }
         (self.last, self.added) = (now, count.added);
         let share = if self.moves { 1 } else { 3 };
-        self.next = Instant::now() + (began.elapsed() * share).max(Duration::from_millis(SAMPLE_MS / 2));
+        self.next =
+            Instant::now() + (began.elapsed() * share).max(Duration::from_millis(SAMPLE_MS / 2));
         Ok(count.over)
     }
 
@@ -149,12 +170,18 @@ impl WriteWatch {
             for entry in inspect::below(folder, &mount.path) {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
-                    Err(e) if e.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => {
+                    Err(e)
+                        if e.io_error()
+                            .is_some_and(|e| e.kind() == io::ErrorKind::NotFound) =>
+                    {
                         count.missed = true;
                     }
                     // The entry is too deep for a path, or in a folder that the tool closed and whose group is not
                     // mapped in this user namespace: it cannot be counted.
-                    Err(e) if [Some(Errno::ENAMETOOLONG), Some(Errno::EACCES)].contains(&e.io_error().map(errno)) => {
+                    Err(e)
+                        if [Some(Errno::ENAMETOOLONG), Some(Errno::EACCES)]
+                            .contains(&e.io_error().map(errno)) =>
+                    {
                         count.over = Some(Limit::WrittenFiles);
                     }
                     Err(e) => return Err(e.into_io_error().map_or(Errno::EIO, |e| errno(&e))),
@@ -182,9 +209,18 @@ impl WriteWatch {
         let mut held = BTreeMap::new();
         for pid in ProcessSnapshot::now()?.of_the_tool() {
             let folder = files_of(pid).0;
-            for file in std::fs::read_dir(format!("{folder}/fd")).into_iter().flatten().flatten() {
-                let Ok(meta) = std::fs::metadata(file.path()) else { continue };
-                let ours = self.trees.iter().any(|(mount, _)| mount.device == meta.dev());
+            for file in std::fs::read_dir(format!("{folder}/fd"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                let Ok(meta) = std::fs::metadata(file.path()) else {
+                    continue;
+                };
+                let ours = self
+                    .trees
+                    .iter()
+                    .any(|(mount, _)| mount.device == meta.dev());
                 if ours && meta.nlink() == 0 && meta.is_file() {
                     held.insert((meta.dev(), meta.ino()), meta.blocks() * 512);
                 }
@@ -207,7 +243,11 @@ impl WriteWatch {
             {
                 return Ok(true);
             }
-            for entry in std::fs::read_dir(format!("{folder}/fdinfo")).into_iter().flatten().flatten() {
+            for entry in std::fs::read_dir(format!("{folder}/fdinfo"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
                 if processes::lines(&entry.path().display().to_string(), sent, 1).unwrap_or(1) > 0 {
                     return Ok(true);
                 }
@@ -218,15 +258,27 @@ impl WriteWatch {
 
     /// Whether a line ends as /proc shows a removed file of these trees.
     fn names_removed(&self, line: &[u8]) -> bool {
-        let path = line.iter().position(|byte| *byte == b'/').map(|at| Path::new(OsStr::from_bytes(&line[at..])));
+        let path = line
+            .iter()
+            .position(|byte| *byte == b'/')
+            .map(|at| Path::new(OsStr::from_bytes(&line[at..])));
         line.ends_with(b" (deleted)")
-            && path.is_some_and(|path| self.trees.iter().any(|(mount, _)| path.starts_with(&mount.path)))
+            && path.is_some_and(|path| {
+                self.trees
+                    .iter()
+                    .any(|(mount, _)| path.starts_with(&mount.path))
+            })
     }
 }
 
 /// Bytes by which free space fell, of the file system where it fell most.
 pub fn fell(before: &[Free], now: &[Free]) -> u64 {
-    before.iter().zip(now).map(|(before, now)| before.bytes.saturating_sub(now.bytes)).max().unwrap_or(0)
+    before
+        .iter()
+        .zip(now)
+        .map(|(before, now)| before.bytes.saturating_sub(now.bytes))
+        .max()
+        .unwrap_or(0)
 }
 
 fn free(trees: &[(Mount, OwnedFd)]) -> Result<Vec<Free>, Errno> {
@@ -234,7 +286,10 @@ fn free(trees: &[(Mount, OwnedFd)]) -> Result<Vec<Free>, Errno> {
 }
 
 pub fn free_at(folder: &OwnedFd) -> Result<Free, Errno> {
-    fstatvfs(folder).map(|fs| Free { bytes: fs.blocks_free() * fs.fragment_size(), files: fs.files_free() })
+    fstatvfs(folder).map(|fs| Free {
+        bytes: fs.blocks_free() * fs.fragment_size(),
+        files: fs.files_free(),
+    })
 }
 
 #[cfg(test)]
@@ -250,15 +305,27 @@ mod tests {
         std::fs::write(&neighbour, vec![1; 8 << 20]).expect("written");
         let facts = std::fs::metadata(&path).expect("there");
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
-        let mount =
-            Mount { path: path.clone(), access: Access::Write, folder: true, device, inode, uid, gid, no_exec: false };
+        let mount = Mount {
+            path: path.clone(),
+            access: Access::Write,
+            folder: true,
+            device,
+            inode,
+            uid,
+            gid,
+            no_exec: false,
+        };
         let mut limits = Limits::house();
         limits.set(Limit::WrittenBytes, 1 << 20);
-        let mut written = WriteWatch::begin(&[mount], Totals::default()).expect("opened").expect("written live");
+        let mut written = WriteWatch::begin(&[mount], Totals::default())
+            .expect("opened")
+            .expect("written live");
         let synced = |name: &str, bytes: usize| {
             std::fs::write(path.join(name), vec![1; bytes]).expect("written");
             // Space is taken when it is written back (ext4: delayed allocation).
-            std::fs::File::open(path.join(name)).and_then(|file| file.sync_all()).expect("on disk");
+            std::fs::File::open(path.join(name))
+                .and_then(|file| file.sync_all())
+                .expect("on disk");
         };
         synced("within", 64 << 10);
         assert_eq!(written.look_at_end(&limits), Ok(None), "control");

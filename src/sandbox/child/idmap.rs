@@ -24,8 +24,13 @@ impl Users {
     /// `owner`: the probable owner of the granted files. The namespace for this owner is made now; if that fails, the
     /// error is reported when the namespace is needed.
     pub fn new(identity: Identity, owner: Option<Owner>) -> Users {
-        let mut users = Users { identity, made: BTreeMap::new() };
-        owner.into_iter().for_each(|owner| drop(users.for_files_of(owner)));
+        let mut users = Users {
+            identity,
+            made: BTreeMap::new(),
+        };
+        owner
+            .into_iter()
+            .for_each(|owner| drop(users.for_files_of(owner)));
         users
     }
 
@@ -43,7 +48,8 @@ impl Users {
 
 /// Maps the on-disk id (inside) to the tool's kernel id (outside).
 fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
-    let failed = |errno: Errno| Problem::from_wall("view", "a user namespace for id-mapped mounts")(errno);
+    let failed =
+        |errno: Errno| Problem::from_wall("view", "a user namespace for id-mapped mounts")(errno);
     let (ready, say) = pipe().map_err(failed)?;
     let Some(pid) = sys::fork().map_err(failed)? else {
         // The child only holds the namespace open until we have its descriptor.
@@ -60,7 +66,10 @@ fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
     drop(say);
     let mut number = [0u8; 16];
     let length = read(&ready, &mut number).unwrap_or(0);
-    let opened = match std::str::from_utf8(&number[..length]).ok().and_then(|n| n.parse().ok()) {
+    let opened = match std::str::from_utf8(&number[..length])
+        .ok()
+        .and_then(|n| n.parse().ok())
+    {
         Some(number) => map(number, of, identity),
         None => Err(Errno::EPERM),
     };
@@ -70,9 +79,17 @@ fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
 }
 
 fn map(pid: i32, (uid, gid): Owner, identity: Identity) -> Result<OwnedFd, Errno> {
-    std::fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1\n", uid, identity.id))
-        .map_err(|e| sys::errno(&e))?;
-    std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1\n", gid, identity.id))
-        .map_err(|e| sys::errno(&e))?;
-    Ok(std::fs::File::open(format!("/proc/{pid}/ns/user")).map_err(|e| sys::errno(&e))?.into())
+    std::fs::write(
+        format!("/proc/{pid}/uid_map"),
+        format!("{} {} 1\n", uid, identity.id),
+    )
+    .map_err(|e| sys::errno(&e))?;
+    std::fs::write(
+        format!("/proc/{pid}/gid_map"),
+        format!("{} {} 1\n", gid, identity.id),
+    )
+    .map_err(|e| sys::errno(&e))?;
+    Ok(std::fs::File::open(format!("/proc/{pid}/ns/user"))
+        .map_err(|e| sys::errno(&e))?
+        .into())
 }

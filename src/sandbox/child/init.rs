@@ -20,7 +20,8 @@ fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
 
 /// Makes the executable file of the init.
 pub fn image() -> Result<OwnedFd, Problem> {
-    let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).map_err(failed())?;
+    let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)
+        .map_err(failed())?;
     let mut file = std::fs::File::from(file);
     file.write_all(&elf(sys::init_code())).map_err(failed())?;
     // A file open for writing cannot be executed (execve(2), ETXTBSY), so a second descriptor, O_PATH, is kept instead.
@@ -65,7 +66,13 @@ pub fn hide(plan: &mut Plan) {
 /// this step hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
     plan.add("namespaces", Step::Start);
-    plan.add("namespaces", Step::Duplicate { from: status, to: 0 });
+    plan.add(
+        "namespaces",
+        Step::Duplicate {
+            from: status,
+            to: 0,
+        },
+    );
     plan.add("namespaces", Step::CloseOnExecFrom(1));
     plan.add("namespaces", Step::Become(image.as_raw_fd()));
 }

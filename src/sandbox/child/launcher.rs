@@ -11,7 +11,9 @@ use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MAX_SCRIPT_BYTES, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, shown_now, signal_all};
-use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Source, StagedFolder, ToLauncher};
+use crate::sandbox::protocol::{
+    self, Exited, FromLauncher, Identity, Killed, Setup, Source, StagedFolder, ToLauncher,
+};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{Look, SESSIONS, Sampler};
 use crate::sandbox::scratch::{Scratch, Usage};
@@ -20,7 +22,8 @@ use crate::sandbox::view::{self, View};
 use crate::sandbox::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::sandbox::written::{Free, WriteWatch, fell, free_at};
 use crate::sandbox::{
-    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp, spawn, sys,
+    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp,
+    spawn, sys,
 };
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -79,7 +82,9 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
-    let Some((ToLauncher::Enter { identity, owner }, lock)) = receive(control).map_err(io("the first message"))? else {
+    let Some((ToLauncher::Enter { identity, owner }, lock)) =
+        receive(control).map_err(io("the first message"))?
+    else {
         return Ok(());
     };
     identity::drop_groups(identity)?;
@@ -101,7 +106,10 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
 /// The keeper: kills the launcher when the host is gone, and returns when the launcher is reaped.
 fn keep(control: BorrowedFd, launcher: i32) {
     if let Ok(pidfd) = sys::pidfd_open(launcher) {
-        let mut wait = [PollFd::new(control, PollFlags::empty()), PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        let mut wait = [
+            PollFd::new(control, PollFlags::empty()),
+            PollFd::new(pidfd.as_fd(), PollFlags::POLLIN),
+        ];
         while poll(&mut wait, PollTimeout::NONE) == Err(Errno::EINTR) {}
     }
     let _ = kill(Pid::from_raw(launcher), Signal::SIGKILL);
@@ -134,44 +142,77 @@ fn end_with_keeper() -> Result<(), Problem> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io("prctl(PR_SET_PDEATHSIG)"))
 }
 
-fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> Result<(), Problem> {
+fn serve(
+    control: BorrowedFd,
+    identity: Identity,
+    owner: Option<(u32, u32)>,
+) -> Result<(), Problem> {
     end_with_keeper()?;
     let abi = sys::landlock_abi();
     if abi < 1 {
-        return Err(Problem::from_wall("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
+        return Err(Problem::from_wall(
+            "landlock",
+            "this kernel has no Landlock, or it is off",
+        )(Errno::ENOSYS));
     }
     nix::unistd::sethostname("tool").map_err(Problem::from_wall("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
     let init = crate::sandbox::init::image()?;
-    let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else { return Ok(()) };
+    let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else {
+        return Ok(());
+    };
     if files.len() < 2 {
         return Err(io("descriptors of the set-up")(invalid()));
     }
-    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
+    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP)
+        .map_err(io("the set-up"))?;
     let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
     if setup.identity != identity {
         return Err(io("the set-up is for another identity")(invalid()));
     }
     let executable = files.remove(0);
     let missing = || Problem::from_wall("cgroup", "the group's files")(Errno::EBADF);
-    let counters =
-        setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
-    let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
+    let counters = setup
+        .cgroup
+        .map(|version| cgroup::Counters::from(version, files).ok_or_else(missing))
+        .transpose()?;
+    let sources = setup
+        .stages
+        .iter()
+        .map(source_folder)
+        .collect::<Result<Vec<_>, _>>()?;
     let last_capability = crate::sandbox::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
-    let executable = if own { view::own_program(executable)? } else { executable };
+    let executable = if own {
+        view::own_program(executable)?
+    } else {
+        executable
+    };
     let view = view::raise(base, &setup)?;
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
-        nix::sys::prctl::set_thp_disable(true).map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
+        nix::sys::prctl::set_thp_disable(true)
+            .map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
-    let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").map_err(io("max_user_watches"))?;
-    let watches = crate::sandbox::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
-    let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
+    let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches")
+        .map_err(io("max_user_watches"))?;
+    let watches =
+        crate::sandbox::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
+    let sockets = setup
+        .ports
+        .as_deref()
+        .map(network::open)
+        .transpose()?
+        .unwrap_or_default();
     let (live, networked) = (setup.writes_live(), setup.ports.is_some());
-    let rules = setup.recorded.then(|| Recorded::new(sampled, live, networked));
-    let filter = rules.as_ref().map_or_else(|| seccomp::program(sampled, live, networked), Recorded::program);
+    let rules = setup
+        .recorded
+        .then(|| Recorded::new(sampled, live, networked));
+    let filter = rules.as_ref().map_or_else(
+        || seccomp::program(sampled, live, networked),
+        Recorded::program,
+    );
     let mut launcher = Launcher {
         control,
         setup,
@@ -185,7 +226,10 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
         last_capability,
         init,
         watches,
-        walkers: Walkers { memory: walker()?, written: walker()? },
+        walkers: Walkers {
+            memory: walker()?,
+            written: walker()?,
+        },
     };
     launcher.calls(sockets)
 }
@@ -196,7 +240,12 @@ fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     let folder = opened.map_err(Problem::of_path("scratch", what()))?;
     let stat = fstat(&folder).map_err(Problem::from_wall("scratch", what()))?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
-        return Err(Problem::new(ProblemKind::Changed, "scratch", what(), Errno::ESTALE));
+        return Err(Problem::new(
+            ProblemKind::Changed,
+            "scratch",
+            what(),
+            Errno::ESTALE,
+        ));
     }
     Ok(folder)
 }
@@ -236,17 +285,30 @@ struct Stock {
 
 /// What /proc shows of the call. `counted_ms`: its CPU time, where a group counts that and its memory. A process of a
 /// program that may be run but not read shows nothing of itself (proc(5)), so it counts as the most.
-fn memory(sampler: &mut Sampler, counted_ms: Option<u64>, scratch: Usage, limit: u64) -> Result<Look, Errno> {
+fn memory(
+    sampler: &mut Sampler,
+    counted_ms: Option<u64>,
+    scratch: Usage,
+    limit: u64,
+) -> Result<Look, Errno> {
     let look = match counted_ms {
         Some(cpu_ms) => {
             let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
             let locks = sampler.descriptors.locks(pids, cpu_ms, limit);
-            locks.map(|bytes| Look { bytes, cpu_ms, sessions: 0, watches: sampler.descriptors.watches })
+            locks.map(|bytes| Look {
+                bytes,
+                cpu_ms,
+                sessions: 0,
+                watches: sampler.descriptors.watches,
+            })
         }
         None => sampler.look(scratch, limit),
     };
     match look {
-        Err(Errno::EACCES | Errno::EPERM) => Ok(Look { bytes: u64::MAX, ..Look::default() }),
+        Err(Errno::EACCES | Errno::EPERM) => Ok(Look {
+            bytes: u64::MAX,
+            ..Look::default()
+        }),
         look => look,
     }
 }
@@ -275,19 +337,34 @@ impl Launcher<'_> {
     /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let walls = crate::sandbox::wall_states(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
+        let walls = crate::sandbox::wall_states(
+            self.abi,
+            self.counters.is_some(),
+            self.setup.ports.as_deref(),
+        );
         let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
-        send(self.control, &FromLauncher::Ready { walls }, &descriptors).map_err(io("reporting to the host"))?;
+        send(self.control, &FromLauncher::Ready { walls }, &descriptors)
+            .map_err(io("reporting to the host"))?;
         drop(sockets);
         loop {
-            let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
+            let Some((message, files)) = receive(self.control).map_err(io("the next message"))?
+            else {
+                return Ok(());
+            };
             match message {
-                ToLauncher::Start { timeout_ms, source, environment, before, last } => {
+                ToLauncher::Start {
+                    timeout_ms,
+                    source,
+                    environment,
+                    before,
+                    last,
+                } => {
                     let started = Instant::now();
                     let given = self.given(files, source, environment)?;
                     let (mut scratch, rules) = prepared;
                     let spawned = self.spawn(given, before, &mut scratch, rules)?;
-                    let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
+                    let deadline =
+                        (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
                     self.run(spawned, deadline, &scratch)?;
                     if last {
                         std::process::exit(0);
@@ -297,7 +374,9 @@ impl Launcher<'_> {
                 }
                 // The message was sent before our report of the end arrived.
                 ToLauncher::Kill | ToLauncher::Done => {}
-                ToLauncher::Enter { .. } | ToLauncher::Setup => return Err(io("a second set-up")(invalid())),
+                ToLauncher::Enter { .. } | ToLauncher::Setup => {
+                    return Err(io("a second set-up")(invalid()));
+                }
             }
         }
     }
@@ -307,34 +386,58 @@ impl Launcher<'_> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
         let mut rules = landlock::RuleBuilder::new(self.abi).map_err(ruleset_problem)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
-            rules = rules.allow(file, *folder, *right).map_err(ruleset_problem)?;
+            rules = rules
+                .allow(file, *folder, *right)
+                .map_err(ruleset_problem)?;
         }
         if let Some(ports) = &self.setup.ports {
             rules = rules.connect(ports).map_err(ruleset_problem)?;
         }
         // Our own binary lies outside the view; this rule allows executing it from a descriptor.
         if self.setup.program == protocol::Executable::Ourselves {
-            rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(ruleset_problem)?;
+            rules = rules
+                .allow(&self.executable, false, landlock::Right::ReadRun)
+                .map_err(ruleset_problem)?;
         }
         Ok((scratch, rules))
     }
 
-    fn given(&self, files: Vec<OwnedFd>, source: Option<Source>, environment: bool) -> Result<CallSetup, Problem> {
+    fn given(
+        &self,
+        files: Vec<OwnedFd>,
+        source: Option<Source>,
+        environment: bool,
+    ) -> Result<CallSetup, Problem> {
         let mut files = files.into_iter();
-        let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
+        let mut next = || {
+            files
+                .next()
+                .ok_or_else(|| io("descriptors of a call")(invalid()))
+        };
         let stdio = [next()?, next()?, next()?];
-        let most = self.setup.limits.get(Limit::InputBytes).max(MAX_SCRIPT_BYTES);
-        let read = |file, most| messages::read_memory_file(file, most).map_err(io("the call's source or variables"));
+        let most = self
+            .setup
+            .limits
+            .get(Limit::InputBytes)
+            .max(MAX_SCRIPT_BYTES);
+        let read = |file, most| {
+            messages::read_memory_file(file, most).map_err(io("the call's source or variables"))
+        };
         let source = match source {
             Some(source) => Some((source, read(next()?, most)?)),
             None => None,
         };
         let own = if environment {
-            serde_json::from_slice(&read(next()?, protocol::MAX_SETUP)?).map_err(io("the variables of the call"))?
+            serde_json::from_slice(&read(next()?, protocol::MAX_SETUP)?)
+                .map_err(io("the variables of the call"))?
         } else {
             BTreeMap::new()
         };
-        let third = if self.setup.keeps_third { Some(next()?) } else { None };
+        let third = if self.setup.keeps_third {
+            Some(next()?)
+        } else {
+            None
+        };
         if self.setup.identity.pooled {
             // Lets the tool open /dev/stdin and the like: a pipe belongs to the user who made it.
             let id = self.setup.identity.id;
@@ -342,7 +445,12 @@ impl Launcher<'_> {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
             }
         }
-        Ok(CallSetup { stdio, source, environment: environment::call_lines(&self.setup.environment, &own), third })
+        Ok(CallSetup {
+            stdio,
+            source,
+            environment: environment::call_lines(&self.setup.environment, &own),
+            third,
+        })
     }
 
     /// Raises the walls of one call and starts its tool.
@@ -364,14 +472,22 @@ impl Launcher<'_> {
             None => {}
         }
         for (file, folder, right) in &scratch.allowed[fresh..] {
-            rules = rules.allow(file, *folder, *right).map_err(ruleset_problem)?;
+            rules = rules
+                .allow(file, *folder, *right)
+                .map_err(ruleset_problem)?;
         }
         let ruleset = rules.done().map_err(ruleset_problem)?;
-        let written =
-            if self.setup.lasting { None } else { WriteWatch::begin(&self.setup.mounts, before).map_err(counting)? };
+        let written = if self.setup.lasting {
+            None
+        } else {
+            WriteWatch::begin(&self.setup.mounts, before).map_err(counting)?
+        };
         let limits = &self.setup.limits;
         // A file may grow one block beyond the limit, so that the watch sees that the limit is exceeded.
-        let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
+        let grown = before
+            .largest
+            .saturating_add(limits.get(Limit::WrittenBytes))
+            .saturating_add(BLOCK);
         let grown = written.as_ref().map_or(u64::MAX, |_| grown);
         if let Some(counters) = &mut self.counters {
             counters.begin()?;
@@ -399,24 +515,46 @@ impl Launcher<'_> {
         end_with_keeper()?;
         let (pid, pidfd) = spawned?;
         // `given` is dropped here: now only the tool holds its ends of the pipes, so the host sees them close.
-        Ok(Spawned { pid, pidfd, status, written, recorder })
+        Ok(Spawned {
+            pid,
+            pidfd,
+            status,
+            written,
+            recorder,
+        })
     }
 
     /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is not a refusal.
-    fn run(&self, mut spawned: Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<(), Problem> {
-        let mut exited = self.watch(&mut spawned, deadline, scratch).map_err(Problem::while_it_ran)?;
-        let recorded = spawned.recorder.take().map(Recorder::end).transpose().map_err(Problem::while_it_ran)?;
+    fn run(
+        &self,
+        mut spawned: Spawned,
+        deadline: Option<Instant>,
+        scratch: &Scratch,
+    ) -> Result<(), Problem> {
+        let mut exited = self
+            .watch(&mut spawned, deadline, scratch)
+            .map_err(Problem::while_it_ran)?;
+        let recorded = spawned
+            .recorder
+            .take()
+            .map(Recorder::end)
+            .transpose()
+            .map_err(Problem::while_it_ran)?;
         if let Some(left) = &recorded {
             exited.cpu_ms += left.cpu_ms;
             // A call that is killed has its recorder killed as well.
             exited.recorder_lost = Some(left.lost && exited.killed.is_none());
             exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         }
-        let staged =
-            if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
+        let staged = if exited.killed.is_none() {
+            scratch.staged().map_err(Problem::while_it_ran)?
+        } else {
+            Vec::new()
+        };
         let recorded = recorded.iter().map(|left| left.found.as_fd());
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).chain(recorded).collect();
-        send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("reporting to the host"))?;
+        send(self.control, &FromLauncher::Exited(exited), &descriptors)
+            .map_err(io("reporting to the host"))?;
         // The host reads the staged copies; then the scratch may go.
         while !staged.is_empty() {
             match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
@@ -429,14 +567,27 @@ impl Launcher<'_> {
     }
 
     /// Waits until the call ends, by itself or by a limit.
-    fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
+    fn watch(
+        &self,
+        spawned: &mut Spawned,
+        deadline: Option<Instant>,
+        scratch: &Scratch,
+    ) -> Result<Exited, Problem> {
         let own = OwnCpu::begin();
-        let Spawned { pid, pidfd, status, written, recorder } = spawned;
+        let Spawned {
+            pid,
+            pidfd,
+            status,
+            written,
+            recorder,
+        } = spawned;
         let limits = &self.setup.limits;
         let mut sampler = Sampler::default();
         sampler.descriptors.max_watches = self.watches;
-        let folders =
-            written.as_ref().map_or(Ok(Vec::new()), WriteWatch::folders).map_err(io("the written folders"))?;
+        let folders = written
+            .as_ref()
+            .map_or(Ok(Vec::new()), WriteWatch::folders)
+            .map_err(io("the written folders"))?;
         let mut walks = Walks {
             folders,
             cpu_ms: 0,
@@ -457,7 +608,11 @@ impl Launcher<'_> {
         // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
         exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         if let (None, Some(written)) = (exited.killed, walks.written) {
-            exited.killed = written.state().look_at_end(limits).map_err(counting)?.map(Killed::Written);
+            exited.killed = written
+                .state()
+                .look_at_end(limits)
+                .map_err(counting)?
+                .map(Killed::Written);
         }
         Ok(exited)
     }
@@ -474,11 +629,18 @@ impl Launcher<'_> {
         let mut last_look = Instant::now();
         loop {
             // A call that was killed has no deadline any more: without this, the loop would spin until it is dead.
-            let left = deadline.filter(|_| killed.is_none()).map_or(SAMPLE_MS, |d| {
-                d.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000).min(SAMPLE_MS.into()) as u64
-            });
-            let mut wait =
-                [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN), PollFd::new(self.control, PollFlags::POLLIN)];
+            let left = deadline
+                .filter(|_| killed.is_none())
+                .map_or(SAMPLE_MS, |d| {
+                    d.saturating_duration_since(Instant::now())
+                        .as_micros()
+                        .div_ceil(1000)
+                        .min(SAMPLE_MS.into()) as u64
+                });
+            let mut wait = [
+                PollFd::new(pidfd.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.control, PollFlags::POLLIN),
+            ];
             match poll(&mut wait, PollTimeout::from(left as u16)) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(io("poll(2)")(errno)),
@@ -514,15 +676,28 @@ impl Launcher<'_> {
 
     /// The limit that the call as a whole exceeds, if any: first by what the kernel counts, then by what the walks have
     /// seen. `beside_ms`: CPU time that others used for the call.
-    fn over(&self, walks: &mut Walks, scratch: &Scratch, beside_ms: u64) -> Result<Option<Killed>, Problem> {
-        let counted = self.counters.as_ref().map(cgroup::Counters::read_usage).transpose()?.unwrap_or_default();
+    fn over(
+        &self,
+        walks: &mut Walks,
+        scratch: &Scratch,
+        beside_ms: u64,
+    ) -> Result<Option<Killed>, Problem> {
+        let counted = self
+            .counters
+            .as_ref()
+            .map(cgroup::Counters::read_usage)
+            .transpose()?
+            .unwrap_or_default();
         if counted.oom_kills > 0 {
             return Ok(Some(Killed::Memory));
         }
         let (limit, scratch) = (self.setup.limits.get(Limit::MemoryBytes), scratch.usage()?);
         let cpu_ms = self.counters.is_some().then_some(counted.cpu_ms);
         let look = move |sampler: &mut Sampler| memory(sampler, cpu_ms, scratch, limit);
-        let seen = walks.memory.look(look).map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
+        let seen = walks
+            .memory
+            .look(look)
+            .map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
         let mut is_done = true;
         let killed = match seen {
             Seen::TooMuch => Some(Killed::Memory),
@@ -531,15 +706,22 @@ impl Launcher<'_> {
                 None
             }
             Seen::All(look) if look.bytes > limit => Some(Killed::Memory),
-            Seen::All(look) if look.sessions > SESSIONS => Some(Killed::TooMany(Limit::Processes, SESSIONS)),
-            Seen::All(look) if look.watches > self.watches => Some(Killed::TooMany(Limit::OpenFiles, self.watches)),
+            Seen::All(look) if look.sessions > SESSIONS => {
+                Some(Killed::TooMany(Limit::Processes, SESSIONS))
+            }
+            Seen::All(look) if look.watches > self.watches => {
+                Some(Killed::TooMany(Limit::OpenFiles, self.watches))
+            }
             Seen::All(look) => {
                 walks.cpu_ms = look.cpu_ms;
                 self.exceeded_cpu(counted.cpu_ms.max(look.cpu_ms) + beside_ms)
             }
         };
         let limits = self.setup.limits.clone();
-        let written = walks.written.as_mut().map(|written| written.look(move |written| written.look(&limits)));
+        let written = walks
+            .written
+            .as_mut()
+            .map(|written| written.look(move |written| written.look(&limits)));
         let killed = killed.or(match written.transpose().map_err(counting)? {
             Some(Seen::TooMuch) => Some(Killed::Written(Limit::WrittenFiles)),
             Some(Seen::All(over)) => over.map(Killed::Written),
@@ -566,11 +748,25 @@ impl Launcher<'_> {
     ) -> Result<Option<Killed>, Problem> {
         let (cpu_ms, memory) = match &self.counters {
             Some(_) => (counted_ms, 0),
-            None => shown_now().map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?,
+            None => {
+                shown_now().map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?
+            }
         };
-        let free = walks.folders.iter().map(free_at).collect::<Result<Vec<_>, _>>().map_err(counting)?;
-        let now = Stock { cpu_ms, memory, free };
-        let before = walks.before.get_or_insert_with(|| Stock { free: now.free.clone(), ..now });
+        let free = walks
+            .folders
+            .iter()
+            .map(free_at)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(counting)?;
+        let now = Stock {
+            cpu_ms,
+            memory,
+            free,
+        };
+        let before = walks.before.get_or_insert_with(|| Stock {
+            free: now.free.clone(),
+            ..now
+        });
         let used_ms = now.cpu_ms.saturating_sub(before.cpu_ms);
         let limits = &self.setup.limits;
         Ok(if used_ms < AWAKE_MS {
@@ -597,7 +793,9 @@ impl Launcher<'_> {
         sampler: &Sampler,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
-        let waited = sys::wait4(pid, true).map_err(io("wait4(2)"))?.unwrap_or_default();
+        let waited = sys::wait4(pid, true)
+            .map_err(io("wait4(2)"))?
+            .unwrap_or_default();
         let scratch_full = scratch.usage()?.is_full;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {

@@ -44,7 +44,9 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
     if missing.is_empty() {
         return Ok(resolved);
     }
-    missing.iter().try_for_each(|path| make(path, &shape.folder))?;
+    missing
+        .iter()
+        .try_for_each(|path| make(path, &shape.folder))?;
     let (resolved, missing) = resolve_existing(shape, script)?;
     match missing.first() {
         None => Ok(resolved),
@@ -81,7 +83,14 @@ impl GrantPlan {
                     // A kept entry is opened with the rights of the grant's owner, even if another user owns the entry.
                     for (place, access, facts) in &kept {
                         let kept = mount(place, *access, facts);
-                        insert(&mut self.mounts, Mount { uid: stat.st_uid, gid: stat.st_gid, ..kept });
+                        insert(
+                            &mut self.mounts,
+                            Mount {
+                                uid: stat.st_uid,
+                                gid: stat.st_gid,
+                                ..kept
+                            },
+                        );
                     }
                     self.before.insert(path.clone(), totals);
                 }
@@ -93,7 +102,9 @@ impl GrantPlan {
             Opening::Snapshot { folder, names } => {
                 // Each file is bound alone, so mounts beside it are not shown.
                 let files = matching(folder, names, &grant.asked)?;
-                files.iter().try_for_each(|(path, _)| check_not_mounted(path, self.points.as_deref()))?;
+                files
+                    .iter()
+                    .try_for_each(|(path, _)| check_not_mounted(path, self.points.as_deref()))?;
                 for (path, stat) in files {
                     insert(&mut self.mounts, mount(&path, Access::Read, &stat));
                 }
@@ -106,8 +117,14 @@ impl GrantPlan {
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
                 let (none, shown) = (Vec::new(), Vec::new());
-                let new =
-                    || StagedFolder { folder: folder.clone(), names: none, device, inode, show_rest: false, shown };
+                let new = || StagedFolder {
+                    folder: folder.clone(),
+                    names: none,
+                    device,
+                    inode,
+                    show_rest: false,
+                    shown,
+                };
                 let stage = self.stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }
@@ -118,9 +135,22 @@ impl GrantPlan {
 
 /// Resolves the grants as the files are now. The second value: the folders that must be made first.
 fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
-    let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
-    shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
-    let GrantPlan { mut mounts, stages, masks, before, missing, .. } = looked;
+    let mut looked = GrantPlan {
+        points: mount_points(shape)?,
+        ..GrantPlan::default()
+    };
+    shape
+        .grants
+        .iter()
+        .try_for_each(|grant| looked.at(grant, shape))?;
+    let GrantPlan {
+        mut mounts,
+        stages,
+        masks,
+        before,
+        missing,
+        ..
+    } = looked;
     check_stage_count(stages.len())?;
     // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
@@ -139,14 +169,19 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         masks,
         ..ResolvedGrants::default()
     };
-    resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
+    resolved
+        .mounts
+        .iter()
+        .filter_map(|mount| before.get(&mount.path))
+        .for_each(|totals| resolved.before.join(*totals));
     Ok((settled(resolved)?, missing))
 }
 
 /// Reads a script for one call. It is never read again: what follows works on these bytes.
 pub fn read_script(path: &Path) -> Result<Script, Fault> {
     let failed = |message: &str, why: &str| {
-        Fault::new(Kind::DependencyError, message).person(printable(&format!("{}: {why}", path.display())))
+        Fault::new(Kind::DependencyError, message)
+            .person(printable(&format!("{}: {why}", path.display())))
     };
     let opened = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
         Err(Errno::ENOENT) => {
@@ -155,17 +190,28 @@ pub fn read_script(path: &Path) -> Result<Script, Fault> {
         }
         opened => File::from(opened.map_err(|errno| explain(path, errno))?),
     };
-    let facts = opened.metadata().map_err(|e| failed("the tool's script cannot be read", &e.to_string()))?;
+    let facts = opened
+        .metadata()
+        .map_err(|e| failed("the tool's script cannot be read", &e.to_string()))?;
     let message = match facts.is_file() {
         true => "the tool's script cannot be read",
         false => "the tool's script is not a regular file any more",
     };
-    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None).map_err(|why| failed(message, &why))?;
+    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None)
+        .map_err(|why| failed(message, &why))?;
     let digest = crate::base::sha256_hex(&bytes);
     // What the host can read the tool can, whoever owns the copy.
     let mode = facts.mode() & 0o777 | 0o400;
-    let file = ReadFile { path: path.to_owned(), digest, mode, stamp: Stamp::from(&facts) };
-    Ok(Script { file, bytes: Hidden(bytes) })
+    let file = ReadFile {
+        path: path.to_owned(),
+        digest,
+        mode,
+        stamp: Stamp::from(&facts),
+    };
+    Ok(Script {
+        file,
+        bytes: Hidden(bytes),
+    })
 }
 
 fn check_stage_count(stages: usize) -> Result<(), Fault> {
@@ -173,7 +219,8 @@ fn check_stage_count(stages: usize) -> Result<(), Fault> {
     if stages <= most {
         return Ok(());
     }
-    let message = format!("the tool requests {stages} staged folders, but at most {most} are possible");
+    let message =
+        format!("the tool requests {stages} staged folders, but at most {most} are possible");
     let person = "securityContext.fileAccess.allowWrite names files in too many folders; put them into fewer, \
                   or request a folder above them with `/**`";
     Err(refuse(&message, person.to_owned()))
@@ -183,25 +230,37 @@ fn check_stage_count(stages: usize) -> Result<(), Fault> {
 pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
     let first = shape.grants.first()?;
     let mut looked = match mount_points(shape) {
-        Ok(points) => GrantPlan { points, ..GrantPlan::default() },
+        Ok(points) => GrantPlan {
+            points,
+            ..GrantPlan::default()
+        },
         Err(fault) => return Some((fault, first)),
     };
-    shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)))
+    shape
+        .grants
+        .iter()
+        .find_map(|grant| Some((looked.at(grant, shape).err()?, grant)))
 }
 
 /// Sets what stays visible of staged folders beside their copies, and covers special files around and below them.
 fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
     for stage in &mut resolved.stages {
-        stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
+        stage.show_rest = resolved
+            .mounts
+            .iter()
+            .any(|m| m.folder && stage.folder.starts_with(&m.path));
         if stage.show_rest {
             resolved.masks.extend(specials_at(&stage.folder)?);
         } else {
             let paths = resolved.mounts.iter().map(|mount| mount.path.clone());
-            stage.shown = paths.filter(|path| path.starts_with(&stage.folder)).collect();
+            stage.shown = paths
+                .filter(|path| path.starts_with(&stage.folder))
+                .collect();
             // Mounts are in order of path: what lies in a folder that is shown comes with it.
             stage.shown.dedup_by(|below, path| below.starts_with(path));
         }
-        let below = |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
+        let below =
+            |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
         for mount in resolved.mounts.iter().filter(below) {
             resolved.masks.extend(specials_at(&mount.path)?);
         }
@@ -225,15 +284,30 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
 /// (Nothing in a folder that this call may write is executed.)
 fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> Result<(), Fault> {
     for area in written {
-        mounts.values_mut().filter(|mount| area.holds(&mount.path)).for_each(|mount| mount.no_exec = true);
+        mounts
+            .values_mut()
+            .filter(|mount| area.holds(&mount.path))
+            .for_each(|mount| mount.no_exec = true);
         let Area::Tree(tree) = area else { continue };
-        let above = tree.ancestors().find_map(|above| mounts.get(above)).filter(|mount| mount.path != *tree);
-        let Some(above) = above.filter(|mount| mount.access == Access::Read) else { continue };
+        let above = tree
+            .ancestors()
+            .find_map(|above| mounts.get(above))
+            .filter(|mount| mount.path != *tree);
+        let Some(above) = above.filter(|mount| mount.access == Access::Read) else {
+            continue;
+        };
         match look(tree) {
             Ok(stat) => {
                 let (device, inode) = (stat.st_dev, stat.st_ino);
                 let folder = is(&stat, SFlag::S_IFDIR);
-                let own = Mount { path: tree.clone(), folder, device, inode, no_exec: true, ..above.clone() };
+                let own = Mount {
+                    path: tree.clone(),
+                    folder,
+                    device,
+                    inode,
+                    no_exec: true,
+                    ..above.clone()
+                };
                 mounts.insert(tree.clone(), own);
             }
             // Gone, or a link by now: nothing of that place is shown there.
@@ -248,8 +322,14 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
     let covered = |m: &Mount| {
         // The nearest one above decides what shows there without this mount.
-        let above = m.path.ancestors().skip(1).find_map(|above| mounts.get(above).filter(|other| other.folder));
-        let mut below = mounts.range(m.path.clone()..).take_while(|(path, _)| path.starts_with(&m.path));
+        let above = m
+            .path
+            .ancestors()
+            .skip(1)
+            .find_map(|above| mounts.get(above).filter(|other| other.folder));
+        let mut below = mounts
+            .range(m.path.clone()..)
+            .take_while(|(path, _)| path.starts_with(&m.path));
         let is_equal = |other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec);
         above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
     };
@@ -274,7 +354,11 @@ fn is(stat: &FileStat, kind: SFlag) -> bool {
 }
 
 /// The folder as it is now; `None` where it is missing and the call may make it.
-fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
+fn folder_now(
+    path: &Path,
+    grant: &Grant,
+    shape: &Shape,
+) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
     let made = grant.access == Access::Write && path.starts_with(&shape.folder);
     let looked = without_links(path, OFlag::O_PATH).and_then(|file| Ok((fstat(&file)?, file)));
     let (stat, file) = match looked {
@@ -285,20 +369,33 @@ fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(Owned
         return Ok(Some((file, stat)));
     }
     if is(&stat, SFlag::S_IFLNK) {
-        let person = format!("{}: is a symbolic link; name the real path in manifest and policy", path.display());
+        let person = format!(
+            "{}: is a symbolic link; name the real path in manifest and policy",
+            path.display()
+        );
         return Err(refuse("a granted folder is a symbolic link", person));
     }
-    let person = format!("{}: is not a folder; grant a single file by its name without `/**`", path.display());
+    let person = format!(
+        "{}: is not a folder; grant a single file by its name without `/**`",
+        path.display()
+    );
     Err(refuse("a granted folder is not a folder", person))
 }
 
 /// Whether a folder for results is missing, and this host cannot make it below the tool's folder.
 pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
-    let (Opening::Live { path } | Opening::Staged { folder: path, .. }) = &grant.opening else { return false };
-    let missing = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let (Opening::Live { path } | Opening::Staged { folder: path, .. }) = &grant.opening else {
+        return false;
+    };
+    let missing = path
+        .symlink_metadata()
+        .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let there = path.ancestors().skip(1).find(|above| above.is_dir());
     let writable = |folder| nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok();
-    grant.access == Access::Write && path.starts_with(&shape.folder) && missing && !there.is_some_and(writable)
+    grant.access == Access::Write
+        && path.starts_with(&shape.folder)
+        && missing
+        && !there.is_some_and(writable)
 }
 
 /// Makes missing folders beneath the tool's own, with the rights of that folder's owner.
@@ -306,9 +403,16 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     let failed = |errno| explain(path, errno);
     let mut at = without_links(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
     let owner = fstat(&at).map_err(failed)?;
-    let parts: Vec<_> = path.strip_prefix(own).unwrap_or(Path::new("")).components().collect();
+    let parts: Vec<_> = path
+        .strip_prefix(own)
+        .unwrap_or(Path::new(""))
+        .components()
+        .collect();
     // Checked before anything is made, so that a name that is too long leaves no folders behind.
-    if parts.iter().any(|part| part.as_os_str().len() > nix::libc::NAME_MAX.unsigned_abs() as usize) {
+    if parts
+        .iter()
+        .any(|part| part.as_os_str().len() > nix::libc::NAME_MAX.unsigned_abs() as usize)
+    {
         return Err(failed(Errno::ENAMETOOLONG));
     }
     let made = files::as_owner((owner.st_uid, owner.st_gid), || {
@@ -354,13 +458,18 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         // A link that matches is passed over: it could lead anywhere.
         let stat = match look(&path) {
             Ok(stat) => stat,
-            Err(errno) if one.is_some() && errno != Errno::ENOENT => return Err(explain(folder, errno)),
+            Err(errno) if one.is_some() && errno != Errno::ENOENT => {
+                return Err(explain(folder, errno));
+            }
             // Not skipped: files would be left out silently.
             Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(explain(folder, errno)),
             Err(_) => continue,
         };
         if is(&stat, SFlag::S_IFDIR) && one.is_some() {
-            let person = format!("{}: is a folder; for the folder and all below write `{asked}/`", path.display());
+            let person = format!(
+                "{}: is a folder; for the folder and all below write `{asked}/`",
+                path.display()
+            );
             return Err(refuse("a granted file is a folder", person));
         }
         if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
@@ -368,8 +477,9 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         }
         if found.len() > MAX_SNAPSHOT_FILES {
             let at = folder.display();
-            let person =
-                format!("{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with `/**`");
+            let person = format!(
+                "{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with `/**`"
+            );
             return Err(refuse("a file pattern matches too many files", person));
         }
     }
@@ -385,7 +495,9 @@ fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>
         other => other.map_err(failed)?,
     };
     let names = files::names_in(opened).map_err(failed)?;
-    Ok(Box::new(names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose())))
+    Ok(Box::new(names.filter_map(|name| {
+        name.map(|name| name.into_string().ok()).transpose()
+    })))
 }
 
 /// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read only for a grant.)
@@ -396,11 +508,18 @@ fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
             format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
         )
     };
-    (!shape.grants.is_empty()).then(Mounts::read).transpose().map_err(unread)
+    (!shape.grants.is_empty())
+        .then(Mounts::read)
+        .transpose()
+        .map_err(unread)
 }
 
 fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
-    match mounts.iter().flat_map(|mounts| mounts.points()).find(|point| *point != path && point.starts_with(path)) {
+    match mounts
+        .iter()
+        .flat_map(|mounts| mounts.points())
+        .find(|point| *point != path && point.starts_with(path))
+    {
         None => Ok(()),
         Some(point) => Err(refuse(
             "a granted folder contains a mount point",
@@ -415,9 +534,16 @@ fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
 
 /// Refuses a file that is a mount point: any file of this machine may be mounted over it.
 fn check_not_mounted(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
-    if !mounts.iter().flat_map(|mounts| mounts.points()).any(|point| point == path) {
+    if !mounts
+        .iter()
+        .flat_map(|mounts| mounts.points())
+        .any(|point| point == path)
+    {
         return Ok(());
     }
-    let person = format!("{}: something is mounted over it; name the file that is meant", path.display());
+    let person = format!(
+        "{}: something is mounted over it; name the file that is meant",
+        path.display()
+    );
     Err(refuse("a granted file is a mount point", person))
 }

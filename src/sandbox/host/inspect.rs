@@ -60,23 +60,39 @@ pub fn explain(path: &Path, errno: Errno) -> Fault {
     match errno {
         Errno::ELOOP => refuse(
             "a granted path leads through a symbolic link",
-            format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
+            format!(
+                "{path}: a component is a symbolic link; name the real path in manifest and policy"
+            ),
         ),
         // Not a refusal: the path went away, or never existed.
         Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
             .person(printable(&format!("{path}: does not exist; create it"))),
-        Errno::EMFILE | Errno::ENFILE => crate::sandbox::limits::too_few_files(&path.to_string(), errno),
-        _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
+        Errno::EMFILE | Errno::ENFILE => {
+            crate::sandbox::limits::too_few_files(&path.to_string(), errno)
+        }
+        _ => refuse(
+            "a granted path cannot be opened",
+            format!("{path}: {}", errno.desc()),
+        ),
     }
 }
 
 /// Every entry below an open folder, with its path. A folder that replaces this one meanwhile is not walked.
-pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Result<(PathBuf, DirEntry)>> {
+pub fn below(
+    folder: &OwnedFd,
+    path: &Path,
+) -> impl Iterator<Item = walkdir::Result<(PathBuf, DirEntry)>> {
     let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
-    walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
-        let entry = entry?;
-        Ok((path.join(entry.path().strip_prefix(&root).unwrap_or(entry.path())), entry))
-    })
+    walkdir::WalkDir::new(&root)
+        .follow_links(false)
+        .into_iter()
+        .map(move |entry| {
+            let entry = entry?;
+            Ok((
+                path.join(entry.path().strip_prefix(&root).unwrap_or(entry.path())),
+                entry,
+            ))
+        })
 }
 
 /// Longest time that checking one tree may take.
@@ -110,15 +126,22 @@ fn walk(
         };
         match error.io_error().map(errno_of) {
             Some(Errno::ENOENT) => {}
-            Some(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => return Err(explain(path, errno)),
+            Some(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => {
+                return Err(explain(path, errno));
+            }
             _ if closed => {}
             // An unreadable folder may hold a link, and the tool as its owner could make the folder readable.
             errno => {
                 let why = errno.map_or("cannot be read", Errno::desc);
-                let place =
-                    error.path().and_then(|at| at.strip_prefix(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok());
+                let place = error.path().and_then(|at| {
+                    at.strip_prefix(format!("/proc/self/fd/{}", folder.as_raw_fd()))
+                        .ok()
+                });
                 let place = path.join(place.unwrap_or(Path::new("")));
-                let person = format!("{}: {why}; make it readable or move it out of the grant", place.display());
+                let person = format!(
+                    "{}: {why}; make it readable or move it out of the grant",
+                    place.display()
+                );
                 return Err(refuse(message, person));
             }
         }
@@ -137,7 +160,10 @@ pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
             found.push(place);
         }
         if found.len() > MAX_SNAPSHOT_FILES {
-            let person = format!("{}: more than {MAX_SNAPSHOT_FILES} pipes, sockets or devices", path.display());
+            let person = format!(
+                "{}: more than {MAX_SNAPSHOT_FILES} pipes, sockets or devices",
+                path.display()
+            );
             return Err(refuse(message, person));
         }
         Ok(())
@@ -159,31 +185,56 @@ type ReadOnlyEntries = Vec<(PathBuf, Access, FileStat)>;
 /// to show read-only, and the tree's size.
 pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries, Totals), Fault> {
     let (mut kept, mut totals): (ReadOnlyEntries, _) = (Vec::new(), Totals::default());
-    walk(folder, path, "a writable folder holds too much, or cannot be checked", false, |place, entry, meta| {
-        totals.add(&meta);
-        if kept.last().is_some_and(|(above, ..)| place.starts_with(above)) {
-            return Ok(());
-        }
-        let name = place.file_name().unwrap_or_default().to_string_lossy();
-        if writable::is_obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
-            let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
-            if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
-                let person =
-                    format!("{}: other programs run or obey its files; grant a folder beside it", place.display());
-                return Err(refuse("a writable folder is a repository, or holds a link to one", person));
+    walk(
+        folder,
+        path,
+        "a writable folder holds too much, or cannot be checked",
+        false,
+        |place, entry, meta| {
+            totals.add(&meta);
+            if kept
+                .last()
+                .is_some_and(|(above, ..)| place.starts_with(above))
+            {
+                return Ok(());
             }
-            kept.push((place, Access::Read, stat));
-            return Ok(());
-        }
-        check_entry(&place, &name, &meta)
-    })?;
+            let name = place.file_name().unwrap_or_default().to_string_lossy();
+            if writable::is_obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
+                let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
+                if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
+                    let person = format!(
+                        "{}: other programs run or obey its files; grant a folder beside it",
+                        place.display()
+                    );
+                    return Err(refuse(
+                        "a writable folder is a repository, or holds a link to one",
+                        person,
+                    ));
+                }
+                kept.push((place, Access::Read, stat));
+                return Ok(());
+            }
+            check_entry(&place, &name, &meta)
+        },
+    )?;
     let between = |place: &Path| -> Vec<PathBuf> {
-        place.ancestors().skip(1).take_while(|above| *above != path).map(Path::to_owned).collect()
+        place
+            .ancestors()
+            .skip(1)
+            .take_while(|above| *above != path)
+            .map(Path::to_owned)
+            .collect()
     };
     let between: BTreeSet<PathBuf> = kept.iter().flat_map(|(place, ..)| between(place)).collect();
     if kept.len() > MAX_SNAPSHOT_FILES || between.len() > 2 * MAX_SNAPSHOT_FILES {
-        let person = format!("{}: grant the folders that are to be written one by one", path.display());
-        return Err(refuse("a writable folder holds too many repositories or settings", person));
+        let person = format!(
+            "{}: grant the folders that are to be written one by one",
+            path.display()
+        );
+        return Err(refuse(
+            "a writable folder holds too many repositories or settings",
+            person,
+        ));
     }
     for place in between {
         let stat = look(&place).map_err(|errno| explain(&place, errno))?;
@@ -201,7 +252,8 @@ fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> 
         return Err(refuse("a writable folder holds a hard-linked file", person));
     }
     if ["node_modules", "pyvenv.cfg"].contains(&name) {
-        let person = format!("{shown}: a tool may not write into packages; move it out of the grant");
+        let person =
+            format!("{shown}: a tool may not write into packages; move it out of the grant");
         return Err(refuse("a writable folder holds packages", person));
     }
     Ok(())
@@ -209,9 +261,17 @@ fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> 
 
 /// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings name.
 pub fn outside_repositories(folder: &Path) -> Result<(), Fault> {
-    let Some(repository) = folder.ancestors().find(|above| is_repository(above)) else { return Ok(()) };
-    let person = format!("{}: git runs files in it; grant another folder", repository.display());
-    Err(refuse("a writable folder is a repository, or lies in one", person))
+    let Some(repository) = folder.ancestors().find(|above| is_repository(above)) else {
+        return Ok(());
+    };
+    let person = format!(
+        "{}: git runs files in it; grant another folder",
+        repository.display()
+    );
+    Err(refuse(
+        "a writable folder is a repository, or lies in one",
+        person,
+    ))
 }
 
 /// Whether a folder is a repository without a work tree, which git recognises by these entries.

@@ -54,8 +54,13 @@ impl Cgroups {
         // With `cgroup.memory=nokmem` the kernel charges its own memory to no group, with `nosocket` no buffers of
         // connections. Sampling counts descriptors instead.
         let options = std::fs::read_to_string("/proc/cmdline").ok()?;
-        let memory = options.split_whitespace().filter_map(|option| option.strip_prefix("cgroup.memory="));
-        if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem" || flag == "nosocket") {
+        let memory = options
+            .split_whitespace()
+            .filter_map(|option| option.strip_prefix("cgroup.memory="));
+        if memory
+            .flat_map(|flags| flags.split(','))
+            .any(|flag| flag == "nokmem" || flag == "nosocket")
+        {
             return None;
         }
         Cgroups::v1().map_or_else(Cgroups::v2, Cgroups::make_groups)
@@ -75,25 +80,44 @@ impl Cgroups {
         let place = |controller: &str| Some(own_group_v1(controller)?.join(FOLDER));
         let cpu = place("cpuacct")?;
         let share = place("cpu").filter(|share| *share != cpu);
-        let folders = [place("memory")?, place("pids")?, cpu].into_iter().chain(share).collect();
-        Some(Cgroups { version: Version::V1, folders, principals: Mutex::default() })
+        let folders = [place("memory")?, place("pids")?, cpu]
+            .into_iter()
+            .chain(share)
+            .collect();
+        Some(Cgroups {
+            version: Version::V1,
+            folders,
+            principals: Mutex::default(),
+        })
     }
 
     /// Tries the root of the hierarchy first, for root, then our own group, where it was delegated to us.
     fn v2() -> Option<Cgroups> {
         let (mount, own) = own_group_v2()?;
         // A process that another toolhost started is in that host's leaf; groups are made beside the leaf.
-        let own = if own.ends_with(LEAF) { own.parent()?.to_owned() } else { own };
+        let own = if own.ends_with(LEAF) {
+            own.parent()?.to_owned()
+        } else {
+            own
+        };
         [mount.clone(), own].iter().find_map(|parent| {
             let base = parent.join(FOLDER);
-            if !enable_controllers(parent) || std::fs::create_dir_all(&base).is_err() || !enable_controllers(&base) {
+            if !enable_controllers(parent)
+                || std::fs::create_dir_all(&base).is_err()
+                || !enable_controllers(&base)
+            {
                 return None;
             }
             // Turns `cpu` on where the group above has it; at the root of the hierarchy that is the machine's decision.
             for group in [parent, &base].into_iter().filter(|group| **group != mount) {
                 let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
             }
-            Cgroups { version: Version::V2, folders: vec![base], principals: Mutex::default() }.make_groups()
+            Cgroups {
+                version: Version::V2,
+                folders: vec![base],
+                principals: Mutex::default(),
+            }
+            .make_groups()
         })
     }
 
@@ -126,12 +150,24 @@ impl Cgroups {
     }
 
     fn unlimited(&self, principal: Arc<Folder>) -> std::io::Result<Group> {
-        let (_, others) = self.folders.split_last().ok_or(std::io::ErrorKind::NotFound)?;
-        let folders = others.iter().chain([&principal.path]).map(|parent| make_folder(parent));
+        let (_, others) = self
+            .folders
+            .split_last()
+            .ok_or(std::io::ErrorKind::NotFound)?;
+        let folders = others
+            .iter()
+            .chain([&principal.path])
+            .map(|parent| make_folder(parent));
         let folders: Vec<_> = folders.collect::<std::io::Result<_>>()?;
         let reads = |folder: &Folder, name| File::open(folder.path.join(name));
-        let writes = |folder: &Folder, name| File::options().write(true).open(folder.path.join(name));
-        let both = |folder: &Folder, name| File::options().read(true).write(true).open(folder.path.join(name));
+        let writes =
+            |folder: &Folder, name| File::options().write(true).open(folder.path.join(name));
+        let both = |folder: &Folder, name| {
+            File::options()
+                .read(true)
+                .write(true)
+                .open(folder.path.join(name))
+        };
         let files = match folders.as_slice() {
             [memory, pids, cpu, share @ ..] => {
                 let mut files = vec![
@@ -159,7 +195,12 @@ impl Cgroups {
                 ]
             }
         };
-        Ok(Group { version: self.version, folders, files, _principal: principal })
+        Ok(Group {
+            version: self.version,
+            folders,
+            files,
+            _principal: principal,
+        })
     }
 }
 
@@ -170,10 +211,16 @@ impl Cgroups {
 fn enable_controllers(group: &Path) -> bool {
     let has_all = |file: &str| {
         let on = std::fs::read_to_string(group.join(file)).unwrap_or_default();
-        CONTROLLERS.iter().all(|c| on.split_whitespace().any(|o| o == *c))
+        CONTROLLERS
+            .iter()
+            .all(|c| on.split_whitespace().any(|o| o == *c))
     };
-    let switch =
-        || std::fs::write(group.join("cgroup.subtree_control"), CONTROLLERS.map(|c| format!("+{c}")).join(" "));
+    let switch = || {
+        std::fs::write(
+            group.join("cgroup.subtree_control"),
+            CONTROLLERS.map(|c| format!("+{c}")).join(" "),
+        )
+    };
     if has_all("cgroup.controllers")
         && switch().is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY))
         && go_to_leaf(group).is_ok()
@@ -227,9 +274,18 @@ const CALL_PROCESSES: u64 = 12;
 pub fn full_group() -> Option<String> {
     let own = own_group_v1("pids").or_else(|| Some(own_group_v2()?.1))?;
     own.ancestors().find_map(|group| {
-        let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+        let number = |file: &str| {
+            std::fs::read_to_string(group.join(file))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
         let (now, most) = (number("pids.current")?, number("pids.max")?);
-        let words = format!("pids.max of the control group {} is {most}, and {now} are there", group.display());
+        let words = format!(
+            "pids.max of the control group {} is {most}, and {now} are there",
+            group.display()
+        );
         (now + CALL_PROCESSES > most).then_some(words)
     })
 }
@@ -240,7 +296,10 @@ fn own_groups() -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
         for controller in controllers.split(',') {
             out.insert(controller.to_owned(), path.to_owned());
         }
@@ -255,7 +314,9 @@ static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// ending, so whoever begins a call or drops a group tries again. False: some are left.
 pub fn remove_left() -> bool {
     let mut left = lock(&LEFT);
-    left.retain(|folder| std::fs::remove_dir(folder).is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY)));
+    left.retain(|folder| {
+        std::fs::remove_dir(folder).is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY))
+    });
     left.is_empty()
 }
 
@@ -313,7 +374,9 @@ impl Group {
     fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
         // The kernel counts the init as well, which is not one of the tool's processes.
         let processes = processes.saturating_add(1).to_string();
-        let write = |folder: &Folder, file: &str, value: &str| std::fs::write(folder.path.join(file), value);
+        let write = |folder: &Folder, file: &str, value: &str| {
+            std::fs::write(folder.path.join(file), value)
+        };
         let bytes = memory.to_string();
         match self.folders.as_slice() {
             [memory, pids, ..] => {
@@ -394,13 +457,27 @@ impl Counters {
         // process takes the kernel milliseconds. A launcher with real-time priority, inherited from its host, may not
         // enter: it has no share, but keeps its priority.
         let _ = files.next().map(|share| pwrite(share, b"0", 0));
-        (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: CgroupUsage::default() })
+        (!joins.is_empty()).then_some(Counters {
+            version,
+            peak,
+            oom,
+            cpu,
+            pids,
+            joins,
+            before: CgroupUsage::default(),
+        })
     }
 
     /// First step of the child: everything after it is charged to the group.
     pub fn raise(&self, plan: &mut Plan) {
         for file in &self.joins {
-            plan.add("cgroup", Step::Write { fd: file.as_raw_fd(), data: b"0" });
+            plan.add(
+                "cgroup",
+                Step::Write {
+                    fd: file.as_raw_fd(),
+                    data: b"0",
+                },
+            );
         }
     }
 
@@ -417,7 +494,9 @@ impl Counters {
         Ok(CgroupUsage {
             oom_kills: now.oom_kills.saturating_sub(self.before.oom_kills),
             cpu_ms: now.cpu_ms.saturating_sub(self.before.cpu_ms),
-            refused_processes: now.refused_processes.saturating_sub(self.before.refused_processes),
+            refused_processes: now
+                .refused_processes
+                .saturating_sub(self.before.refused_processes),
         })
     }
 
@@ -427,11 +506,22 @@ impl Counters {
 
     /// An unreadable counter is an error, since a limit that is not read limits nothing.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
-        let unread = |errno| Problem::new(ProblemKind::Wall, "cgroup", "reading the group's counters", errno);
+        let unread = |errno| {
+            Problem::new(
+                ProblemKind::Wall,
+                "cgroup",
+                "reading the group's counters",
+                errno,
+            )
+        };
         let cpu_ms = cpu_ms(self.version, &self.cpu).map_err(unread)?;
         let oom_kills = field(&self.oom, "oom_kill ").map_err(unread)?;
         let refused_processes = field(&self.pids, "max").map_err(unread)?;
-        Ok(CgroupUsage { oom_kills, cpu_ms, refused_processes })
+        Ok(CgroupUsage {
+            oom_kills,
+            cpu_ms,
+            refused_processes,
+        })
     }
 }
 
@@ -444,7 +534,9 @@ fn cpu_ms(version: Version, file: impl AsFd) -> Result<u64, Errno> {
 
 fn field(file: impl AsFd, name: &str) -> Result<u64, Errno> {
     let text = read(file)?;
-    let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let value = text
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
     value.ok_or(Errno::ENODATA)
 }
 

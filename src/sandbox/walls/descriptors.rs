@@ -7,10 +7,19 @@ use std::os::fd::RawFd;
 /// since later walls still need their descriptors.
 pub fn raise(plan: &mut Plan, stdio: [RawFd; 3], third: Option<RawFd>) {
     for (to, from) in stdio.into_iter().enumerate() {
-        plan.add_tool("descriptors", Step::Duplicate { from, to: to as RawFd });
+        plan.add_tool(
+            "descriptors",
+            Step::Duplicate {
+                from,
+                to: to as RawFd,
+            },
+        );
     }
     if let Some(from) = third {
         plan.add_tool("descriptors", Step::Duplicate { from, to: 3 });
     }
-    plan.add_tool("descriptors", Step::CloseOnExecFrom(if third.is_some() { 4 } else { 3 }));
+    plan.add_tool(
+        "descriptors",
+        Step::CloseOnExecFrom(if third.is_some() { 4 } else { 3 }),
+    );
 }

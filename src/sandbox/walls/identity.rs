@@ -29,12 +29,14 @@ pub fn real_root() -> bool {
 /// A pool as a configuration names it. Files owned by its ids and processes that run as one are not protected from
 /// tools, so accounts and their subordinate ids (subuid(5)) must lie elsewhere.
 pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
-    let end = first.checked_add(count).filter(|end| *end <= i32::MAX.unsigned_abs());
+    let end = first
+        .checked_add(count)
+        .filter(|end| *end <= i32::MAX.unsigned_abs());
     match end {
         _ if count == 0 => Err("count must be at least 1".to_owned()),
-        _ if first < MIN_POOL_ID => {
-            Err(format!("first must be at least {MIN_POOL_ID}: ids below are people's and services'"))
-        }
+        _ if first < MIN_POOL_ID => Err(format!(
+            "first must be at least {MIN_POOL_ID}: ids below are people's and services'"
+        )),
         None => Err(format!("first + count must be at most {}", i32::MAX)),
         Some(end) => Ok(first..end),
     }
@@ -60,7 +62,8 @@ fn kernel_root_refusal(id: u32) -> Option<&'static str> {
     }
     // /proc/sys belongs to the machine's uid 0, whatever number that is mapped to here.
     let place = Path::new("/proc/sys");
-    let procfs = nix::sys::statfs::statfs(place).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC);
+    let procfs =
+        nix::sys::statfs::statfs(place).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC);
     match std::fs::metadata(place) {
         Ok(meta) if procfs => (meta.uid() == id).then_some(ROOT),
         _ => Some(UNKNOWN),
@@ -72,9 +75,15 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     if !real_root() {
         let id = nix::unistd::geteuid().as_raw();
         if let Some(why) = kernel_root_refusal(id) {
-            return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::PermissionDenied,
+                why,
+            ));
         }
-        return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
+        return Ok(Some(Lease {
+            identity: Identity { id, pooled: false },
+            lock: None,
+        }));
     }
     let folder = Folder::make(Path::new(LOCKS))?;
     // Each process starts at another offset, so that not all try the first ids first.
@@ -86,7 +95,10 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
         // A flock(2) lock belongs to the open file description: the keeper still holds it when we close ours.
         // (A guard that unlocks when dropped would take it from the keeper too.)
         if file.try_lock().is_ok() {
-            return Ok(Some(Lease { identity: Identity { id, pooled: true }, lock: Some(file) }));
+            return Ok(Some(Lease {
+                identity: Identity { id, pooled: true },
+                lock: Some(file),
+            }));
         }
     }
     Ok(None)
@@ -97,7 +109,13 @@ pub fn raise(plan: &mut Plan, id: u32) {
     let file = |name: &str| CString::new(format!("/proc/self/{name}")).expect("no NUL");
     let map = format!("{GUEST} {id} 1\n").into_bytes();
     let mut write = |name: &str, data: Vec<u8>| {
-        plan.add("identity", Step::WriteFile { path: file(name), data });
+        plan.add(
+            "identity",
+            Step::WriteFile {
+                path: file(name),
+                data,
+            },
+        );
     };
     write("setgroups", b"deny".to_vec());
     write("uid_map", map.clone());
@@ -141,7 +159,14 @@ mod tests {
     #[test]
     fn a_pool_holds_nobody_elses_ids() {
         assert_eq!(pool(POOL.start, POOL.end - POOL.start), Ok(POOL));
-        for (first, count) in [(0, 1), (1000, 10), (65_534, 10), (100_000, 0), (2_147_483_647, 1), (u32::MAX, 2)] {
+        for (first, count) in [
+            (0, 1),
+            (1000, 10),
+            (65_534, 10),
+            (100_000, 0),
+            (2_147_483_647, 1),
+            (u32::MAX, 2),
+        ] {
             assert!(pool(first, count).is_err(), "{first} {count}");
         }
     }

@@ -5,8 +5,8 @@
 
 use crate::sandbox::plan::{Plan, Step};
 use ::landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use nix::errno::Errno;
 use std::ffi::CString;
@@ -65,9 +65,15 @@ fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {
         Right::List => AccessFs::ReadDir.into(),
         Right::Write => write,
         Right::Scratch => write | AccessFs::MakeSym | AccessFs::MakeFifo,
-        Right::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
+        Right::Device => {
+            AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
+        }
     };
-    let possible = if folder { AccessFs::from_all(abi) } else { AccessFs::from_file(abi) };
+    let possible = if folder {
+        AccessFs::from_all(abi)
+    } else {
+        AccessFs::from_file(abi)
+    };
     wanted & possible
 }
 
@@ -82,26 +88,40 @@ impl RuleBuilder {
             .handle_access(AccessFs::from_all(abi))
             .map_err(text)?;
         if abi >= ABI::V4 {
-            ruleset = ruleset.handle_access(AccessNet::from_all(abi)).map_err(text)?;
+            ruleset = ruleset
+                .handle_access(AccessNet::from_all(abi))
+                .map_err(text)?;
         }
         if abi >= ABI::V6 {
             ruleset = ruleset.scope(Scope::from_all(abi)).map_err(text)?;
         }
-        Ok(RuleBuilder { abi, created: ruleset.create().map_err(text)? })
+        Ok(RuleBuilder {
+            abi,
+            created: ruleset.create().map_err(text)?,
+        })
     }
 
     pub fn allow(self, file: &OwnedFd, folder: bool, right: Right) -> Result<RuleBuilder, String> {
         let access = rights(right, self.abi, folder);
         let rule = PathBeneath::new(file.as_fd(), access);
         let created = self.created.add_rule(rule).map_err(|e| e.to_string())?;
-        Ok(RuleBuilder { abi: self.abi, created })
+        Ok(RuleBuilder {
+            abi: self.abi,
+            created,
+        })
     }
 
     /// TCP connections to these ports and the stub's. Nothing is allowed to bind.
     pub fn connect(self, ports: &[u16]) -> Result<RuleBuilder, String> {
         let RuleBuilder { abi, mut created } = self;
-        for port in ports.iter().chain(&[super::network::DNS]).filter(|_| abi >= ABI::V4) {
-            created = created.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(|e| e.to_string())?;
+        for port in ports
+            .iter()
+            .chain(&[super::network::DNS])
+            .filter(|_| abi >= ABI::V4)
+        {
+            created = created
+                .add_rule(NetPort::new(*port, AccessNet::ConnectTcp))
+                .map_err(|e| e.to_string())?;
         }
         Ok(RuleBuilder { abi, created })
     }
@@ -115,6 +135,13 @@ impl RuleBuilder {
 pub fn raise(plan: &mut Plan, ruleset: &OwnedFd) {
     let access = (AccessFs::ReadFile | AccessFs::ReadDir).bits();
     let path = CString::new("/proc").expect("no NUL");
-    plan.add("landlock", Step::LandlockPath { ruleset: ruleset.as_raw_fd(), path, access });
+    plan.add(
+        "landlock",
+        Step::LandlockPath {
+            ruleset: ruleset.as_raw_fd(),
+            path,
+            access,
+        },
+    );
     plan.add("landlock", Step::LandlockRestrict(ruleset.as_raw_fd()));
 }

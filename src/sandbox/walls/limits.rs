@@ -32,13 +32,21 @@ pub fn raise_host_limits() {
 
 /// The limit of address space with which this host was started, and which its tools inherit, in words.
 pub fn address_space() -> Option<String> {
-    let (soft, _) = getrlimit(Resource::RLIMIT_AS).ok().filter(|(soft, _)| *soft != nix::libc::RLIM_INFINITY)?;
-    Some(format!("toolhost was started with at most {} MiB of address space (`ulimit -v`)", soft / MIB))
+    let (soft, _) = getrlimit(Resource::RLIMIT_AS)
+        .ok()
+        .filter(|(soft, _)| *soft != nix::libc::RLIM_INFINITY)?;
+    Some(format!(
+        "toolhost was started with at most {} MiB of address space (`ulimit -v`)",
+        soft / MIB
+    ))
 }
 
 /// Open files: the least that a host needs to run calls, and what this host may have.
 pub fn open_files() -> (u64, u64) {
-    (64, getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))
+    (
+        64,
+        getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft),
+    )
 }
 
 /// The fault of a call for which this host had no descriptors left. `what`: where they were missing.
@@ -50,7 +58,9 @@ pub fn too_few_files(what: &str, errno: Errno) -> Fault {
         errno.desc()
     );
     let message = "this host has too few descriptors for the call, so nothing was run";
-    Fault::new(Kind::InternalError, message).person(person).retryable()
+    Fault::new(Kind::InternalError, message)
+        .person(person)
+        .retryable()
 }
 
 /// The fault of a call for which no process could be made (EAGAIN of clone(2)). `what`: which one.
@@ -63,7 +73,9 @@ pub fn no_process(what: &str) -> Fault {
         )
     });
     let message = "this host may start no more processes, so nothing was run";
-    Fault::new(Kind::InternalError, message).person(format!("{}: {why}", printable(what))).retryable()
+    Fault::new(Kind::InternalError, message)
+        .person(format!("{}: {why}", printable(what)))
+        .retryable()
 }
 
 /// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0 does not (core(5)).
@@ -81,7 +93,13 @@ const NICE_INCREMENT: i32 = 10;
 /// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the score.
 pub fn rank(plan: &mut Plan) {
     let path = c"/proc/self/oom_score_adj".to_owned();
-    plan.add("limits", Step::WriteFile { path, data: OOM_SCORE.to_vec() });
+    plan.add(
+        "limits",
+        Step::WriteFile {
+            path,
+            data: OOM_SCORE.to_vec(),
+        },
+    );
     plan.add("limits", Step::Nicer(NICE_INCREMENT));
 }
 
@@ -91,34 +109,67 @@ pub fn share(of: u64, slots: u64) -> u64 {
     of / (2 * slots.max(1))
 }
 
-pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool, slots: u64) {
+pub fn raise(
+    plan: &mut Plan,
+    limits: &Limits,
+    file_bytes: u64,
+    counted: bool,
+    lasting: bool,
+    slots: u64,
+) {
     let hard = |resource| getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard);
     let mut set = |resource: Resource, value: u64| {
         // Only root may set more than this process's own hard limit; the smaller value is set.
         let most = hard(resource);
-        plan.add("limits", Step::Limit { resource: resource as u32, value: value.min(most) });
+        plan.add(
+            "limits",
+            Step::Limit {
+                resource: resource as u32,
+                value: value.min(most),
+            },
+        );
     };
     // With 0 a handler behind a pipe still gets the dump, with 1 it does not (core(5)).
     set(Resource::RLIMIT_CORE, 1);
     // Descriptors on their way through sockets count for the user: of these too, half of what it may have stay free.
-    set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles).min(hard(Resource::RLIMIT_NOFILE) / 2));
+    set(
+        Resource::RLIMIT_NOFILE,
+        limits
+            .get(Limit::OpenFiles)
+            .min(hard(Resource::RLIMIT_NOFILE) / 2),
+    );
     set(Resource::RLIMIT_FSIZE, file_bytes);
     // Per call, because the kernel counts each user namespace on its own. Where a group counts too,
     // it must refuse first, because only the group reports a refusal. One more for the init.
-    set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes).saturating_mul(if counted { 2 } else { 1 }) + 1);
+    set(
+        Resource::RLIMIT_NPROC,
+        limits
+            .get(Limit::Processes)
+            .saturating_mul(if counted { 2 } else { 1 })
+            + 1,
+    );
     set(Resource::RLIMIT_MEMLOCK, MIB);
     set(Resource::RLIMIT_MSGQUEUE, 0);
-    set(Resource::RLIMIT_SIGPENDING, share(hard(Resource::RLIMIT_SIGPENDING), slots).min(1024));
+    set(
+        Resource::RLIMIT_SIGPENDING,
+        share(hard(Resource::RLIMIT_SIGPENDING), slots).min(1024),
+    );
     set(Resource::RLIMIT_RTPRIO, 0);
     set(Resource::RLIMIT_NICE, 0);
     set(Resource::RLIMIT_STACK, 64 * MIB);
     if !lasting {
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
-        set(Resource::RLIMIT_CPU, limits.get(Limit::CpuMs).div_ceil(1000) + 1);
+        set(
+            Resource::RLIMIT_CPU,
+            limits.get(Limit::CpuMs).div_ceil(1000) + 1,
+        );
         if !counted {
             // Bounds what one process can reserve at all. Far above the memory limit, so that the sampler ends a tool
             // that exceeds it and names the limit, before the tool fails with an error of its own.
-            set(Resource::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_add(4 * GIB));
+            set(
+                Resource::RLIMIT_DATA,
+                limits.get(Limit::MemoryBytes).saturating_add(4 * GIB),
+            );
         }
     }
 }

@@ -11,10 +11,12 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
     let own = nix::unistd::geteuid().as_raw();
     let group = nix::unistd::getegid().as_raw();
     if !real_root {
-        unshare(CloneFlags::CLONE_NEWUSER).map_err(Problem::from_wall("namespaces", "unshare(CLONE_NEWUSER)"))?;
+        unshare(CloneFlags::CLONE_NEWUSER)
+            .map_err(Problem::from_wall("namespaces", "unshare(CLONE_NEWUSER)"))?;
         let write = |file: &str, text: String| {
             let path = format!("/proc/self/{file}");
-            std::fs::write(&path, text).map_err(Problem::from_wall("namespaces", format!("writing {path}")))
+            std::fs::write(&path, text)
+                .map_err(Problem::from_wall("namespaces", format!("writing {path}")))
         };
         write("setgroups", "deny".into())?;
         write("uid_map", format!("{own} {own} 1\n"))?;
@@ -25,13 +27,19 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWCGROUP;
-    unshare(flags).map_err(Problem::from_wall("namespaces", "unshare(2) of the launcher's namespaces"))
+    unshare(flags).map_err(Problem::from_wall(
+        "namespaces",
+        "unshare(2) of the launcher's namespaces",
+    ))
 }
 
 /// Makes the call's own namespaces, inside the launcher's. The cloned child is pid 1 there: when it ends, all end.
 pub fn raise(plan: &mut Plan) {
-    plan.namespaces =
-        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    plan.namespaces = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS;
 }
 
 /// After joining the group, so that the call sees that group as the root, without its name.

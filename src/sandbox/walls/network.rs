@@ -17,8 +17,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, bind, listen,
-    setsockopt, socket, sockopt,
+    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6,
+    SockaddrLike, bind, listen, setsockopt, socket, sockopt,
 };
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
@@ -48,9 +48,16 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
     // Port 53 is the stub's, and port 0 would mean any port.
     if ports.len() > MAX_PORTS || ports.contains(&DNS) || ports.contains(&0) {
-        return Err(problem(format!("ports {ports:?}: at most {MAX_PORTS}, and neither 0 nor {DNS}"))(Errno::EINVAL));
+        return Err(problem(format!(
+            "ports {ports:?}: at most {MAX_PORTS}, and neither 0 nor {DNS}"
+        ))(Errno::EINVAL));
     }
-    let six = match socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None) {
+    let six = match socket(
+        AddressFamily::Inet6,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    ) {
         Ok(_) => true,
         Err(Errno::EAFNOSUPPORT) => false,
         Err(errno) => return Err(problem("an IPv6 socket")(errno)),
@@ -59,7 +66,8 @@ pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
     set_routes(ports, six)?;
     let stub = SockaddrIn::from(SocketAddrV4::new(STUB, DNS));
     let mut sockets = vec![
-        bound(AddressFamily::Inet, SockType::Datagram, &stub).map_err(problem("the stub's UDP socket"))?,
+        bound(AddressFamily::Inet, SockType::Datagram, &stub)
+            .map_err(problem("the stub's UDP socket"))?,
         listening(AddressFamily::Inet, &stub, 8).map_err(problem("the stub's TCP socket"))?,
     ];
     let waiting = (LISTEN_BACKLOG / ports.len().max(2)) as i32;
@@ -80,7 +88,11 @@ pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
 /// its first packet, which Landlock would not see. No socket gets the port of a listener as its own.
 fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
     let buffer = format!("4096 {BUFFER} {BUFFER}");
-    let listed = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    let listed = ports
+        .iter()
+        .map(u16::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
     let mut all = vec![
         ("ipv4/tcp_rmem", buffer.as_str()),
         ("ipv4/tcp_wmem", &buffer),
@@ -96,13 +108,23 @@ fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
         all.push(("ipv6/conf/all/disable_ipv6", "0"));
     }
     for (name, value) in all {
-        fs::write(Path::new("/proc/sys/net").join(name), value).map_err(problem(format!("setting net/{name}")))?;
+        fs::write(Path::new("/proc/sys/net").join(name), value)
+            .map_err(problem(format!("setting net/{name}")))?;
     }
     Ok(())
 }
 
-fn bound(family: AddressFamily, kind: SockType, address: &dyn SockaddrLike) -> Result<OwnedFd, Errno> {
-    let made = socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+fn bound(
+    family: AddressFamily,
+    kind: SockType,
+    address: &dyn SockaddrLike,
+) -> Result<OwnedFd, Errno> {
+    let made = socket(
+        family,
+        kind,
+        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        None,
+    )?;
     if family == AddressFamily::Inet6 {
         setsockopt(&made, sockopt::Ipv6V6Only, &false)?;
     }
@@ -111,7 +133,11 @@ fn bound(family: AddressFamily, kind: SockType, address: &dyn SockaddrLike) -> R
 }
 
 /// Makes a listening socket. Accepted sockets inherit TCP_NODELAY.
-fn listening(family: AddressFamily, address: &dyn SockaddrLike, waiting: i32) -> Result<OwnedFd, Errno> {
+fn listening(
+    family: AddressFamily,
+    address: &dyn SockaddrLike,
+    waiting: i32,
+) -> Result<OwnedFd, Errno> {
     let made = bound(family, SockType::Stream, address)?;
     setsockopt(&made, sockopt::TcpNoDelay, &true)?;
     listen(&made, Backlog::new(waiting)?)?;
@@ -137,31 +163,74 @@ const TO_PORTS: u16 = 24;
 
 /// Sets up loopback, its addresses, and the rules.
 fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
-    let mut kernel = Netlink::open(SockProtocol::NetlinkRoute).map_err(problem("a netlink socket"))?;
+    let mut kernel =
+        Netlink::open(SockProtocol::NetlinkRoute).map_err(problem("a netlink socket"))?;
     let up = libc::IFF_UP as u32;
     // struct ifinfomsg
-    let link = [[0; 4], LOOPBACK.to_ne_bytes(), up.to_ne_bytes(), up.to_ne_bytes()].concat();
-    kernel.ask(libc::RTM_NEWLINK, ACK, &link, &[]).map_err(problem("loopback up"))?;
+    let link = [
+        [0; 4],
+        LOOPBACK.to_ne_bytes(),
+        up.to_ne_bytes(),
+        up.to_ne_bytes(),
+    ]
+    .concat();
+    kernel
+        .ask(libc::RTM_NEWLINK, ACK, &link, &[])
+        .map_err(problem("loopback up"))?;
     let stub = STUB.octets();
     // struct ifaddrmsg
     let address = [[IPV4, 32, 0, libc::RT_SCOPE_HOST], LOOPBACK.to_ne_bytes()].concat();
     kernel
-        .ask(libc::RTM_NEWADDR, MAKE, &address, &[(libc::IFA_LOCAL, &stub), (libc::IFA_ADDRESS, &stub)])
+        .ask(
+            libc::RTM_NEWADDR,
+            MAKE,
+            &address,
+            &[(libc::IFA_LOCAL, &stub), (libc::IFA_ADDRESS, &stub)],
+        )
         .map_err(problem("the stub's address"))?;
     for family in [IPV4, IPV6].into_iter().take(if six { 2 } else { 1 }) {
         // struct rtmsg: every address is local.
         let (table, scope) = (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_HOST);
-        let route = [family, 0, 0, 0, table, libc::RTPROT_STATIC, scope, libc::RTN_LOCAL, 0, 0, 0, 0];
+        let route = [
+            family,
+            0,
+            0,
+            0,
+            table,
+            libc::RTPROT_STATIC,
+            scope,
+            libc::RTN_LOCAL,
+            0,
+            0,
+            0,
+            0,
+        ];
         let device = LOOPBACK.to_ne_bytes();
-        let with = [(libc::RTA_OIF, device.as_slice()), (libc::RTA_PREFSRC, &stub)];
-        let with = if family == IPV4 { &with[..] } else { &with[..1] };
-        kernel.ask(libc::RTM_NEWROUTE, MAKE, &route, with).map_err(problem("the route to loopback"))?;
+        let with = [
+            (libc::RTA_OIF, device.as_slice()),
+            (libc::RTA_PREFSRC, &stub),
+        ];
+        let with = if family == IPV4 {
+            &with[..]
+        } else {
+            &with[..1]
+        };
+        kernel
+            .ask(libc::RTM_NEWROUTE, MAKE, &route, with)
+            .map_err(problem("the route to loopback"))?;
         // Without the usual rules nothing is routed.
         loop {
-            match kernel.ask(libc::RTM_DELRULE, ACK, &[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[]) {
+            match kernel.ask(
+                libc::RTM_DELRULE,
+                ACK,
+                &[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                &[],
+            ) {
                 Ok(_) => {}
                 Err(Errno::ENOENT) => break,
-                Err(errno) => return Err(problem("removing a routing rule (policy routing)")(errno)),
+                Err(errno) => {
+                    return Err(problem("removing a routing rule (policy routing)")(errno));
+                }
             }
         }
         let rule = problem("a routing rule by ports (policy routing, Linux 4.17)");
@@ -181,10 +250,26 @@ struct Routed {
 
 fn rules(kernel: &mut Netlink, family: u8, ports: &[u16]) -> Result<(), Errno> {
     for port in ports {
-        rule(kernel, &Routed { family, protocol: TCP, port: *port, at: None })?;
+        rule(
+            kernel,
+            &Routed {
+                family,
+                protocol: TCP,
+                port: *port,
+                at: None,
+            },
+        )?;
     }
     for protocol in [UDP, TCP].into_iter().filter(|_| family == IPV4) {
-        rule(kernel, &Routed { family, protocol, port: DNS, at: Some(STUB) })?;
+        rule(
+            kernel,
+            &Routed {
+                family,
+                protocol,
+                port: DNS,
+                at: Some(STUB),
+            },
+        )?;
     }
     Ok(())
 }
@@ -195,10 +280,29 @@ fn rule(kernel: &mut Netlink, routed: &Routed) -> Result<(), Errno> {
     let (range, address) = ([port, port].concat(), routed.at.map(|at| at.octets()));
     let long = if address.is_some() { 32 } else { 0 };
     let table = libc::RT_TABLE_LOCAL;
-    for (ports, side, to, from) in [(TO_PORTS, DESTINATION, long, 0), (FROM_PORTS, SOURCE, 0, long)] {
+    for (ports, side, to, from) in [
+        (TO_PORTS, DESTINATION, long, 0),
+        (FROM_PORTS, SOURCE, 0, long),
+    ] {
         // struct fib_rule_hdr
-        let rule = [routed.family, to, from, 0, table, 0, 0, TO_TABLE, 0, 0, 0, 0];
-        let mut with: Vec<(u16, &[u8])> = vec![(PROTOCOL, std::slice::from_ref(&routed.protocol)), (ports, &range)];
+        let rule = [
+            routed.family,
+            to,
+            from,
+            0,
+            table,
+            0,
+            0,
+            TO_TABLE,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let mut with: Vec<(u16, &[u8])> = vec![
+            (PROTOCOL, std::slice::from_ref(&routed.protocol)),
+            (ports, &range),
+        ];
         with.extend(address.as_ref().map(|address| (side, address.as_slice())));
         kernel.ask(libc::RTM_NEWRULE, MAKE, &rule, &with)?;
     }

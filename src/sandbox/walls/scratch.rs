@@ -46,7 +46,14 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
     move |error| {
         let is_full = error.raw_os_error() == Some(nix::libc::ENOSPC);
-        Problem { kind: if is_full { ProblemKind::Scratch } else { ProblemKind::Wall }, ..problem(what)(error) }
+        Problem {
+            kind: if is_full {
+                ProblemKind::Scratch
+            } else {
+                ProblemKind::Wall
+            },
+            ..problem(what)(error)
+        }
     }
 }
 
@@ -88,7 +95,11 @@ impl Scratch {
         };
         // Landlock adds up the rights on the way from a file to the root, so a grant shown below /tmp has the rights of
         // /tmp too. With such a grant, /tmp gets no right to make links and pipes.
-        let right = if late.is_empty() { Right::Scratch } else { Right::Write };
+        let right = if late.is_empty() {
+            Right::Scratch
+        } else {
+            Right::Write
+        };
         scratch.folder("tmp", Path::new("/tmp"), right)?;
         scratch.folder("shm", Path::new("/dev/shm"), right)?;
         for late in late {
@@ -103,7 +114,14 @@ impl Scratch {
     pub fn mask(&mut self, places: &[PathBuf]) -> Result<(), Problem> {
         places.iter().try_for_each(|place| {
             let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
-            self.cover(place, if folder { view::EMPTY_FOLDER_PATH } else { view::EMPTY_FILE_PATH })
+            self.cover(
+                place,
+                if folder {
+                    view::EMPTY_FOLDER_PATH
+                } else {
+                    view::EMPTY_FILE_PATH
+                },
+            )
         })
     }
 
@@ -118,7 +136,8 @@ impl Scratch {
         fs::create_dir(&path).map_err(filling(format!("making {}", at.display())))?;
         self.own(&path)?;
         let file = open_path(&path)?;
-        let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem("a bind of scratch"))?;
+        let bound =
+            sys::open_tree(file.as_fd(), c"", false).map_err(problem("a bind of scratch"))?;
         self.mount(&bound, at)?;
         self.allowed.push((file, true, right));
         Ok(path)
@@ -133,7 +152,8 @@ impl Scratch {
     }
 
     fn mount(&mut self, bound: &OwnedFd, at: &Path) -> Result<(), Problem> {
-        sys::move_mount(bound.as_fd(), &view::text(at)).map_err(problem(format!("placing {}", at.display())))?;
+        sys::move_mount(bound.as_fd(), &view::text(at))
+            .map_err(problem(format!("placing {}", at.display())))?;
         self.mounted.push(view::text(at));
         Ok(())
     }
@@ -145,8 +165,8 @@ impl Scratch {
         }
         let aside = late.aside.as_deref().unwrap_or(c"");
         let here = open_path(Path::new("/"))?;
-        let bound =
-            sys::open_tree(here.as_fd(), aside, false).map_err(problem(format!("binding {}", late.at.display())))?;
+        let bound = sys::open_tree(here.as_fd(), aside, false)
+            .map_err(problem(format!("binding {}", late.at.display())))?;
         view::make_point(&late.at, late.folder)?;
         self.mount(&bound, &late.at)
     }
@@ -155,38 +175,73 @@ impl Scratch {
     fn cover(&mut self, place: &Path, empty: &str) -> Result<(), Problem> {
         match fs::symlink_metadata(place) {
             Ok(_) => {}
-            Err(e) if [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory].contains(&e.kind()) => {
+            Err(e)
+                if [
+                    std::io::ErrorKind::NotFound,
+                    std::io::ErrorKind::NotADirectory,
+                ]
+                .contains(&e.kind()) =>
+            {
                 return Ok(());
             }
             Err(e) => return Err(problem(place.display().to_string())(e)),
         }
-        let bound = sys::open_tree(open_path(Path::new(empty))?.as_fd(), c"", false).map_err(problem(empty))?;
-        sys::mount_setattr(bound.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None).map_err(problem(empty))?;
+        let bound = sys::open_tree(open_path(Path::new(empty))?.as_fd(), c"", false)
+            .map_err(problem(empty))?;
+        sys::mount_setattr(
+            bound.as_fd(),
+            false,
+            RDONLY | NOSUID | NODEV | NOEXEC,
+            0,
+            None,
+        )
+        .map_err(problem(empty))?;
         self.mount(&bound, place)
     }
 
     /// A private copy of a staged folder, filled with the files that match now.
-    pub fn stage(&mut self, stage: &StagedFolder, from: &OwnedFd, number: usize) -> Result<(), Problem> {
+    pub fn stage(
+        &mut self,
+        stage: &StagedFolder,
+        from: &OwnedFd,
+        number: usize,
+    ) -> Result<(), Problem> {
         let names = fs::read_dir(format!("/proc/self/fd/{}", from.as_raw_fd()))
             .map_err(problem(format!("reading {}", stage.folder.display())))?;
-        let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
-        let entries: Vec<_> = names.flatten().map(|entry| stage.folder.join(entry.file_name())).collect();
+        let owner = nix::sys::stat::fstat(from)
+            .map_err(problem("a staged folder"))?
+            .st_uid;
+        let entries: Vec<_> = names
+            .flatten()
+            .map(|entry| stage.folder.join(entry.file_name()))
+            .collect();
         // What stays visible is bound before the copy covers it: each entry with its own access, and mounts in it.
         let mut rest = Vec::new();
-        for path in if stage.show_rest { &entries } else { &stage.shown } {
+        for path in if stage.show_rest {
+            &entries
+        } else {
+            &stage.shown
+        } {
             // Not through a link, which could lead to anything in the view.
-            let Ok(file) = files::without_links(path, OFlag::O_PATH) else { continue };
+            let Ok(file) = files::without_links(path, OFlag::O_PATH) else {
+                continue;
+            };
             let file = fs::File::from(file);
             let Ok(meta) = file.metadata() else { continue };
             if meta.is_dir() || meta.is_file() && !stage.copies_at(path) {
-                let bound = sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
+                let bound = sys::open_tree(file.as_fd(), c"", true)
+                    .map_err(problem("binding beside a staged file"))?;
                 rest.push((path, meta.is_dir(), bound));
             }
         }
         // Made again below /tmp or another stage, which cover the folder that the view had made.
         view::make_folder(&stage.folder)?;
         let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
-        for name in entries.iter().filter(|path| stage.copies_at(path)).filter_map(|path| path.file_name()) {
+        for name in entries
+            .iter()
+            .filter(|path| stage.copies_at(path))
+            .filter_map(|path| path.file_name())
+        {
             self.copy(stage, from, name, &place, owner)?;
         }
         for (path, folder, bound) in rest {
@@ -206,12 +261,19 @@ impl Scratch {
         to: &Path,
         owner: u32,
     ) -> Result<(), Problem> {
-        let Ok(source) = files::open_at(from, name, OFlag::O_RDONLY) else { return Ok(()) };
+        let Ok(source) = files::open_at(from, name, OFlag::O_RDONLY) else {
+            return Ok(());
+        };
         let mut source = fs::File::from(source);
         // Root could read every file, so only files are copied that belong to the folder's owner, that all may read, or
         // that are named exactly.
-        let is_exact = stage.names.iter().any(|names| policy::literal(names).as_deref() == name.to_str());
-        let is_open = |m: &fs::Metadata| is_exact || !self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0;
+        let is_exact = stage
+            .names
+            .iter()
+            .any(|names| policy::literal(names).as_deref() == name.to_str());
+        let is_open = |m: &fs::Metadata| {
+            is_exact || !self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0
+        };
         let fit = |m: &fs::Metadata| m.is_file() && is_open(m);
         if !source.metadata().is_ok_and(|m| fit(&m)) {
             return Ok(());
@@ -224,7 +286,9 @@ impl Scratch {
             .open(&target)
             .map_err(filling("a staged copy"))?;
         std::io::copy(&mut source, &mut copy).map_err(filling("filling the staged copy"))?;
-        let made = fs::File::open(&target).and_then(store::digest).map_err(problem("a staged copy"))?;
+        let made = fs::File::open(&target)
+            .and_then(store::digest)
+            .map_err(problem("a staged copy"))?;
         self.own(&target)?;
         let stamp = Stamp::at(&target).map_err(problem("a staged copy"))?;
         self.copies.push((target, stamp, made));
@@ -240,7 +304,9 @@ impl Scratch {
 
     /// The bytes that were read of a script, over its file.
     pub fn script(&mut self, file: &ReadFile, text: &[u8]) -> Result<(), Problem> {
-        let bound = self.copy_of_script(file, text).map_err(problem("the copy of the script"))?;
+        let bound = self
+            .copy_of_script(file, text)
+            .map_err(problem("the copy of the script"))?;
         self.mount(&bound, &file.path)?;
         self.allowed.push((bound, false, Right::ReadRun));
         Ok(())
@@ -259,7 +325,13 @@ impl Scratch {
         }
         fs::set_permissions(&place, fs::Permissions::from_mode(file.mode))?;
         let modified = TimeSpec::new(file.stamp.modified.0, file.stamp.modified.1);
-        utimensat(AT_FDCWD, &place, &modified, &modified, UtimensatFlags::NoFollowSymlink)?;
+        utimensat(
+            AT_FDCWD,
+            &place,
+            &modified,
+            &modified,
+            UtimensatFlags::NoFollowSymlink,
+        )?;
         let bound = sys::open_tree(files::handle(&place)?.as_fd(), c"", false)?;
         sys::mount_setattr(bound.as_fd(), false, RDONLY, 0, None)?;
         umount2(&*kept, MntFlags::MNT_DETACH)?;
@@ -270,21 +342,32 @@ impl Scratch {
         let stat = fstatvfs(&self.root).map_err(problem("looking at scratch"))?;
         let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();
         let files = stat.files().saturating_sub(stat.files_free());
-        Ok(Usage { bytes: used + files * INODE, files, is_full: stat.blocks_free() == 0 || stat.files_free() == 0 })
+        Ok(Usage {
+            bytes: used + files * INODE,
+            files,
+            is_full: stat.blocks_free() == 0 || stat.files_free() == 0,
+        })
     }
 
     /// Descriptors of the staged folders, for the host to publish from. Copies that the call did not change are
     /// removed: published, they would put back what others changed meanwhile. An equal stamp is not enough: a write to
     /// a mapped page of a tmpfs can leave the times as they are.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
-        for (copy, _, made) in
-            self.copies.iter().filter(|(copy, stamp, _)| Stamp::at(copy).is_ok_and(|now| now == *stamp))
+        for (copy, _, made) in self
+            .copies
+            .iter()
+            .filter(|(copy, stamp, _)| Stamp::at(copy).is_ok_and(|now| now == *stamp))
         {
-            if fs::File::open(copy).and_then(store::digest).is_ok_and(|now| now == *made) {
+            if fs::File::open(copy)
+                .and_then(store::digest)
+                .is_ok_and(|now| now == *made)
+            {
                 fs::remove_file(copy).map_err(problem("a staged copy"))?;
             }
         }
-        let open = |p: &PathBuf| files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"));
+        let open = |p: &PathBuf| {
+            files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
+        };
         self.staged.iter().map(open).collect()
     }
 }

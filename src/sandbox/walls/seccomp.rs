@@ -95,7 +95,14 @@ macro_rules! without {
 /// differs from O_DIRECTORY.
 macro_rules! making {
     ($flags:expr, $mode:expr) => {
-        Case($flags, &[(&[AnyOf((libc::O_CREAT | 0o20000000) as u32)], without!($mode, SET_ID_BITS))], &Allow)
+        Case(
+            $flags,
+            &[(
+                &[AnyOf((libc::O_CREAT | 0o20000000) as u32)],
+                without!($mode, SET_ID_BITS),
+            )],
+            &Allow,
+        )
     };
 }
 
@@ -103,8 +110,13 @@ const NULL: &[Test] = &[In(&[0])];
 /// RLIMIT_CORE stays 1, which stops a piped handler too, while 0 does not (core(5)). Setting it changes nothing and
 /// answers success, or EPERM where the old value is asked for in the same call.
 const CORE: &[Test] = &[In(&[libc::RLIMIT_CORE])];
-const DONE: Rule = Case(3, &[(NULL, Case(3 | HIGH, &[(NULL, Errno(0))], &Errno(EPERM)))], &Errno(EPERM));
-const FILE_OPTIONS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
+const DONE: Rule = Case(
+    3,
+    &[(NULL, Case(3 | HIGH, &[(NULL, Errno(0))], &Errno(EPERM)))],
+    &Errno(EPERM),
+);
+const FILE_OPTIONS: u32 =
+    libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
 /// Threads, fork(2), vfork(2), posix_spawn(3), descriptors of processes; the low byte is the signal of their end.
 const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_FS
@@ -123,11 +135,21 @@ const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_IO) as u32
     | 0x7F; // the highest bit of that byte is CLONE_NEWTIME
 /// A thread must share the descriptors of its process, so that they can be counted there.
-const THREAD: Rule = Case(0, &[(&[AnyOf(libc::CLONE_FILES as u32)], Allow)], &Errno(EPERM));
+const THREAD: Rule = Case(
+    0,
+    &[(&[AnyOf(libc::CLONE_FILES as u32)], Allow)],
+    &Errno(EPERM),
+);
 /// PR_SET_PDEATHSIG … PR_GET_DUMPABLE, names, PR_GET_SECCOMP, PR_CAPBSET_READ, timer slack, PR_SET_CHILD_SUBREAPER …
 /// PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_CAP_AMBIENT. Not in the list: seccomp filters, futex hashes, names of
 /// mappings and core scheduling, which all take memory of the kernel.
-const PROCESS: &[Test] = &[Between(1, 3), Between(15, 16), Between(29, 30), Between(36, 40), In(&[21, 23, 42, 47])];
+const PROCESS: &[Test] = &[
+    Between(1, 3),
+    Between(15, 16),
+    Between(29, 30),
+    Between(36, 40),
+    In(&[21, 23, 42, 47]),
+];
 /// Making a process undumpable answers success and changes nothing: nothing is dumped or traced here anyway, and what
 /// an undumpable process holds could not be counted.
 const DUMPABLE: (&[Test], Rule) = (&[In(&[libc::PR_SET_DUMPABLE as u32])], Errno(0));
@@ -163,16 +185,38 @@ const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
 const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
 /// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO and
 /// SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
-const SOCKET_OPTIONS: &[Test] = &[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])];
+const SOCKET_OPTIONS: &[Test] = &[
+    Between(2, 4),
+    Between(7, 9),
+    In(&[13, 16, 17, 20, 21, 30, 38, 39]),
+];
 /// `SOCKET` without SO_SNDBUF.
-const USUAL_SOCKET: Rule =
-    Case(2, &[(&[Between(2, 4), Between(8, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)], &NO_OPTION);
+const USUAL_SOCKET: Rule = Case(
+    2,
+    &[(
+        &[
+            Between(2, 4),
+            Between(8, 9),
+            In(&[13, 16, 17, 20, 21, 30, 38, 39]),
+        ],
+        Allow,
+    )],
+    &NO_OPTION,
+);
 const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
-const SOCKET_LEVEL: Rule = Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)], &NO_OPTION);
+const SOCKET_LEVEL: Rule = Case(
+    1,
+    &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)],
+    &NO_OPTION,
+);
 /// FUTEX_WAIT and FUTEX_WAKE, with and without bits and clock, on words that others may share: pthread_join(3) and
 /// semaphores need them. (Moving others' waiters to another word, FUTEX_REQUEUE, would hang them for good.) And all
 /// operations up to FUTEX_LOCK_PI2 with FUTEX_PRIVATE_FLAG, which reach only the process's own words.
-const WORDS: &[Test] = &[In(&[0, 1, 9, 10, 0x100, 0x109]), Between(0x80, 0x8D), Between(0x180, 0x18D)];
+const WORDS: &[Test] = &[
+    In(&[0, 1, 9, 10, 0x100, 0x109]),
+    Between(0x80, 0x8D),
+    Between(0x180, 0x18D),
+];
 
 /// MADV_NORMAL … MADV_DONTNEED; MADV_FREE … MADV_DOFORK; MADV_HUGEPAGE … MADV_KEEPONFORK. Not in the list: merging
 /// with equal pages of others, pushing out to swap, poisoning.
@@ -180,7 +224,10 @@ const ADVICE: &[Test] = &[Between(0, 4), Between(8, 11), Between(14, 19)];
 /// Registers of a thread, and permission to use wide ones.
 const REGISTERS: &[Test] = &[Between(0x1001, 0x1004), Between(0x1021, 0x1023)];
 /// The machine has a fixed number of huge pages for everybody together.
-const HUGE_PAGES: (&[Test], Rule) = (&[AnyOf(libc::MAP_HUGETLB as u32)], Errno(libc::ENOMEM as u32));
+const HUGE_PAGES: (&[Test], Rule) = (
+    &[AnyOf(libc::MAP_HUGETLB as u32)],
+    Errno(libc::ENOMEM as u32),
+);
 /// Extended attributes and access lists take kernel memory that no limit of a file system counts, and label files of a
 /// write grant. Answers like a file system without them.
 const NO_ATTRIBUTES: Rule = Errno(libc::EOPNOTSUPP as u32);
@@ -194,10 +241,24 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_openat2, Errno(ENOSYS)), // flags and mode lie in memory, where they cannot be checked
     (libc::SYS_clone3, Errno(ENOSYS)),
     // CLOSE_RANGE_UNSHARE would give a thread descriptors of its own, see `THREAD`.
-    (libc::SYS_close_range, Case(2, &[(&[In(&[0, libc::CLOSE_RANGE_CLOEXEC])], Allow)], &Errno(EINVAL))),
+    (
+        libc::SYS_close_range,
+        Case(
+            2,
+            &[(&[In(&[0, libc::CLOSE_RANGE_CLOEXEC])], Allow)],
+            &Errno(EINVAL),
+        ),
+    ),
     (
         libc::SYS_clone,
-        Case(0, &[(&[AnyOf(!CLONES)], Errno(EPERM)), (&[AnyOf(libc::CLONE_THREAD as u32)], THREAD)], &Allow),
+        Case(
+            0,
+            &[
+                (&[AnyOf(!CLONES)], Errno(EPERM)),
+                (&[AnyOf(libc::CLONE_THREAD as u32)], THREAD),
+            ],
+            &Allow,
+        ),
     ),
     // No set-id files, which would run as somebody else.
     (libc::SYS_creat, without!(1, SET_ID_BITS)),
@@ -226,27 +287,74 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_tee, Errno(EINVAL)),
     (libc::SYS_sync_file_range, Errno(EINVAL)),
     (libc::SYS_vmsplice, Errno(ENOSYS)),
-    (libc::SYS_fcntl, Case(1, &[(FILE, Allow), (PIPE_SIZE, Allow), (LEASES, Errno(EPERM))], &Errno(EINVAL))),
-    (libc::SYS_ioctl, Case(1, &[(DEVICE, Allow), (TERMINALS, Errno(EPERM))], &Errno(libc::ENOTTY as u32))),
+    (
+        libc::SYS_fcntl,
+        Case(
+            1,
+            &[(FILE, Allow), (PIPE_SIZE, Allow), (LEASES, Errno(EPERM))],
+            &Errno(EINVAL),
+        ),
+    ),
+    (
+        libc::SYS_ioctl,
+        Case(
+            1,
+            &[(DEVICE, Allow), (TERMINALS, Errno(EPERM))],
+            &Errno(libc::ENOTTY as u32),
+        ),
+    ),
     // Only connected pairs that cannot send to another address: SOCK_STREAM and SOCK_SEQPACKET.
     (
         libc::SYS_socketpair,
-        Case(0, &[(&[In(&[libc::AF_UNIX as u32])], without!(1, libc::SOCK_DGRAM as u32))], &Errno(EPERM)),
+        Case(
+            0,
+            &[(
+                &[In(&[libc::AF_UNIX as u32])],
+                without!(1, libc::SOCK_DGRAM as u32),
+            )],
+            &Errno(EPERM),
+        ),
     ),
     (libc::SYS_setsockopt, SOCKET_LEVEL),
     (libc::SYS_getsockopt, SOCKET_LEVEL),
     (libc::SYS_mmap, Case(3, &[HUGE_PAGES], &Allow)),
-    (libc::SYS_memfd_create, Case(1, &[(&[AnyOf(!FILE_OPTIONS)], Errno(EINVAL))], &Allow)),
-    (libc::SYS_madvise, Case(2, &[(ADVICE, Allow)], &Errno(EINVAL))),
+    (
+        libc::SYS_memfd_create,
+        Case(1, &[(&[AnyOf(!FILE_OPTIONS)], Errno(EINVAL))], &Allow),
+    ),
+    (
+        libc::SYS_madvise,
+        Case(2, &[(ADVICE, Allow)], &Errno(EINVAL)),
+    ),
     (libc::SYS_futex, Case(1, &[(WORDS, Allow)], &Errno(ENOSYS))),
-    (libc::SYS_prctl, Case(0, &[DUMPABLE, (PROCESS, Allow), (THP, Allow)], &Errno(EINVAL))),
-    (libc::SYS_arch_prctl, Case(0, &[(REGISTERS, Allow)], &Errno(EINVAL))),
-    (libc::SYS_personality, Case(0, &[(&[In(&[0xFFFF_FFFF])], Allow)], &Errno(EPERM))), // the value that only asks
+    (
+        libc::SYS_prctl,
+        Case(
+            0,
+            &[DUMPABLE, (PROCESS, Allow), (THP, Allow)],
+            &Errno(EINVAL),
+        ),
+    ),
+    (
+        libc::SYS_arch_prctl,
+        Case(0, &[(REGISTERS, Allow)], &Errno(EINVAL)),
+    ),
+    (
+        libc::SYS_personality,
+        Case(0, &[(&[In(&[0xFFFF_FFFF])], Allow)], &Errno(EPERM)),
+    ), // the value that only asks
     (libc::SYS_setrlimit, Case(0, &[(CORE, Errno(0))], &Allow)),
     // A null new value asks only for the old one.
     (
         libc::SYS_prlimit64,
-        Case(1, &[(CORE, Case(2, &[(NULL, Case(2 | HIGH, &[(NULL, Allow)], &DONE))], &DONE))], &Allow),
+        Case(
+            1,
+            &[(
+                CORE,
+                Case(2, &[(NULL, Case(2 | HIGH, &[(NULL, Allow)], &DONE))], &DONE),
+            )],
+            &Allow,
+        ),
     ),
 ];
 
@@ -256,15 +364,50 @@ const SAMPLED: &[(i64, Rule)] = &[
     // Shared anonymous pages stay when every mapping drops them. Files in /tmp and /dev/shm do the same, and count.
     (
         libc::SYS_mmap,
-        Case(3, &[HUGE_PAGES, (&[AnyOf(libc::MAP_SHARED as u32)], without!(3, libc::MAP_ANONYMOUS as u32))], &Allow),
+        Case(
+            3,
+            &[
+                HUGE_PAGES,
+                (
+                    &[AnyOf(libc::MAP_SHARED as u32)],
+                    without!(3, libc::MAP_ANONYMOUS as u32),
+                ),
+            ],
+            &Allow,
+        ),
     ),
     // Into a pipe or socket, sendfile(2) hands over whole pages of a file, also of one that is removed later.
     (libc::SYS_sendfile, Errno(EINVAL)),
     // A socket is counted with the usual size of its buffers, a pipe as sixteen pages.
-    (libc::SYS_setsockopt, Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], USUAL_SOCKET)], &NO_OPTION)),
-    (libc::SYS_fcntl, Case(1, &[(FILE, Allow), (PIPE_SIZE, Errno(EPERM)), (LEASES, Errno(EPERM))], &Errno(EINVAL))),
+    (
+        libc::SYS_setsockopt,
+        Case(
+            1,
+            &[(&[In(&[libc::SOL_SOCKET as u32])], USUAL_SOCKET)],
+            &NO_OPTION,
+        ),
+    ),
+    (
+        libc::SYS_fcntl,
+        Case(
+            1,
+            &[
+                (FILE, Allow),
+                (PIPE_SIZE, Errno(EPERM)),
+                (LEASES, Errno(EPERM)),
+            ],
+            &Errno(EINVAL),
+        ),
+    ),
     // Huge pages are off and stay off, because the sampler takes a page fault for 4 KiB.
-    (libc::SYS_prctl, Case(0, &[DUMPABLE, (PROCESS, Allow), (THP, Errno(EPERM))], &Errno(EINVAL))),
+    (
+        libc::SYS_prctl,
+        Case(
+            0,
+            &[DUMPABLE, (PROCESS, Allow), (THP, Errno(EPERM))],
+            &Errno(EINVAL),
+        ),
+    ),
 ];
 
 /// Replace the rules above where no folder is written live: POSIX named semaphores are made by linking (sem_open(3)).
@@ -277,16 +420,38 @@ const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u
 /// The rule of each number that has one. `sampled`: no cgroup counts memory; `live`: some folder is written live;
 /// `networked`: hosts are granted.
 fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
-    let plain = [(ALLOWED, Allow), (FORBIDDEN, Errno(EPERM)), (MISSING, Errno(ENOSYS))];
-    let plain = plain.into_iter().flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
-    let (more, writing) = (if sampled { SAMPLED } else { &[] }, if live { LIVE } else { NOTHING_LIVE });
+    let plain = [
+        (ALLOWED, Allow),
+        (FORBIDDEN, Errno(EPERM)),
+        (MISSING, Errno(ENOSYS)),
+    ];
+    let plain = plain
+        .into_iter()
+        .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
+    let (more, writing) = (
+        if sampled { SAMPLED } else { &[] },
+        if live { LIVE } else { NOTHING_LIVE },
+    );
     let sockets = if networked { networked::RULES } else { &[] };
     // Later ones win.
-    plain.chain(RULES.iter().chain(more).chain(writing).chain(sockets).copied()).collect()
+    plain
+        .chain(
+            RULES
+                .iter()
+                .chain(more)
+                .chain(writing)
+                .chain(sockets)
+                .copied(),
+        )
+        .collect()
 }
 
 fn rule_of(rules: &BTreeMap<i64, Rule>, number: u32) -> Rule {
-    let other = Errno(if number < FIRST_NEW_NUMBER { EPERM } else { ENOSYS });
+    let other = Errno(if number < FIRST_NEW_NUMBER {
+        EPERM
+    } else {
+        ENOSYS
+    });
     rules.get(&i64::from(number)).copied().unwrap_or(other)
 }
 
@@ -310,7 +475,13 @@ pub fn program(sampled: bool, live: bool, networked: bool) -> Vec<Insn> {
 /// Last before execve: nothing after it needs a refused call.
 /// `recorder`: the socket on which the recorder of the call waits for the filter's listener.
 pub fn raise(plan: &mut Plan, program: &[Insn], recorder: Option<RawFd>) {
-    plan.add("seccomp", Step::Seccomp { program: program.to_vec(), recorder });
+    plan.add(
+        "seccomp",
+        Step::Seccomp {
+            program: program.to_vec(),
+            recorder,
+        },
+    );
 }
 
 #[cfg(test)]
@@ -351,19 +522,30 @@ mod tests {
 
     /// What a rule answers, without a program.
     fn expected(rule: &Rule, args: [u64; 6]) -> u32 {
-        rule.refuses(&args).map_or(RET_ALLOW, |errno| RET_ERRNO | errno)
+        rule.refuses(&args)
+            .map_or(RET_ALLOW, |errno| RET_ERRNO | errno)
     }
 
     /// Every value at which the answer of a rule could change.
     fn edges(rule: &Rule, into: &mut Vec<u64>) {
-        let Case(_, tests, otherwise) = rule else { return };
+        let Case(_, tests, otherwise) = rule else {
+            return;
+        };
         for (group, then) in *tests {
             group.iter().for_each(|test| match test {
-                In(values) => into.extend(values.iter().flat_map(|v| [u64::from(*v), u64::from(*v) + 1])),
+                In(values) => into.extend(
+                    values
+                        .iter()
+                        .flat_map(|v| [u64::from(*v), u64::from(*v) + 1]),
+                ),
                 Between(first, last) => {
                     into.extend([first.wrapping_sub(1), *first, *last, last + 1].map(u64::from));
                 }
-                AnyOf(bits) => into.extend((0..32).map(|n| 1 << n).chain([u64::from(*bits), u64::from(!bits)])),
+                AnyOf(bits) => into.extend(
+                    (0..32)
+                        .map(|n| 1 << n)
+                        .chain([u64::from(*bits), u64::from(!bits)]),
+                ),
             });
             edges(then, into);
         }
@@ -374,7 +556,10 @@ mod tests {
     fn the_program_says_what_the_lists_say_for_every_number() {
         for (sampled, live, networked) in variants() {
             // (A jump that is cut off leads elsewhere.)
-            let (program, rules) = (program(sampled, live, networked), rules(sampled, live, networked));
+            let (program, rules) = (
+                program(sampled, live, networked),
+                rules(sampled, live, networked),
+            );
             let recorded = recorded::Recorded::new(sampled, live, networked);
             let listened = recorded.program();
             for nr in 0..=NEWEST {
@@ -384,15 +569,31 @@ mod tests {
                 for first in &values {
                     for second in [0, 1, u64::MAX, *first] {
                         // Of two arguments that count, each takes all values.
-                        for args in [[*first, *first, second, second, 0, 0], [second, second, *first, *first, 9, 9]] {
+                        for args in [
+                            [*first, *first, second, second, 0, 0],
+                            [second, second, *first, *first, 9, 9],
+                        ] {
                             let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
-                            assert_eq!(got, expected(rule, args), "{nr} {args:?} sampled {sampled}");
+                            assert_eq!(
+                                got,
+                                expected(rule, args),
+                                "{nr} {args:?} sampled {sampled}"
+                            );
                             // The listener hears all that is refused and all that names a file, and nothing else.
                             let told = verdict(&listened, AUDIT_ARCH_X86_64, nr, args);
-                            let refused = recorded.refuses(nr, &args).is_some_and(|errno| errno > 0);
+                            let refused =
+                                recorded.refuses(nr, &args).is_some_and(|errno| errno > 0);
                             let heard = refused || !recorded::named(nr).is_empty();
-                            assert_eq!(told, if heard { RET_USER_NOTIF } else { got }, "{nr} {args:?}");
-                            assert_eq!(refused, got != RET_ALLOW && got != RET_ERRNO, "{nr} {args:?}");
+                            assert_eq!(
+                                told,
+                                if heard { RET_USER_NOTIF } else { got },
+                                "{nr} {args:?}"
+                            );
+                            assert_eq!(
+                                refused,
+                                got != RET_ALLOW && got != RET_ERRNO,
+                                "{nr} {args:?}"
+                            );
                         }
                     }
                 }
@@ -402,18 +603,34 @@ mod tests {
 
     #[test]
     fn a_call_stands_in_one_list() {
-        let mut all: Vec<i64> = ALLOWED.iter().chain(FORBIDDEN).chain(MISSING).copied().collect();
+        let mut all: Vec<i64> = ALLOWED
+            .iter()
+            .chain(FORBIDDEN)
+            .chain(MISSING)
+            .copied()
+            .collect();
         all.extend(RULES.iter().map(|(number, _)| *number));
         let count = all.len();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        let sockets: Vec<i64> =
-            networked::RULES.iter().map(|(number, _)| *number).filter(|n| !all.contains(n)).collect();
-        let known = [libc::SYS_socket, libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg];
+        let sockets: Vec<i64> = networked::RULES
+            .iter()
+            .map(|(number, _)| *number)
+            .filter(|n| !all.contains(n))
+            .collect();
+        let known = [
+            libc::SYS_socket,
+            libc::SYS_connect,
+            libc::SYS_sendmmsg,
+            libc::SYS_recvmmsg,
+        ];
         assert_eq!(sockets, known, "all that granted hosts add");
         let numbers: Vec<i64> = SAMPLED.iter().map(|(number, _)| *number).collect();
-        assert!(numbers.iter().all(|number| all.contains(number)), "sampling only narrows: {numbers:?}");
+        assert!(
+            numbers.iter().all(|number| all.contains(number)),
+            "sampling only narrows: {numbers:?}"
+        );
     }
 
     #[test]
@@ -428,23 +645,55 @@ mod tests {
             (libc::SYS_prctl, [78, 1, 1024, 0, 0, 0], errno(libc::EINVAL)), // PR_FUTEX_HASH
             (libc::SYS_prctl, [22, 2, 0, 0, 0, 0], errno(libc::EINVAL)),    // PR_SET_SECCOMP
             (libc::SYS_seccomp, [1, 0, 0, 0, 0, 0], errno(libc::EPERM)),
-            (libc::SYS_setsockopt, [0, 1, 26, 0, 0, 0], errno(libc::ENOPROTOOPT)), // SO_ATTACH_FILTER
-            (libc::SYS_setsockopt, [0, 6, 31, 0, 0, 0], errno(libc::ENOPROTOOPT)), // TCP_ULP
-            (libc::SYS_fcntl, [0, 1036, 0, 0, 0, 0], errno(libc::EINVAL)),         // F_SET_RW_HINT
-            (libc::SYS_fcntl, [0, 37, 0, 0, 0, 0], errno(libc::EINVAL)),           // F_OFD_SETLK
-            (libc::SYS_ioctl, [0, 0xC050_6617, 0, 0, 0, 0], errno(libc::ENOTTY)),  // FS_IOC_ADD_ENCRYPTION_KEY
-            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),          // CLONE_NEWTIME
-            (libc::SYS_clone, [0x1_0900, 0, 0, 0, 0, 0], errno(libc::EPERM)),      // CLONE_THREAD without CLONE_FILES
+            (
+                libc::SYS_setsockopt,
+                [0, 1, 26, 0, 0, 0],
+                errno(libc::ENOPROTOOPT),
+            ), // SO_ATTACH_FILTER
+            (
+                libc::SYS_setsockopt,
+                [0, 6, 31, 0, 0, 0],
+                errno(libc::ENOPROTOOPT),
+            ), // TCP_ULP
+            (libc::SYS_fcntl, [0, 1036, 0, 0, 0, 0], errno(libc::EINVAL)), // F_SET_RW_HINT
+            (libc::SYS_fcntl, [0, 37, 0, 0, 0, 0], errno(libc::EINVAL)),   // F_OFD_SETLK
+            (
+                libc::SYS_ioctl,
+                [0, 0xC050_6617, 0, 0, 0, 0],
+                errno(libc::ENOTTY),
+            ), // FS_IOC_ADD_ENCRYPTION_KEY
+            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),  // CLONE_NEWTIME
+            (
+                libc::SYS_clone,
+                [0x1_0900, 0, 0, 0, 0, 0],
+                errno(libc::EPERM),
+            ), // CLONE_THREAD without CLONE_FILES
             (libc::SYS_clone, [0x1_0F00, 0, 0, 0, 0, 0], RET_ALLOW),
-            (libc::SYS_mmap, [0, 0, 0, 0x40022, 0, 0], errno(libc::ENOMEM)),
+            (
+                libc::SYS_mmap,
+                [0, 0, 0, 0x40022, 0, 0],
+                errno(libc::ENOMEM),
+            ),
             (libc::SYS_madvise, [0, 0, 12, 0, 0, 0], errno(libc::EINVAL)),
             (libc::SYS_setrlimit, [4, 1, 0, 0, 0, 0], RET_ERRNO),
             (libc::SYS_prlimit64, [0, 4, 1 << 32, 0, 0, 0], RET_ERRNO),
-            (libc::SYS_prlimit64, [0, 4, 1 << 32, 1 << 32, 0, 0], errno(libc::EPERM)),
-            (libc::SYS_prlimit64, [0, 4, 1 << 32, 1, 0, 0], errno(libc::EPERM)),
+            (
+                libc::SYS_prlimit64,
+                [0, 4, 1 << 32, 1 << 32, 0, 0],
+                errno(libc::EPERM),
+            ),
+            (
+                libc::SYS_prlimit64,
+                [0, 4, 1 << 32, 1, 0, 0],
+                errno(libc::EPERM),
+            ),
             (libc::SYS_close_range, [3, 9, 0, 0, 0, 0], RET_ALLOW),
             (libc::SYS_close_range, [3, 9, 4, 0, 0, 0], RET_ALLOW),
-            (libc::SYS_close_range, [3, 9, 2, 0, 0, 0], errno(libc::EINVAL)),
+            (
+                libc::SYS_close_range,
+                [3, 9, 2, 0, 0, 0],
+                errno(libc::EINVAL),
+            ),
             (libc::SYS_prlimit64, [0, 4, 0, 1 << 32, 0, 0], RET_ALLOW),
             (libc::SYS_prlimit64, [0, 7, 1, 0, 0, 0], RET_ALLOW),
             (libc::SYS_futex, [0, 0x83, 0, 0, 0, 0], RET_ALLOW),
@@ -460,17 +709,38 @@ mod tests {
         for (sampled, live, networked) in variants() {
             let program = program(sampled, live, networked);
             let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
-            assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]), link, "live {live}");
-            let reserve = if live { errno(libc::EOPNOTSUPP) } else { RET_ALLOW };
             assert_eq!(
-                verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_fallocate as u32, [0; 6]),
+                verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]),
+                link,
+                "live {live}"
+            );
+            let reserve = if live {
+                errno(libc::EOPNOTSUPP)
+            } else {
+                RET_ALLOW
+            };
+            assert_eq!(
+                verdict(
+                    &program,
+                    AUDIT_ARCH_X86_64,
+                    libc::SYS_fallocate as u32,
+                    [0; 6]
+                ),
                 reserve,
                 "live {live}"
             );
             for (number, args, wanted) in refused {
-                assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, number as u32, args), wanted, "{number} {args:?}");
+                assert_eq!(
+                    verdict(&program, AUDIT_ARCH_X86_64, number as u32, args),
+                    wanted,
+                    "{number} {args:?}"
+                );
             }
-            assert_eq!(verdict(&program, 0x4000_0003, 0, [0; 6]), RET_KILL_PROCESS, "i386");
+            assert_eq!(
+                verdict(&program, 0x4000_0003, 0, [0; 6]),
+                RET_KILL_PROCESS,
+                "i386"
+            );
         }
     }
 
@@ -478,39 +748,129 @@ mod tests {
     const FOREIGN: &[(i32, &[i32])] = &[
         (
             libc::SOL_SOCKET,
-            &[libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_BINDTODEVICE, 62, libc::SO_ZEROCOPY],
+            &[
+                libc::SO_ATTACH_FILTER,
+                libc::SO_ATTACH_BPF,
+                libc::SO_BINDTODEVICE,
+                62,
+                libc::SO_ZEROCOPY,
+            ],
         ),
-        (libc::SOL_SOCKET, &[libc::SO_TXTIME, libc::SO_TIMESTAMPING, libc::SO_BROADCAST, libc::SO_RCVBUFFORCE]),
-        (libc::IPPROTO_TCP, &[libc::TCP_ULP, libc::TCP_FASTOPEN, libc::TCP_FASTOPEN_CONNECT, libc::TCP_REPAIR]),
-        (libc::IPPROTO_TCP, &[libc::TCP_MD5SIG, libc::TCP_CONGESTION, libc::TCP_INFO, 35]),
-        (libc::IPPROTO_IP, &[libc::IP_OPTIONS, libc::IP_PKTINFO, libc::IP_ADD_MEMBERSHIP, libc::IP_UNICAST_IF, 51]),
-        (libc::IPPROTO_IPV6, &[1, libc::IPV6_ADD_MEMBERSHIP, libc::IPV6_RECVPKTINFO, libc::IPV6_UNICAST_IF]),
-        (libc::IPPROTO_UDP, &[libc::UDP_CORK, libc::UDP_SEGMENT, libc::UDP_GRO]),
+        (
+            libc::SOL_SOCKET,
+            &[
+                libc::SO_TXTIME,
+                libc::SO_TIMESTAMPING,
+                libc::SO_BROADCAST,
+                libc::SO_RCVBUFFORCE,
+            ],
+        ),
+        (
+            libc::IPPROTO_TCP,
+            &[
+                libc::TCP_ULP,
+                libc::TCP_FASTOPEN,
+                libc::TCP_FASTOPEN_CONNECT,
+                libc::TCP_REPAIR,
+            ],
+        ),
+        (
+            libc::IPPROTO_TCP,
+            &[libc::TCP_MD5SIG, libc::TCP_CONGESTION, libc::TCP_INFO, 35],
+        ),
+        (
+            libc::IPPROTO_IP,
+            &[
+                libc::IP_OPTIONS,
+                libc::IP_PKTINFO,
+                libc::IP_ADD_MEMBERSHIP,
+                libc::IP_UNICAST_IF,
+                51,
+            ],
+        ),
+        (
+            libc::IPPROTO_IPV6,
+            &[
+                1,
+                libc::IPV6_ADD_MEMBERSHIP,
+                libc::IPV6_RECVPKTINFO,
+                libc::IPV6_UNICAST_IF,
+            ],
+        ),
+        (
+            libc::IPPROTO_UDP,
+            &[libc::UDP_CORK, libc::UDP_SEGMENT, libc::UDP_GRO],
+        ),
         (libc::SOL_NETLINK, &[1]),
     ];
 
     #[test]
     fn granted_hosts_add_sockets_that_connect_and_no_others() {
         let errno = |errno: i32| RET_ERRNO | errno as u32;
-        let (four, six, stream, datagram) = (libc::AF_INET, libc::AF_INET6, libc::SOCK_STREAM, libc::SOCK_DGRAM);
+        let (four, six, stream, datagram) = (
+            libc::AF_INET,
+            libc::AF_INET6,
+            libc::SOCK_STREAM,
+            libc::SOCK_DGRAM,
+        );
         let usual = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let socket = |family: i32, kind: i32, protocol: i32, wanted| {
-            (libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0], wanted)
+            (
+                libc::SYS_socket,
+                [family as u64, kind as u64, protocol as u64, 0, 0, 0],
+                wanted,
+            )
         };
-        let option = |number, level: i32, name: i32, wanted| (number, [0, level as u64, name as u64, 0, 0, 0], wanted);
-        let (set, get, none) = (libc::SYS_setsockopt, libc::SYS_getsockopt, errno(libc::ENOPROTOOPT));
+        let option = |number, level: i32, name: i32, wanted| {
+            (number, [0, level as u64, name as u64, 0, 0, 0], wanted)
+        };
+        let (set, get, none) = (
+            libc::SYS_setsockopt,
+            libc::SYS_getsockopt,
+            errno(libc::ENOPROTOOPT),
+        );
         let (early, no_early) = (libc::MSG_FASTOPEN as u64, errno(libc::EOPNOTSUPP));
         let mut cases = vec![
             socket(four, stream, 0, RET_ALLOW),
             socket(four, stream | usual, libc::IPPROTO_TCP, RET_ALLOW),
             socket(six, stream | libc::SOCK_CLOEXEC, 0, RET_ALLOW),
             socket(six, datagram | usual, libc::IPPROTO_UDP, RET_ALLOW),
-            socket(four, stream, libc::IPPROTO_MPTCP, errno(libc::EPROTONOSUPPORT)),
-            socket(four, stream, libc::IPPROTO_SCTP, errno(libc::EPROTONOSUPPORT)),
-            socket(four, stream, libc::IPPROTO_UDP, errno(libc::EPROTONOSUPPORT)),
-            socket(four, datagram, libc::IPPROTO_ICMP, errno(libc::EPROTONOSUPPORT)),
-            socket(six, datagram, libc::IPPROTO_ICMPV6, errno(libc::EPROTONOSUPPORT)),
-            socket(four, datagram, libc::IPPROTO_UDPLITE, errno(libc::EPROTONOSUPPORT)),
+            socket(
+                four,
+                stream,
+                libc::IPPROTO_MPTCP,
+                errno(libc::EPROTONOSUPPORT),
+            ),
+            socket(
+                four,
+                stream,
+                libc::IPPROTO_SCTP,
+                errno(libc::EPROTONOSUPPORT),
+            ),
+            socket(
+                four,
+                stream,
+                libc::IPPROTO_UDP,
+                errno(libc::EPROTONOSUPPORT),
+            ),
+            socket(
+                four,
+                datagram,
+                libc::IPPROTO_ICMP,
+                errno(libc::EPROTONOSUPPORT),
+            ),
+            socket(
+                six,
+                datagram,
+                libc::IPPROTO_ICMPV6,
+                errno(libc::EPROTONOSUPPORT),
+            ),
+            socket(
+                four,
+                datagram,
+                libc::IPPROTO_UDPLITE,
+                errno(libc::EPROTONOSUPPORT),
+            ),
             socket(four, libc::SOCK_RAW, libc::IPPROTO_TCP, errno(libc::EPERM)),
             socket(four, libc::SOCK_SEQPACKET, 0, errno(libc::EPERM)),
             socket(four, stream | 0x10, 0, errno(libc::EPERM)),
@@ -518,7 +878,11 @@ mod tests {
             (libc::SYS_bind, [0; 6], errno(libc::EPERM)),
             (libc::SYS_listen, [0; 6], errno(libc::EPERM)),
             (libc::SYS_accept, [0; 6], errno(libc::EPERM)),
-            (libc::SYS_sendto, [0, 0, 0, libc::MSG_NOSIGNAL as u64, 0, 0], RET_ALLOW),
+            (
+                libc::SYS_sendto,
+                [0, 0, 0, libc::MSG_NOSIGNAL as u64, 0, 0],
+                RET_ALLOW,
+            ),
             (libc::SYS_sendto, [0, 0, 0, early, 0, 0], no_early),
             (libc::SYS_sendmsg, [0, 0, early, 0, 0, 0], no_early),
             (libc::SYS_sendmsg, [0, 0, 0, early, 0, 0], RET_ALLOW),
@@ -532,10 +896,18 @@ mod tests {
             option(set, libc::IPPROTO_IP, libc::IP_RECVERR, RET_ALLOW),
             option(set, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, RET_ALLOW),
         ];
-        let others =
-            [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH];
+        let others = [
+            libc::AF_UNIX,
+            libc::AF_NETLINK,
+            libc::AF_PACKET,
+            libc::AF_VSOCK,
+            libc::AF_ALG,
+            libc::AF_BLUETOOTH,
+        ];
         cases.extend(others.map(|family| socket(family, stream, 0, errno(libc::EPERM))));
-        let each = FOREIGN.iter().flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
+        let each = FOREIGN
+            .iter()
+            .flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
         cases.extend(each);
         for (sampled, live, _) in variants() {
             let (with, without) = (program(sampled, live, true), program(sampled, live, false));
@@ -543,9 +915,18 @@ mod tests {
                 let got = verdict(&with, AUDIT_ARCH_X86_64, *number as u32, *args);
                 assert_eq!(got, *wanted, "{number} {args:?}");
             }
-            for number in [libc::SYS_socket, libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg] {
+            for number in [
+                libc::SYS_socket,
+                libc::SYS_connect,
+                libc::SYS_sendmmsg,
+                libc::SYS_recvmmsg,
+            ] {
                 let first = [2, 1, 0, 0, 0, 0];
-                assert_eq!(verdict(&without, AUDIT_ARCH_X86_64, number as u32, first), errno(libc::EPERM), "{number}");
+                assert_eq!(
+                    verdict(&without, AUDIT_ARCH_X86_64, number as u32, first),
+                    errno(libc::EPERM),
+                    "{number}"
+                );
             }
         }
     }

@@ -89,7 +89,8 @@ pub fn enter(plan: &mut Plan, folder: &Path) {
 }
 
 pub fn text(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).expect("paths come from the kernel or were checked for NUL")
+    CString::new(path.as_os_str().as_bytes())
+        .expect("paths come from the kernel or were checked for NUL")
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
@@ -101,8 +102,13 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 /// that path by now, the mount holds a copy of the opened file.
 pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
-    let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));
-    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(problem(what))?;
+    let identity = |file: &OwnedFd| {
+        fstat(file)
+            .map(|stat| (stat.st_dev, stat.st_ino))
+            .map_err(problem(what))
+    };
+    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd()))
+        .map_err(problem(what))?;
     match bind(&named, false, NOSUID | NODEV | RDONLY) {
         Ok(mount) if identity(&mount)? == identity(&executable)? => Ok(mount),
         _ => copy_executable(executable).map_err(problem(what)),
@@ -112,8 +118,18 @@ pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
 fn copy_executable(executable: OwnedFd) -> std::io::Result<OwnedFd> {
     let mut original = fs::File::from(executable);
     let size = original.metadata()?.len().next_multiple_of(MIB) + MIB;
-    let root = sys::tmpfs(&[("size", size.to_string()), ("mode", "0755".into())], NOSUID | NODEV)?;
-    let open = |flags| nix::fcntl::openat(&root, "toolhost", flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o755));
+    let root = sys::tmpfs(
+        &[("size", size.to_string()), ("mode", "0755".into())],
+        NOSUID | NODEV,
+    )?;
+    let open = |flags| {
+        nix::fcntl::openat(
+            &root,
+            "toolhost",
+            flags | OFlag::O_CLOEXEC,
+            Mode::from_bits_truncate(0o755),
+        )
+    };
     let mut copy = fs::File::from(open(OFlag::O_CREAT | OFlag::O_WRONLY)?);
     std::io::Seek::rewind(&mut original)?;
     std::io::copy(&mut original, &mut copy)?;
@@ -130,18 +146,30 @@ pub struct Base {
 
 /// Begins a view: binds the system's folders. `owner`: see `ToLauncher::Enter`.
 pub fn begin(identity: Identity, owner: Option<(u32, u32)>) -> Result<Base, Problem> {
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .map_err(problem("making mounts private"))?;
+    mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        None::<&str>,
+    )
+    .map_err(problem("making mounts private"))?;
     let mut planned = Vec::new();
     for path in SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC) {
         plan_root(&mut planned, Path::new(path))?;
     }
-    Ok(Base { planned, users: Users::new(identity, owner) })
+    Ok(Base {
+        planned,
+        users: Users::new(identity, owner),
+    })
 }
 
 /// Builds the tree and makes it the root of this process.
 pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
-    let Base { mut planned, mut users } = base;
+    let Base {
+        mut planned,
+        mut users,
+    } = base;
     let mut roots = setup.roots.clone();
     roots.sort();
     for root in &roots {
@@ -150,7 +178,14 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     // Read-only: the device can still be written, but its mode and times cannot be changed.
     for at in devices(setup.sampled()).map(PathBuf::from) {
         let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
-        planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
+        planned.push(Planned {
+            at,
+            piece: Piece::Bound {
+                mount: bound,
+                folder: false,
+            },
+            right: Right::Device,
+        });
     }
     for wanted in &setup.mounts {
         planned.push(plan_grant(wanted, &mut users)?);
@@ -163,12 +198,22 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     planned.extend(setup.links.iter().map(link));
     // Parents before what lies below them.
     planned.sort_by(|a, b| a.at.cmp(&b.at));
-    let root = sys::tmpfs(&[("size", "1M".into()), ("mode", "0755".into())], NOSUID | NODEV)
-        .map_err(problem("the view's own tmpfs"))?;
-    sys::move_mount(root.as_fd(), &text(Path::new(ASSEMBLY_ROOT))).map_err(problem("attaching the view"))?;
+    let root = sys::tmpfs(
+        &[("size", "1M".into()), ("mode", "0755".into())],
+        NOSUID | NODEV,
+    )
+    .map_err(problem("the view's own tmpfs"))?;
+    sys::move_mount(root.as_fd(), &text(Path::new(ASSEMBLY_ROOT)))
+        .map_err(problem("attaching the view"))?;
     let view = assemble(setup, planned)?;
-    sys::mount_setattr(root.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None)
-        .map_err(problem("making the view read-only"))?;
+    sys::mount_setattr(
+        root.as_fd(),
+        false,
+        RDONLY | NOSUID | NODEV | NOEXEC,
+        0,
+        None,
+    )
+    .map_err(problem("making the view read-only"))?;
     nix::unistd::chdir(ASSEMBLY_ROOT).map_err(problem("entering the view"))?;
     nix::unistd::pivot_root(".", ".").map_err(problem("pivot_root(2)"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(problem("leaving the host's root behind"))?;
@@ -178,26 +223,39 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
 
 /// Plans a system folder or a runtime's root: bound read-only with all below it; a symlink is recreated.
 fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
-    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
     // A folder above that is already planned shows this path too.
-    let shown = |p: &Planned| matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at);
+    let shown = |p: &Planned| {
+        matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at)
+    };
     if planned.iter().any(shown) {
         return Ok(());
     }
     let piece = if meta.is_symlink() && path != Path::new("/etc/localtime") {
         Piece::Link(fs::read_link(path).map_err(problem(path.display()))?)
     } else {
-        let folder = fs::metadata(path).map_err(problem(path.display()))?.is_dir();
-        Piece::Bound { mount: bind(path, folder, NOSUID | NODEV | RDONLY)?, folder }
+        let folder = fs::metadata(path)
+            .map_err(problem(path.display()))?
+            .is_dir();
+        Piece::Bound {
+            mount: bind(path, folder, NOSUID | NODEV | RDONLY)?,
+            folder,
+        }
     };
-    planned.push(Planned { at: path.to_owned(), piece, right: Right::ReadRun });
+    planned.push(Planned {
+        at: path.to_owned(),
+        piece,
+        right: Right::ReadRun,
+    });
     Ok(())
 }
 
 fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Problem> {
     let here = files::handle(Path::new("/")).map_err(problem("/"))?;
-    let mount =
-        sys::open_tree(here.as_fd(), &text(path), recursive).map_err(problem(format!("binding {}", path.display())))?;
+    let mount = sys::open_tree(here.as_fd(), &text(path), recursive)
+        .map_err(problem(format!("binding {}", path.display())))?;
     sys::mount_setattr(mount.as_fd(), recursive, attributes, 0, None)
         .map_err(problem(format!("attributes of {}", path.display())))?;
     Ok(mount)
@@ -211,9 +269,15 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
         let what = format!("{name} changed since it was checked");
-        return Err(Problem::new(ProblemKind::Changed, "view", what, Errno::ESTALE));
+        return Err(Problem::new(
+            ProblemKind::Changed,
+            "view",
+            what,
+            Errno::ESTALE,
+        ));
     }
-    let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
+    let bound =
+        sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
     let mut attributes = NOSUID | NODEV;
     if wanted.access == Access::Read {
         attributes |= RDONLY;
@@ -229,10 +293,23 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
             sys::mount_setattr(bound.as_fd(), false, attributes, 0, None)
                 .map_err(problem(format!("attributes of {name}")))?;
         }
-        other => other.map_err(problem(format!("attributes of {name} (its file system may lack id-mapped mounts)")))?,
+        other => other.map_err(problem(format!(
+            "attributes of {name} (its file system may lack id-mapped mounts)"
+        )))?,
     }
-    let right = if wanted.access == Access::Read { Right::ReadRun } else { Right::Write };
-    Ok(Planned { at: wanted.path.clone(), piece: Piece::Bound { mount: bound, folder: wanted.folder }, right })
+    let right = if wanted.access == Access::Read {
+        Right::ReadRun
+    } else {
+        Right::Write
+    };
+    Ok(Planned {
+        at: wanted.path.clone(),
+        piece: Piece::Bound {
+            mount: bound,
+            folder: wanted.folder,
+        },
+        right,
+    })
 }
 
 /// Whether a path lies in a folder that each call gets fresh.
@@ -254,13 +331,21 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     for folder in folders {
         make_folder(&inside(Path::new(folder)))?;
     }
-    let mut view = View { late: Vec::new(), allowed: Vec::new() };
+    let mut view = View {
+        late: Vec::new(),
+        allowed: Vec::new(),
+    };
     for (number, planned) in planned.into_iter().enumerate() {
         let Planned { at, piece, right } = planned;
         let late = is_late(&at);
         match piece {
             Piece::Link(target) if late => {
-                view.late.push(LateMount { at, aside: None, link: Some(target), folder: false });
+                view.late.push(LateMount {
+                    at,
+                    aside: None,
+                    link: Some(target),
+                    folder: false,
+                });
             }
             Piece::Link(target) => {
                 make_link(&target, &inside(&at), &at)?;
@@ -268,28 +353,53 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
             Piece::Bound { mount, folder } => {
                 let aside = Path::new(WAITING_MOUNTS).join(number.to_string());
                 let place = inside(if late { &aside } else { &at });
-                make_point(&place, folder)
-                    .map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;
-                sys::move_mount(mount.as_fd(), &text(&place)).map_err(problem(format!("placing {}", at.display())))?;
+                make_point(&place, folder).map_err(|p| Problem {
+                    what: format!("a place for {}", at.display()),
+                    ..p
+                })?;
+                sys::move_mount(mount.as_fd(), &text(&place))
+                    .map_err(problem(format!("placing {}", at.display())))?;
                 if late {
-                    view.late.push(LateMount { at, aside: Some(text(&aside)), link: None, folder });
+                    view.late.push(LateMount {
+                        at,
+                        aside: Some(text(&aside)),
+                        link: None,
+                        folder,
+                    });
                 }
                 view.allowed.push((mount, folder, right));
             }
         }
     }
     // Mount points for staged copies; below a shown folder they exist already.
-    for stage in setup.stages.iter().filter(|stage| !stage.show_rest && !is_late(&stage.folder)) {
+    for stage in setup
+        .stages
+        .iter()
+        .filter(|stage| !stage.show_rest && !is_late(&stage.folder))
+    {
         make_folder(&inside(&stage.folder))?;
     }
     write_files(setup, &inside)?;
     let proc_flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), &inside(Path::new("/proc")), Some("proc"), proc_flags, None::<&str>)
-        .map_err(problem("the launcher's /proc (is something mounted over /proc on this machine?)"))?;
+    mount(
+        Some("proc"),
+        &inside(Path::new("/proc")),
+        Some("proc"),
+        proc_flags,
+        None::<&str>,
+    )
+    .map_err(problem(
+        "the launcher's /proc (is something mounted over /proc on this machine?)",
+    ))?;
     // Landlock also needs what lies directly in the tree: its root, /etc, our shims.
-    for (path, right) in [("/", Right::List), ("/etc", Right::Read), (OWN_FOLDER, Right::Read)] {
+    for (path, right) in [
+        ("/", Right::List),
+        ("/etc", Right::Read),
+        (OWN_FOLDER, Right::Read),
+    ] {
         let place = inside(Path::new(path));
-        view.allowed.push((files::handle(&place).map_err(problem(path))?, true, right));
+        view.allowed
+            .push((files::handle(&place).map_err(problem(path))?, true, right));
     }
     Ok(view)
 }
@@ -323,10 +433,9 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
 /// The stub, without a search list: the tool asks for the names it was given, and no others.
 fn name_server(setup: &Setup) -> String {
     let stub = crate::sandbox::network::STUB;
-    setup
-        .ports
-        .as_ref()
-        .map_or_else(String::new, |_| format!("nameserver {stub}\noptions ndots:1 timeout:2 attempts:2\n"))
+    setup.ports.as_ref().map_or_else(String::new, |_| {
+        format!("nameserver {stub}\noptions ndots:1 timeout:2 attempts:2\n")
+    })
 }
 
 pub fn make_folder(path: &Path) -> Result<(), Problem> {
@@ -356,7 +465,11 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
         return make_folder(path);
     }
     make_parents(path)?;
-    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
+    match fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+    {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
             Err(problem(format!("making {}", path.display()))(e))
         }
@@ -376,10 +489,28 @@ mod tests {
         fs::write(&path, "old").expect("made");
         let facts = fs::metadata(&path).expect("there");
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
-        let wanted =
-            Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid, no_exec: false };
-        let mut users = Users::new(Identity { id: uid, pooled: false }, None);
-        let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.kind);
+        let wanted = Mount {
+            path: path.clone(),
+            access: Access::Read,
+            folder: false,
+            device,
+            inode,
+            uid,
+            gid,
+            no_exec: false,
+        };
+        let mut users = Users::new(
+            Identity {
+                id: uid,
+                pooled: false,
+            },
+            None,
+        );
+        let mut about = || {
+            plan_grant(&wanted, &mut users)
+                .err()
+                .map(|problem| problem.kind)
+        };
         fs::rename(&path, folder.path().join("old")).expect("moved");
         assert_eq!(about(), Some(ProblemKind::Changed), "gone");
         fs::write(&path, "new").expect("made");

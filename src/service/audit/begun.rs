@@ -38,7 +38,13 @@ impl Begun {
             let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
             // Before the lock, another host may have removed the file as a dead host's.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Begun { file, folder, name, running: Mutex::default(), allowed: segment_bytes / 2 });
+                return Ok(Begun {
+                    file,
+                    folder,
+                    name,
+                    running: Mutex::default(),
+                    allowed: segment_bytes / 2,
+                });
             }
         }
     }
@@ -56,7 +62,9 @@ impl Begun {
             at = *end;
         }
         if at + text.len() as u64 > self.allowed {
-            return Err(io::Error::other("those of the calls that run fill half of audit_segment_bytes: increase it"));
+            return Err(io::Error::other(
+                "those of the calls that run fill half of audit_segment_bytes: increase it",
+            ));
         }
         self.file.write_all_at(text.as_bytes(), at)?;
         running.insert(at, at + text.len() as u64);
@@ -69,11 +77,17 @@ impl Begun {
         running.remove(&at);
         let last = running.last_key_value().map_or(0, |(_, end)| *end);
         // If this fails, the next host finds the end in the log.
-        let _ = if last <= at { self.file.set_len(last) } else { self.file.write_all_at(b"\n#", at) };
+        let _ = if last <= at {
+            self.file.set_len(last)
+        } else {
+            self.file.write_all_at(b"\n#", at)
+        };
     }
 
     pub fn bytes(&self) -> u64 {
-        lock(&self.running).last_key_value().map_or(0, |(_, end)| *end)
+        lock(&self.running)
+            .last_key_value()
+            .map_or(0, |(_, end)| *end)
     }
 }
 
@@ -113,7 +127,9 @@ pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
         if name.rsplit_once('.').is_none_or(|(head, _)| head != log) {
             continue;
         }
-        let Ok(file) = folder.trusted(&name, OFlag::O_RDWR) else { continue };
+        let Ok(file) = folder.trusted(&name, OFlag::O_RDWR) else {
+            continue;
+        };
         let (lock, records) = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             // Another host took over its records, and removed it.
             Ok(file) if file.metadata()?.nlink() == 0 => continue,
@@ -123,7 +139,11 @@ pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
             }
             Err((file, _)) => (None, read(&file)?),
         };
-        found.push(HostRecords { lock, name, records });
+        found.push(HostRecords {
+            lock,
+            name,
+            records,
+        });
     }
     Ok(found)
 }
@@ -137,7 +157,12 @@ fn read(file: &File) -> io::Result<Vec<(String, String)>> {
             let zeros = lines.buffer().iter().take_while(|byte| **byte == 0).count();
             lines.consume(zeros);
         }
-        if lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
+        if lines
+            .by_ref()
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)?
+            == 0
+        {
             return Ok(records);
         }
         let text = String::from_utf8_lossy(&line);
@@ -159,7 +184,12 @@ mod tests {
         let kept = tempfile::tempdir().expect("a folder");
         let folder = Folder::make(kept.path()).expect("ours");
         let begun = Begun::create(&folder, "log", MAX_LINE_BYTES).expect("made");
-        let record = |n: usize| format!("{{\"call\":\"{n}\",\"x\":\"{}\"}}", "y".repeat(n * 7919 % 4000));
+        let record = |n: usize| {
+            format!(
+                "{{\"call\":\"{n}\",\"x\":\"{}\"}}",
+                "y".repeat(n * 7919 % 4000)
+            )
+        };
         let mut last = begun.begin(&record(0)).expect("written");
         for n in 1..2000 {
             // There is always one that runs.
@@ -167,13 +197,23 @@ mod tests {
             begun.end(last);
             last = next;
             let file = File::open(kept.path().join(BEGUN).join(&begun.name)).expect("there");
-            let open: Vec<String> = read(&file).expect("read").into_iter().map(|(call, _)| call).collect();
+            let open: Vec<String> = read(&file)
+                .expect("read")
+                .into_iter()
+                .map(|(call, _)| call)
+                .collect();
             assert_eq!(open, [n.to_string()], "no other is read");
         }
         let size = || begun.file.metadata().expect("there").len();
         assert!(size() == begun.bytes() && size() < 20_000, "{}", size());
         let long = "y".repeat(MAX_LINE_BYTES as usize / 2);
-        assert!(begun.begin(&long).expect_err("too long").to_string().contains("increase it"));
+        assert!(
+            begun
+                .begin(&long)
+                .expect_err("too long")
+                .to_string()
+                .contains("increase it")
+        );
         begun.end(last);
         assert_eq!(size(), 0);
     }

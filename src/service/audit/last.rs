@@ -49,45 +49,69 @@ pub struct LatestDenial {
 impl Log {
     /// The denials in this tool's last calls. Calls of another tool, version or manifest file do not count. `Err`: why
     /// the log cannot be read.
-    pub fn last_denials(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<LastDenials, String> {
+    pub fn last_denials(
+        &self,
+        tool: &registry::Tool,
+        decision: &policy::Decision,
+    ) -> Result<LastDenials, String> {
         let failed = |e: io::Error| format!("{}: {e}", self.path.display());
         let (files, passed_over) = match segments::open_all(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(LastDenials::default()),
             found => found.map_err(failed)?,
         };
-        let same = json!([tool.manifest.id, tool.manifest.version.to_string(), manifest(&tool.site)]);
+        let same = json!([
+            tool.manifest.id,
+            tool.manifest.version.to_string(),
+            manifest(&tool.site)
+        ]);
         // A script that a builtin tool runs has other policies too, so the policy digests cannot be compared.
         let policy = (!decision.in_process).then_some(decision.digest.as_str());
         let named = format!("\"tool\":{}", same[0]);
-        let mut found = LastDenials { not_looked_at: passed_over, ..LastDenials::default() };
-        let (mut left, mut damaged, mut oldest, mut all) = (MAX_READ_BYTES, 0_u64, String::new(), true);
+        let mut found = LastDenials {
+            not_looked_at: passed_over,
+            ..LastDenials::default()
+        };
+        let (mut left, mut damaged, mut oldest, mut all) =
+            (MAX_READ_BYTES, 0_u64, String::new(), true);
         for file in files {
             let take = |line: &[u8]| {
                 let text = String::from_utf8_lossy(line);
                 let about = !text.is_empty() && (!text.ends_with('}') || text.contains(&named));
                 match about.then(|| serde_json::from_str::<Value>(&text)) {
-                    Some(Ok(record)) if json!([record["tool"], record["version"], record["manifest"]]) == same => {
+                    Some(Ok(record))
+                        if json!([record["tool"], record["version"], record["manifest"]])
+                            == same =>
+                    {
                         let changed = |name: &str, now: &str| record["digests"][name] != now;
-                        let other = changed("manifest", &tool.manifest.digest).then_some("manifest");
-                        let policy = policy.filter(|now| changed("policy", now)).map(|_| "policy");
+                        let other =
+                            changed("manifest", &tool.manifest.digest).then_some("manifest");
+                        let policy = policy
+                            .filter(|now| changed("policy", now))
+                            .map(|_| "policy");
                         found.take(&record, other.into_iter().chain(policy).collect());
                     }
                     Some(Err(_)) => damaged += 1,
                     Some(Ok(_)) | None => {}
                 }
-                if let Some((time, _)) = text.strip_prefix("{\"time\":\"").and_then(|rest| rest.split_once('"')) {
+                if let Some((time, _)) = text
+                    .strip_prefix("{\"time\":\"")
+                    .and_then(|rest| rest.split_once('"'))
+                {
                     time.clone_into(&mut oldest);
                 }
             };
             all &= backwards(&file, &mut left, take).map_err(failed)?;
         }
         if !all {
-            found
-                .not_looked_at
-                .push(format!("records before {oldest}: the newest {} MiB are looked at", MAX_READ_BYTES / MIB));
+            found.not_looked_at.push(format!(
+                "records before {oldest}: the newest {} MiB are looked at",
+                MAX_READ_BYTES / MIB
+            ));
         }
         if damaged > 0 {
-            found.not_looked_at.push(format!("damaged lines: {damaged}"));
+            found
+                .not_looked_at
+                .push(format!("damaged lines: {damaged}"));
         }
         Ok(found)
     }
@@ -96,31 +120,62 @@ impl Log {
 impl LastDenials {
     fn take(&mut self, record: &Value, changed: Vec<&'static str>) {
         self.calls += 1;
-        let violations = record["violations"].as_array().map_or(&[][..], Vec::as_slice);
+        let violations = record["violations"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
         let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
         // Reaching a limit is listed as a denial.
-        let limit = violations.iter().any(|violation| violation["operation"] == LIMIT);
+        let limit = violations
+            .iter()
+            .any(|violation| violation["operation"] == LIMIT);
         for violation in violations {
             if violation["kind"] == MORE {
-                self.more = self.more.saturating_add(violation["count"].as_u64().unwrap_or_default());
+                self.more = self
+                    .more
+                    .saturating_add(violation["count"].as_u64().unwrap_or_default());
                 continue;
             }
             let (operation, target, rule) = match violation["operation"].as_str() {
-                Some(operation) => (operation.to_owned(), text(&violation["target"]), text(&violation["rule"])),
+                Some(operation) => (
+                    operation.to_owned(),
+                    text(&violation["target"]),
+                    text(&violation["rule"]),
+                ),
                 None if limit => continue,
                 // A call that was refused as a whole, or ended by a limit, has only a message.
-                None => ("call".to_owned(), text(&violation["kind"]), text(&violation["what"])),
+                None => (
+                    "call".to_owned(),
+                    text(&violation["kind"]),
+                    text(&violation["what"]),
+                ),
             };
             let narrower = violation["narrower"].as_str().map(str::to_owned);
             let like = |known: &&mut LatestDenial| {
-                (&known.operation, &known.target, &known.rule, &known.narrower)
-                    == (&operation, &target, &rule, &narrower)
+                (
+                    &known.operation,
+                    &known.target,
+                    &known.rule,
+                    &known.narrower,
+                ) == (&operation, &target, &rule, &narrower)
             };
             if let Some(known) = self.denials.iter_mut().find(like) {
                 known.calls += 1;
             } else if self.denials.len() < KINDS {
-                let (time, call, changed) = (text(&record["time"]), text(&record["call"]), changed.clone());
-                self.denials.push(LatestDenial { time, call, operation, target, rule, narrower, calls: 1, changed });
+                let (time, call, changed) = (
+                    text(&record["time"]),
+                    text(&record["call"]),
+                    changed.clone(),
+                );
+                self.denials.push(LatestDenial {
+                    time,
+                    call,
+                    operation,
+                    target,
+                    rule,
+                    narrower,
+                    calls: 1,
+                    changed,
+                });
             } else {
                 self.more += 1;
             }
@@ -141,9 +196,18 @@ fn backwards(file: &File, left: &mut u64, mut take: impl FnMut(&[u8])) -> io::Re
         let mut piece = vec![0; usize::try_from(count).unwrap_or_default()];
         file.read_exact_at(&mut piece, before)?;
         piece.append(&mut tail);
-        let first = if before == 0 { Some(0) } else { piece.iter().position(|byte| *byte == b'\n').map(|at| at + 1) };
+        let first = if before == 0 {
+            Some(0)
+        } else {
+            piece
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map(|at| at + 1)
+        };
         if let Some(first) = first {
-            piece[first..].rsplit(|byte| *byte == b'\n').for_each(&mut take);
+            piece[first..]
+                .rsplit(|byte| *byte == b'\n')
+                .for_each(&mut take);
             piece.truncate(first.saturating_sub(1));
         }
         tail = piece;
@@ -163,22 +227,36 @@ mod tests {
         let mut file = tempfile::tempfile().expect("a file");
         io::Write::write_all(&mut file, text).expect("written");
         let mut found = Vec::new();
-        let all = backwards(&file, &mut left, |line| found.push(String::from_utf8_lossy(line).into_owned()));
+        let all = backwards(&file, &mut left, |line| {
+            found.push(String::from_utf8_lossy(line).into_owned())
+        });
         (found, all.expect("read"))
     }
 
     #[test]
     fn lines_come_from_the_end_whatever_their_length() {
-        let (long, endless) = ("x".repeat(PIECE as usize + 3), "y".repeat((MAX_LINE_BYTES + 3 * PIECE) as usize));
-        assert_eq!(lines(b"a\n\nb", MAX_READ_BYTES), (vec!["b".to_owned(), String::new(), "a".to_owned()], true));
+        let (long, endless) = (
+            "x".repeat(PIECE as usize + 3),
+            "y".repeat((MAX_LINE_BYTES + 3 * PIECE) as usize),
+        );
+        assert_eq!(
+            lines(b"a\n\nb", MAX_READ_BYTES),
+            (vec!["b".to_owned(), String::new(), "a".to_owned()], true)
+        );
         let (found, _) = lines(format!("a\n{long}\nb\n").as_bytes(), MAX_READ_BYTES);
         assert_eq!(found, ["", "b", &long, "a"]);
         let (found, all) = lines(format!("a\n{endless}\nb").as_bytes(), MAX_READ_BYTES);
         assert!(
-            all && found[0] == "b" && found[1].ends_with('?') && found[1].len() as u64 <= MAX_LINE_BYTES + PIECE,
+            all && found[0] == "b"
+                && found[1].ends_with('?')
+                && found[1].len() as u64 <= MAX_LINE_BYTES + PIECE,
             "not kept"
         );
         assert_eq!(found[2], "a");
-        assert_eq!(lines(format!("{long}\nb").as_bytes(), PIECE), (vec!["b".to_owned()], false), "no more than that");
+        assert_eq!(
+            lines(format!("{long}\nb").as_bytes(), PIECE),
+            (vec!["b".to_owned()], false),
+            "no more than that"
+        );
     }
 }

@@ -98,7 +98,12 @@ impl Log {
 
     pub fn with_retention(path: impl Into<PathBuf>, retention: Retention) -> Log {
         let path = path.into();
-        Log { ledger: Arc::new(Ledger::open_beside(&path)), path, retention, state: Arc::default() }
+        Log {
+            ledger: Arc::new(Ledger::open_beside(&path)),
+            path,
+            retention,
+            state: Arc::default(),
+        }
     }
 
     /// Where tools could write in earlier calls.
@@ -115,7 +120,10 @@ impl Log {
         let mut state = lock(&self.state);
         let ready = self.reopen(&mut state).and_then(|_| self.flush(&mut state));
         ready.map_err(|why| refusal(&self.path, &why))?;
-        Ok(RecordPermit { log: self.clone(), begin: None })
+        Ok(RecordPermit {
+            log: self.clone(),
+            begin: None,
+        })
     }
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
@@ -132,7 +140,11 @@ impl Log {
             }
         }
         let mut new = self.open_file(begun)?;
-        if new.segment.size_if_current(&self.path)?.is_some_and(|size| size >= new.room(self.retention)) {
+        if new
+            .segment
+            .size_if_current(&self.path)?
+            .is_some_and(|size| size >= new.room(self.retention))
+        {
             self.close(&new);
             new = self.open_file(Some(new.begun.clone()))?;
         }
@@ -141,16 +153,26 @@ impl Log {
 
     fn flush(&self, state: &mut LogState) -> Result<(), String> {
         while let Some((record, begin)) = state.unwritten.pop_front() {
-            let written = match state.open.as_ref().map_or(Ok(false), |open| open.segment.add(&record)) {
+            let written = match state
+                .open
+                .as_ref()
+                .map_or(Ok(false), |open| open.segment.add(&record))
+            {
                 // The file that was open when this call began was closed and removed meanwhile.
-                Ok(false) => self.reopen(state).and_then(|open| open.segment.add(&record).map_err(|e| e.to_string())),
+                Ok(false) => self
+                    .reopen(state)
+                    .and_then(|open| open.segment.add(&record).map_err(|e| e.to_string())),
                 added => added.map_err(|e| e.to_string()),
             };
             match written {
-                Ok(true) => begin.into_iter().for_each(|Begin(open, at)| open.begun.end(at)),
+                Ok(true) => begin
+                    .into_iter()
+                    .for_each(|Begin(open, at)| open.begun.end(at)),
                 failed => {
                     state.unwritten.push_front((record, begin));
-                    return Err(failed.err().unwrap_or_else(|| "something keeps removing it".to_owned()));
+                    return Err(failed
+                        .err()
+                        .unwrap_or_else(|| "something keeps removing it".to_owned()));
                 }
             }
         }
@@ -159,11 +181,17 @@ impl Log {
 
     /// Closes a full file. A failure costs disk space, but no record.
     fn close(&self, full: &OpenLog) {
-        let retention = Retention { segment_bytes: full.room(self.retention), ..self.retention };
-        let closed = full.segment.close(retention).and_then(|removed| match removed {
-            Some(last) => self.forget(&full.segment.folder, last),
-            None => Ok(()),
-        });
+        let retention = Retention {
+            segment_bytes: full.room(self.retention),
+            ..self.retention
+        };
+        let closed = full
+            .segment
+            .close(retention)
+            .and_then(|removed| match removed {
+                Some(last) => self.forget(&full.segment.folder, last),
+                None => Ok(()),
+            });
         if let Err(why) = closed {
             tracing::warn!(target: "toolhost::host", "audit log {}: {why}", self.path.display());
         }
@@ -173,9 +201,20 @@ impl Log {
     /// it uses with each new file of the log.
     fn forget(&self, beside: &Folder, last: SystemTime) -> io::Result<()> {
         let folder = beside.below(CONFINEMENTS)?;
-        let Some(oldest) = last.checked_sub(MAX_CALL_TIME) else { return Ok(()) };
-        for name in folder.names()?.into_iter().filter(|name| name.ends_with(".json")) {
-            if folder.file(&name, OFlag::O_RDONLY)?.metadata()?.modified()? < oldest {
+        let Some(oldest) = last.checked_sub(MAX_CALL_TIME) else {
+            return Ok(());
+        };
+        for name in folder
+            .names()?
+            .into_iter()
+            .filter(|name| name.ends_with(".json"))
+        {
+            if folder
+                .file(&name, OFlag::O_RDONLY)?
+                .metadata()?
+                .modified()?
+                < oldest
+            {
                 folder.remove(&name)?;
             }
         }
@@ -188,13 +227,21 @@ impl Log {
         let begun = match begun {
             Some(begun) => Ok(begun),
             None => segments::name_of(&self.path)
-                .and_then(|name| Begun::create(&segment.folder, &name, self.retention.segment_bytes))
+                .and_then(|name| {
+                    Begun::create(&segment.folder, &name, self.retention.segment_bytes)
+                })
                 .map(Arc::new),
         };
-        let begun = begun.map_err(|e| format!("begin records cannot be written beside it: {BEGUN}: {e}"))?;
-        self.recover(&segment)
-            .map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
-        Ok(OpenLog { segment, described: Mutex::default(), begun })
+        let begun = begun
+            .map_err(|e| format!("begin records cannot be written beside it: {BEGUN}: {e}"))?;
+        self.recover(&segment).map_err(|e| {
+            format!("the calls of a host that was killed cannot be added to it: {e}")
+        })?;
+        Ok(OpenLog {
+            segment,
+            described: Mutex::default(),
+            begun,
+        })
     }
 
     /// Adds the calls of dead hosts that have a begin and no end.
@@ -203,7 +250,8 @@ impl Log {
             if dead.is_running() {
                 continue;
             }
-            let mut open: HashSet<String> = dead.records.iter().map(|(call, _)| call.clone()).collect();
+            let mut open: HashSet<String> =
+                dead.records.iter().map(|(call, _)| call.clone()).collect();
             if !open.is_empty() {
                 self.find(|call, line| {
                     // A line that was cut off does not count.
@@ -234,11 +282,18 @@ impl Log {
             let mut line = Vec::new();
             loop {
                 line.clear();
-                if lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
+                if lines
+                    .by_ref()
+                    .take(MAX_LINE_BYTES)
+                    .read_until(b'\n', &mut line)?
+                    == 0
+                {
                     break;
                 }
                 let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
-                let id = head.split_once("\"call\":\"").and_then(|(_, rest)| rest.split_once('"'));
+                let id = head
+                    .split_once("\"call\":\"")
+                    .and_then(|(_, rest)| rest.split_once('"'));
                 if id.is_some_and(|(id, _)| last(id, &line)) {
                     return Ok((count, skipped));
                 }
@@ -249,7 +304,9 @@ impl Log {
 
     /// Stores the text of a confinement's shape, once per digest.
     pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
-        let Some(log) = lock(&self.state).open.clone() else { return Ok(()) };
+        let Some(log) = lock(&self.state).open.clone() else {
+            return Ok(());
+        };
         let mut described = lock(&log.described);
         if !described.contains(digest) {
             describe(&log.segment.folder, shape, digest).map_err(|e| self.unkept(&e))?;
@@ -259,7 +316,10 @@ impl Log {
     }
 
     fn unkept(&self, e: &io::Error) -> Fault {
-        refusal(&self.path, &format!("the call's confinement cannot be stored beside it: {e}"))
+        refusal(
+            &self.path,
+            &format!("the call's confinement cannot be stored beside it: {e}"),
+        )
     }
 
     /// Finds the record of a past call, and what that call could touch.
@@ -268,7 +328,9 @@ impl Log {
         let mut found = None;
         let files = self.find(|id, line| {
             // Our ids have no character that JSON would escape.
-            found = (id == call).then(|| serde_json::from_slice::<Value>(line).ok()).flatten();
+            found = (id == call)
+                .then(|| serde_json::from_slice::<Value>(line).ok())
+                .flatten();
             found.is_some()
         });
         let (files, skipped) = files.map_err(|e| format!("{shown}: {e}"))?;
@@ -277,22 +339,33 @@ impl Log {
             None => self.begin_of(call)?.ok_or_else(|| {
                 let mut older = match files.saturating_sub(1) {
                     0 => String::new(),
-                    closed => format!(" there or in its {closed} closed files (older ones are removed)"),
+                    closed => {
+                        format!(" there or in its {closed} closed files (older ones are removed)")
+                    }
                 };
                 if !skipped.is_empty() {
                     older += &format!("; not looked at: {}", skipped.join(", "));
                 }
-                format!("{shown}: no call '{}' is recorded{older}", call.escape_default())
+                format!(
+                    "{shown}: no call '{}' is recorded{older}",
+                    call.escape_default()
+                )
             })?,
         };
-        let confinement = record["digests"]["confinement"].as_str().and_then(|digest| self.confinement(digest));
-        Ok(PastCall { record, confinement })
+        let confinement = record["digests"]["confinement"]
+            .as_str()
+            .and_then(|digest| self.confinement(digest));
+        Ok(PastCall {
+            record,
+            confinement,
+        })
     }
 
     /// The begin of a call without an end, whose host is gone.
     fn begin_of(&self, call: &str) -> Result<Option<Value>, String> {
         let name = segments::name_of(&self.path).map_err(|e| e.to_string())?;
-        let hosts = Folder::open(segments::folder(&self.path)).and_then(|folder| begun::all(&folder, &name));
+        let hosts = Folder::open(segments::folder(&self.path))
+            .and_then(|folder| begun::all(&folder, &name));
         for host in hosts.unwrap_or_default() {
             if let Some((_, record)) = host.records.iter().find(|(id, _)| id == call) {
                 return match host.is_running() {
@@ -305,14 +378,20 @@ impl Log {
     }
 
     /// The outcome and message of these calls, as far as they are recorded.
-    pub fn outcomes(&self, mut calls: HashSet<String>) -> io::Result<HashMap<String, (String, Option<String>)>> {
+    pub fn outcomes(
+        &self,
+        mut calls: HashSet<String>,
+    ) -> io::Result<HashMap<String, (String, Option<String>)>> {
         let mut found = HashMap::new();
         self.find(|id, line| {
             if calls.contains(id)
                 && let Ok(record) = serde_json::from_slice::<Value>(line)
             {
                 let text = |name: &str| record[name].as_str().map(str::to_owned);
-                found.insert(id.to_owned(), (text("outcome").unwrap_or_default(), text("message")));
+                found.insert(
+                    id.to_owned(),
+                    (text("outcome").unwrap_or_default(), text("message")),
+                );
                 calls.remove(id);
             }
             calls.is_empty()
@@ -325,8 +404,12 @@ impl Log {
         if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
-        let bytes =
-            std::fs::read(segments::folder(&self.path).join(CONFINEMENTS).join(format!("{digest}.json"))).ok()?;
+        let bytes = std::fs::read(
+            segments::folder(&self.path)
+                .join(CONFINEMENTS)
+                .join(format!("{digest}.json")),
+        )
+        .ok()?;
         // The digest comes from the append-only log; a text with another digest proves nothing.
         if crate::base::sha256_hex(&bytes) != digest {
             return None;
@@ -353,12 +436,22 @@ impl RecordPermit {
     /// Writes the begin record, which counts if this host ends before the call. A second one is ignored.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let mut state = lock(&self.log.state);
-        let Some(open) = state.open.clone().filter(|_| self.begin.is_none()) else { return Ok(()) };
-        self.log.flush(&mut state).map_err(|why| refusal(&self.log.path, &why))?;
+        let Some(open) = state.open.clone().filter(|_| self.begin.is_none()) else {
+            return Ok(());
+        };
+        self.log
+            .flush(&mut state)
+            .map_err(|why| refusal(&self.log.path, &why))?;
         drop(state);
-        let at = ascii(record).map_err(io::Error::from).and_then(|record| open.begun.begin(&record));
-        let at =
-            at.map_err(|e| refusal(&self.log.path, &format!("a begin record cannot be written in {BEGUN}/: {e}")))?;
+        let at = ascii(record)
+            .map_err(io::Error::from)
+            .and_then(|record| open.begun.begin(&record));
+        let at = at.map_err(|e| {
+            refusal(
+                &self.log.path,
+                &format!("a begin record cannot be written in {BEGUN}/: {e}"),
+            )
+        })?;
         self.begin = Some(Begin(open, at));
         Ok(())
     }
@@ -380,9 +473,15 @@ impl RecordPermit {
 }
 
 fn refusal(log: &Path, why: &str) -> Fault {
-    Fault::new(Kind::InternalError, "The call was refused: it could not have been recorded in the audit log.")
-        .person(format!("audit log {}: {why}; correct that, or name another file with --audit-log", log.display()))
-        .retryable()
+    Fault::new(
+        Kind::InternalError,
+        "The call was refused: it could not have been recorded in the audit log.",
+    )
+    .person(format!(
+        "audit log {}: {why}; correct that, or name another file with --audit-log",
+        log.display()
+    ))
+    .retryable()
 }
 
 #[cfg(test)]
@@ -399,14 +498,34 @@ mod tests {
         let record = json!({"call": "c1", "user": "a\nb\u{1b}[31m\u{202e}ö\u{e0041}\u{7f}"});
         log.open().unwrap().write(&record);
         let text = std::fs::read_to_string(log.path()).unwrap();
-        assert!(text.is_ascii() && text.lines().count() == 1 && !text.contains('\u{1b}') && !text.contains('\u{7f}'));
+        assert!(
+            text.is_ascii()
+                && text.lines().count() == 1
+                && !text.contains('\u{1b}')
+                && !text.contains('\u{7f}')
+        );
         assert_eq!(log.recall("c1").unwrap().record, record);
-        std::fs::File::options().append(true).open(log.path()).unwrap().write_all(b"{\"call\": \"to").unwrap();
+        std::fs::File::options()
+            .append(true)
+            .open(log.path())
+            .unwrap()
+            .write_all(b"{\"call\": \"to")
+            .unwrap();
         log.open().unwrap().write(&json!({"call": "c2"}));
         assert!(log.recall("c1").is_ok() && log.recall("c2").is_ok());
         assert!(log.recall("c3").unwrap_err().contains("no call 'c3'"));
-        assert_eq!(std::fs::metadata(log.path()).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::metadata(folder.path().join("state")).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            std::fs::metadata(log.path()).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            std::fs::metadata(folder.path().join("state"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o700
+        );
     }
 
     #[test]
@@ -416,12 +535,17 @@ mod tests {
         let host = Log::new(&path);
         let begun = |call: &str| {
             let mut entry = host.open().unwrap();
-            entry.begin(&json!({"call": call, "outcome": "InternalError"})).unwrap();
+            entry
+                .begin(&json!({"call": call, "outcome": "InternalError"}))
+                .unwrap();
             entry
         };
         let (ended, late, _running) = (begun("ended"), begun("late"), begun("killed"));
         ended.write(&json!({"call": "ended", "outcome": "success"}));
-        assert!(Log::new(&path).open().is_ok() && host.recall("killed").unwrap_err().contains("still running"));
+        assert!(
+            Log::new(&path).open().is_ok()
+                && host.recall("killed").unwrap_err().contains("still running")
+        );
         // Others may write the log, so that nothing is written, and no call starts.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
@@ -432,7 +556,10 @@ mod tests {
         let text = || std::fs::read_to_string(&path).unwrap();
         assert!(text().lines().next().unwrap().contains("late") && !text().contains("killed"));
         // A host of the version before left slots.
-        let slots = format!("\0\0\0\n{}\n\0\0tail\"}}\n", json!({"call": "slot", "outcome": "InternalError"}));
+        let slots = format!(
+            "\0\0\0\n{}\n\0\0tail\"}}\n",
+            json!({"call": "slot", "outcome": "InternalError"})
+        );
         std::fs::write(folder.path().join("begun/audit.jsonl.old"), slots).unwrap();
         let mode = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(folder.path().join("begun/audit.jsonl.old"), mode).unwrap();
@@ -445,7 +572,13 @@ mod tests {
             ["InternalError", "InternalError", "success"]
         );
         assert_eq!(text().lines().count(), 4, "{}", text());
-        assert_eq!(std::fs::read_dir(folder.path().join(BEGUN)).unwrap().count(), 1, "only the next host's own");
+        assert_eq!(
+            std::fs::read_dir(folder.path().join(BEGUN))
+                .unwrap()
+                .count(),
+            1,
+            "only the next host's own"
+        );
     }
 
     #[test]
@@ -453,22 +586,51 @@ mod tests {
         for runs in [true, false] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("audit.jsonl");
-            let log = Log::with_retention(&path, Retention { segment_bytes: 10_000, segments: 2 });
+            let log = Log::with_retention(
+                &path,
+                Retention {
+                    segment_bytes: 10_000,
+                    segments: 2,
+                },
+            );
             let mut running = log.open().unwrap();
             if runs {
-                running.begin(&json!({"call": "running", "text": "x".repeat(4000)})).unwrap();
+                running
+                    .begin(&json!({"call": "running", "text": "x".repeat(4000)}))
+                    .unwrap();
                 let mut other = log.open().unwrap();
-                let refused = other.begin(&json!({"call": "other", "text": "x".repeat(4000)})).unwrap_err();
-                assert!(refused.person.unwrap().contains("fill half of audit_segment_bytes"));
+                let refused = other
+                    .begin(&json!({"call": "other", "text": "x".repeat(4000)}))
+                    .unwrap_err();
+                assert!(
+                    refused
+                        .person
+                        .unwrap()
+                        .contains("fill half of audit_segment_bytes")
+                );
             }
             let closed = folder.path().join("audit.jsonl.000001");
             while !closed.exists() {
-                log.open().unwrap().write(&json!({"call": "short", "text": "x".repeat(100)}));
+                log.open()
+                    .unwrap()
+                    .write(&json!({"call": "short", "text": "x".repeat(100)}));
             }
             let length = std::fs::metadata(&closed).unwrap().len();
-            assert!(if runs { length < 7000 } else { length >= 10_000 }, "{runs}: {length}");
-            let hosts = std::fs::read_dir(folder.path().join(BEGUN)).unwrap().count();
-            assert_eq!(hosts, 1, "the next file of the log has the same begin records");
+            assert!(
+                if runs {
+                    length < 7000
+                } else {
+                    length >= 10_000
+                },
+                "{runs}: {length}"
+            );
+            let hosts = std::fs::read_dir(folder.path().join(BEGUN))
+                .unwrap()
+                .count();
+            assert_eq!(
+                hosts, 1,
+                "the next file of the log has the same begin records"
+            );
         }
     }
 

@@ -31,19 +31,29 @@ pub struct Retention {
 }
 
 impl Retention {
-    pub const DEFAULT: Retention = Retention { segment_bytes: 64 * MIB, segments: 8 };
+    pub const DEFAULT: Retention = Retention {
+        segment_bytes: 64 * MIB,
+        segments: 8,
+    };
     /// Less would close a file after a few records.
     const MIN_SEGMENT_BYTES: u64 = MIB;
 
     /// From the settings `audit_segment_bytes` and `audit_segments`.
     pub fn new(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Retention, String> {
         let default = Retention::DEFAULT;
-        match (segment_bytes.unwrap_or(default.segment_bytes), segments.unwrap_or(default.segments)) {
-            (..Retention::MIN_SEGMENT_BYTES, _) => {
-                Err(format!("audit_segment_bytes must be at least {}", Retention::MIN_SEGMENT_BYTES))
-            }
+        match (
+            segment_bytes.unwrap_or(default.segment_bytes),
+            segments.unwrap_or(default.segments),
+        ) {
+            (..Retention::MIN_SEGMENT_BYTES, _) => Err(format!(
+                "audit_segment_bytes must be at least {}",
+                Retention::MIN_SEGMENT_BYTES
+            )),
             (_, 0) => Err("audit_segments must be at least 1".to_owned()),
-            (segment_bytes, segments) => Ok(Retention { segment_bytes, segments }),
+            (segment_bytes, segments) => Ok(Retention {
+                segment_bytes,
+                segments,
+            }),
         }
     }
 }
@@ -63,12 +73,15 @@ pub(super) struct Segment {
 /// The name of a log in its folder.
 pub(super) fn name_of(log: &Path) -> io::Result<String> {
     let name = log.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned).ok_or_else(|| io::Error::other("its name is not UTF-8 text"))
+    name.map(str::to_owned)
+        .ok_or_else(|| io::Error::other("its name is not UTF-8 text"))
 }
 
 /// The folder of a log, where its closed files will lie: no tool may write there.
 pub fn folder(log: &Path) -> &Path {
-    log.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    log.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 impl Segment {
@@ -78,14 +91,29 @@ impl Segment {
         let name = name_of(log)?;
         let file = folder.trusted(&name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
         let facts = file.metadata()?;
-        let device = (stat::major(facts.dev()) as u32, stat::minor(facts.dev()) as u32);
-        Ok(Segment { folder, name, file, device, inode: facts.ino(), writer: Mutex::default() })
+        let device = (
+            stat::major(facts.dev()) as u32,
+            stat::minor(facts.dev()) as u32,
+        );
+        Ok(Segment {
+            folder,
+            name,
+            file,
+            device,
+            inode: facts.ino(),
+            writer: Mutex::default(),
+        })
     }
 
     /// The file's size, if the log's name still leads to it. An error: others may write it.
     pub fn size_if_current(&self, log: &Path) -> Result<Option<u64>, String> {
-        let now = CString::new(log.as_os_str().as_bytes()).ok().and_then(|path| sandbox::lstat(&path).ok());
-        let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode)) else { return Ok(None) };
+        let now = CString::new(log.as_os_str().as_bytes())
+            .ok()
+            .and_then(|path| sandbox::lstat(&path).ok());
+        let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode))
+        else {
+            return Ok(None);
+        };
         crate::base::files::trustworthy(now.mode, now.owner)?;
         Ok(Some(now.size))
     }
@@ -114,7 +142,10 @@ impl Segment {
         let line = format!("{}{record}\n", if last == *b"\n" { "" } else { "\n" });
         match (&self.file).write(line.as_bytes())? {
             count if count == line.len() => Ok(true),
-            count => Err(io::Error::other(format!("{count} of {} bytes were written", line.len()))),
+            count => Err(io::Error::other(format!(
+                "{count} of {} bytes were written",
+                line.len()
+            ))),
         }
     }
 
@@ -147,17 +178,26 @@ impl Segment {
     fn close_here(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
         let mine = self.file.metadata()?;
         let same = |stat: &FileStat| (stat.st_dev, stat.st_ino) == (mine.dev(), mine.ino());
-        if !self.folder.stat(&self.name).as_ref().is_some_and(same) || mine.len() < retention.segment_bytes {
+        if !self.folder.stat(&self.name).as_ref().is_some_and(same)
+            || mine.len() < retention.segment_bytes
+        {
             return Ok(None);
         }
         let (mut closed, _) = list_closed(&self.folder, &self.name)?;
-        let next = closed.last().map_or(1, |(number, _)| number.saturating_add(1));
+        let next = closed
+            .last()
+            .map_or(1, |(number, _)| number.saturating_add(1));
         let name = format!("{}.{next:06}", self.name);
         self.folder.rename_new(&self.name, &name)?;
         closed.push((next, name));
         let mut removed = None;
-        for (_, name) in closed.iter().take(closed.len().saturating_sub(retention.segments)) {
-            let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else { continue };
+        for (_, name) in closed
+            .iter()
+            .take(closed.len().saturating_sub(retention.segments))
+        {
+            let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else {
+                continue;
+            };
             // A file that is being written is removed later. (Ours is locked too, but it is the newest.)
             if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
                 removed = removed.max(file.metadata()?.modified().ok());
@@ -174,10 +214,17 @@ type Closed = Vec<(u64, String)>;
 fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for name in folder.names()? {
-        let digits = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.')).unwrap_or_default();
+        let digits = name
+            .strip_prefix(log)
+            .and_then(|rest| rest.strip_prefix('.'))
+            .unwrap_or_default();
         let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
-        let (true, Ok(number)) = (ours, digits.parse()) else { continue };
-        let Some(file) = folder.stat(&name) else { continue };
+        let (true, Ok(number)) = (ours, digits.parse()) else {
+            continue;
+        };
+        let Some(file) = folder.stat(&name) else {
+            continue;
+        };
         match crate::base::files::trustworthy(file.st_mode, file.st_uid) {
             Ok(()) => found.push((number, name)),
             Err(why) => skipped.push(format!("{name}: {why}")),
@@ -235,7 +282,10 @@ pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
 mod tests {
     use super::*;
 
-    const RETENTION: Retention = Retention { segment_bytes: 100, segments: 2 };
+    const RETENTION: Retention = Retention {
+        segment_bytes: 100,
+        segments: 2,
+    };
 
     fn text(folder: &Path, name: &str) -> String {
         std::fs::read_to_string(folder.join(name)).unwrap_or_default()
@@ -248,13 +298,20 @@ mod tests {
         std::fs::write(folder.join("log.old"), "mine").expect("written");
         let line = |n: u32| format!("{n:0>99}");
         for n in 1..=5 {
-            let (one, other) = (Segment::current(&log).expect("open"), Segment::current(&log).expect("open"));
+            let (one, other) = (
+                Segment::current(&log).expect("open"),
+                Segment::current(&log).expect("open"),
+            );
             assert!(one.add(&line(n)).expect("written"));
             one.close(RETENTION).expect("closed");
             // Another process that had it open finds that out, and loses nothing.
             other.close(RETENTION).expect("not twice");
             assert_eq!(other.size_if_current(&log), Ok(None));
-            assert!(other.add("late").expect("a closed file takes the record of a call that ran"));
+            assert!(
+                other
+                    .add("late")
+                    .expect("a closed file takes the record of a call that ran")
+            );
         }
         let mut names: Vec<String> = Folder::open(folder).expect("ours").names().expect("listed");
         names.sort();
@@ -262,6 +319,9 @@ mod tests {
         assert_eq!(text(folder, "log.000005"), format!("{}\nlate\n", line(5)));
         let gone = Segment::current(&log).expect("open");
         std::fs::remove_file(&log).expect("removed");
-        assert!(!gone.add("lost").expect("no error"), "a removed file takes no record");
+        assert!(
+            !gone.add("lost").expect("no error"),
+            "a removed file takes no record"
+        );
     }
 }

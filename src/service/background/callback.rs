@@ -87,7 +87,11 @@ fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault 
 
 impl Background {
     fn untold(&self) -> Vec<Job> {
-        lock(&self.jobs).iter().filter(|open| open.job.has_pending_callback()).map(|open| open.job.clone()).collect()
+        lock(&self.jobs)
+            .iter()
+            .filter(|open| open.job.has_pending_callback())
+            .map(|open| open.job.clone())
+            .collect()
     }
 
     /// Removes expired results.
@@ -95,25 +99,41 @@ impl Background {
         let gone = lock(&self.jobs).expire(now);
         if !gone.is_empty() {
             // What this leaves on the disk is removed at the next opening.
-            let _ = self.write(Change { gone, ..Change::default() }).await;
+            let _ = self
+                .write(Change {
+                    gone,
+                    ..Change::default()
+                })
+                .await;
         }
     }
 
     /// Makes one attempt, and stores how it went.
     async fn tell(&self, mut job: Job) {
-        let Some(Callback { shown: mut callback, mut next }) = job.callback.take() else { return };
+        let Some(Callback {
+            shown: mut callback,
+            mut next,
+        }) = job.callback.take()
+        else {
+            return;
+        };
         callback.attempts += 1;
         let tried = tokio::time::timeout(ATTEMPT_TIMEOUT, self.send(&job, &callback)).await;
         let late = || Err(delivery_fault("the receiver did not answer in time", ""));
         let (id, event, trace) = (&job.id, &callback.event, job.trace.as_deref());
-        let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| RETRY_DELAYS.get(at));
+        let wait = usize::try_from(callback.attempts - 1)
+            .ok()
+            .and_then(|at| RETRY_DELAYS.get(at));
         match tried.unwrap_or_else(|_| late()) {
             Ok(()) => {
                 tracing::info!(target: "toolhost::callback", call = id, trace, event, "the callback was delivered");
                 (callback.state, callback.error) = (Delivery::Delivered, None);
             }
             Err(fault) => {
-                let (words, person) = (fault.message, text::printable(&fault.person.unwrap_or_default()));
+                let (words, person) = (
+                    fault.message,
+                    text::printable(&fault.person.unwrap_or_default()),
+                );
                 match wait.filter(|_| fault.kind != Kind::AuthorizationError) {
                     Some(seconds) => {
                         let words = format!("the callback failed: {words}; again in {seconds} s");
@@ -130,31 +150,65 @@ impl Background {
             }
         }
         let (id, trace) = (job.id.clone(), job.trace.clone());
-        job.callback = Some(Callback { shown: callback, next });
+        job.callback = Some(Callback {
+            shown: callback,
+            next,
+        });
         lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
-        if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
+        if let Err(why) = self
+            .write(Change {
+                put: vec![job],
+                ..Change::default()
+            })
+            .await
+        {
             // After a restart it is sent again, under the same id.
             tracing::error!(target: "toolhost::callback", call = id, trace, "not stored; may be sent again: {why}");
         }
     }
 
     async fn send(&self, job: &Job, callback: &CallbackState) -> Result<(), Fault> {
-        let url = CallbackUrl::parse(&callback.url).map_err(|why| delivery_fault("its URL cannot be used", why))?;
+        let url = CallbackUrl::parse(&callback.url)
+            .map_err(|why| delivery_fault("its URL cannot be used", why))?;
         let (dialler, key) = {
             let decisions = self.service.decisions()?;
             let rights = decisions.rights(&Caller::named(&job.caller), None);
             let (rule, from) = rights.callback(&url)?;
-            let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
+            let pattern = HostPattern {
+                host: url.host.clone(),
+                port: Some(url.port),
+            };
             let ledger = self.service.components.audit.ledger();
             ledger::check_unwritten(from.named_files(), ledger, &decisions.snapshot.written)?;
             let (ranges, why, named) = (rule.ranges.clone(), rule.why.clone(), rights.name());
-            let grant = HostGrant { pattern, ranges, asked: String::new(), rule: named.clone(), why: why.clone() };
+            let grant = HostGrant {
+                pattern,
+                ranges,
+                asked: String::new(),
+                rule: named.clone(),
+                why: why.clone(),
+            };
             let payer = [job.through().to_owned(), "callback".to_owned()];
-            let dialler = Dialler { payer, grants: vec![grant], headers: Vec::new(), proxy: self.proxy.clone() };
+            let dialler = Dialler {
+                payer,
+                grants: vec![grant],
+                headers: Vec::new(),
+                proxy: self.proxy.clone(),
+            };
             let name = "callback_secret".to_owned();
-            (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
+            (
+                dialler,
+                SecretGrant {
+                    name,
+                    from: from.clone(),
+                    header: None,
+                    rule: named,
+                    why,
+                },
+            )
         };
-        let values = secrets::read_all(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
+        let values =
+            secrets::read_all(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
         let unsigned = |person: String| delivery_fault("this host cannot sign now", person);
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
@@ -170,37 +224,54 @@ impl Background {
         match egress::post(&dialler, &url, headers, body.into()).await {
             Ok(status) if status.is_success() => Ok(()),
             Ok(status) => {
-                let also = if status.is_redirection() { ": redirects are not followed" } else { "" };
-                Err(delivery_fault(format!("the receiver answered {}{also}", status.as_u16()), ""))
+                let also = if status.is_redirection() {
+                    ": redirects are not followed"
+                } else {
+                    ""
+                };
+                Err(delivery_fault(
+                    format!("the receiver answered {}{also}", status.as_u16()),
+                    "",
+                ))
             }
-            Err(PostError::Refused(refusal)) => {
-                Err(delivery_fault(refusal.to_string(), refusal.detail().unwrap_or_default()))
+            Err(PostError::Refused(refusal)) => Err(delivery_fault(
+                refusal.to_string(),
+                refusal.detail().unwrap_or_default(),
+            )),
+            Err(PostError::Broken(why)) => {
+                Err(delivery_fault("the receiver's answer is not HTTP", why))
             }
-            Err(PostError::Broken(why)) => Err(delivery_fault("the receiver's answer is not HTTP", why)),
         }
     }
 }
 
 /// The body of the message: the same bytes at each attempt.
 fn message(job: &Job, result: Option<&str>) -> String {
-    let ended = job.ended.map_or_else(String::new, |ended| ended.to_string());
+    let ended = job
+        .ended
+        .map_or_else(String::new, |ended| ended.to_string());
     let data = json!({"id": job.id, "tool": job.tool, "outcome": job.outcome.as_deref().unwrap_or_default()});
     let head = json!({"type": "call.ended", "timestamp": ended});
-    let whole = |name, json: &str| text::with_field(&head, "data", &text::with_field(&data, name, json));
-    let told = result.map(|result| whole("result", result)).filter(|whole| whole.len() <= MAX_MESSAGE_BYTES);
+    let whole =
+        |name, json: &str| text::with_field(&head, "data", &text::with_field(&data, name, json));
+    let told = result
+        .map(|result| whole("result", result))
+        .filter(|whole| whole.len() <= MAX_MESSAGE_BYTES);
     told.unwrap_or_else(|| whole("resultLeftOut", "true"))
 }
 
 /// The key of a secret: base64 after `whsec_`, as in Standard Webhooks, or else the text itself.
 fn signing_key(secret: &str) -> Result<hmac::Key, String> {
     let bytes = match secret.strip_prefix("whsec_") {
-        Some(text) => {
-            STANDARD.decode(text).map_err(|e| format!("callback_secret: the text after whsec_ is not base64: {e}"))?
-        }
+        Some(text) => STANDARD
+            .decode(text)
+            .map_err(|e| format!("callback_secret: the text after whsec_ is not base64: {e}"))?,
         None => secret.as_bytes().to_vec(),
     };
     match bytes.len() < MIN_KEY_BYTES {
-        true => Err(format!("callback_secret has fewer than {MIN_KEY_BYTES} bytes: anybody could guess it")),
+        true => Err(format!(
+            "callback_secret has fewer than {MIN_KEY_BYTES} bytes: anybody could guess it"
+        )),
         false => Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes)),
     }
 }
@@ -213,11 +284,17 @@ fn sign(key: &hmac::Key, event: &str, seconds: i64, body: &str) -> Result<Header
         ("webhook-id", event),
         ("webhook-timestamp", &seconds.to_string()),
         ("webhook-signature", &signature),
-        ("user-agent", concat!("toolhost/", env!("CARGO_PKG_VERSION"))),
+        (
+            "user-agent",
+            concat!("toolhost/", env!("CARGO_PKG_VERSION")),
+        ),
     ] {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
     }
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     Ok(headers)
 }
 
@@ -229,12 +306,23 @@ mod tests {
     fn signatures_are_those_of_standard_webhooks() {
         // Made with another implementation (Python's hmac module).
         let key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("a key");
-        let headers =
-            sign(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, "{\"test\": 2432232314}").expect("plain");
-        assert_eq!(headers["webhook-signature"], "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        let headers = sign(
+            &key,
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            "{\"test\": 2432232314}",
+        )
+        .expect("plain");
+        assert_eq!(
+            headers["webhook-signature"],
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+        );
         assert_eq!(
             (&headers["webhook-id"], &headers["webhook-timestamp"]),
-            (&HeaderValue::from_static("msg_p5jXN8AQM9LWM0D4loKWxJek"), &HeaderValue::from_static("1614265330"))
+            (
+                &HeaderValue::from_static("msg_p5jXN8AQM9LWM0D4loKWxJek"),
+                &HeaderValue::from_static("1614265330")
+            )
         );
         assert!(signing_key("short").is_err() && signing_key("whsec_*").is_err());
         assert!(signing_key("0123456789abcdef").is_ok());
@@ -242,9 +330,14 @@ mod tests {
 
     #[test]
     fn a_message_is_json_and_bounded() {
-        let job = Job { id: "1".to_owned(), outcome: Some("success".to_owned()), ..Job::default() };
-        let read =
-            |result: Option<&str>| serde_json::from_str::<serde_json::Value>(&message(&job, result)).expect("JSON");
+        let job = Job {
+            id: "1".to_owned(),
+            outcome: Some("success".to_owned()),
+            ..Job::default()
+        };
+        let read = |result: Option<&str>| {
+            serde_json::from_str::<serde_json::Value>(&message(&job, result)).expect("JSON")
+        };
         assert_eq!(read(Some("{\"a\":1}"))["data"]["result"]["a"], 1);
         let long = format!("\"{}\"", "x".repeat(MAX_MESSAGE_BYTES));
         assert_eq!(read(Some(&long))["data"]["resultLeftOut"], true);

@@ -12,7 +12,9 @@ use crate::executor::ToolAnswer;
 use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;
-use crate::service::{CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id};
+use crate::service::{
+    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -90,14 +92,22 @@ impl Receipt {
             ran: false,
         };
         let callback = job.callback.as_ref().map(|callback| callback.shown.clone());
-        Receipt { call, mode: "async", ended: job.ended.map(|ended| ended.to_string()), callback }
+        Receipt {
+            call,
+            mode: "async",
+            ended: job.ended.map(|ended| ended.to_string()),
+            callback,
+        }
     }
 }
 
 impl Background {
     /// Opens the store beside the audit log, adds an end to the calls of a dead host, and starts sending callbacks.
     /// `Err` says why calls in the background are refused until that is fixed. `proxy`: the proxy for callbacks.
-    pub async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
+    pub async fn open(
+        service: Arc<Service>,
+        proxy: Option<String>,
+    ) -> (Arc<Background>, Result<(), String>) {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
         let background = Arc::new(Background {
@@ -112,7 +122,10 @@ impl Background {
             over: tokio::sync::Mutex::new(over),
         });
         let opened = background.open_or_get(KILL_TIMEOUT).await.map(drop);
-        tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
+        tokio::spawn(callback::keep(
+            Arc::downgrade(&background),
+            background.changed.subscribe(),
+        ));
         task::register(&background);
         (background, opened)
     }
@@ -132,19 +145,34 @@ impl Background {
     ) -> Result<Receipt, Fault> {
         let job = self.new_job(&mut request, callback)?;
         self.store().await.map_err(|why| {
-            Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
+            Fault::new(
+                Kind::CapabilityError,
+                "This host cannot keep calls in the background.",
+            )
+            .person(why)
         })?;
-        let Some(alive) = lock(&self.alive).clone() else { return Err(stopped()) };
+        let Some(alive) = lock(&self.alive).clone() else {
+            return Err(stopped());
+        };
         let (gone, cancel) = lock(&self.jobs).admit(job.clone())?;
         let (begun, receipt) = oneshot::channel();
         let me = self.clone();
         tokio::spawn(async move {
             let _kept = (alive, held);
             let put = vec![job.clone()];
-            if let Err(why) = me.write(Change { put, gone, ..Change::default() }).await {
+            if let Err(why) = me
+                .write(Change {
+                    put,
+                    gone,
+                    ..Change::default()
+                })
+                .await
+            {
                 lock(&me.jobs).remove(&job.id);
                 let message = "The call was refused: it could not be stored.";
-                let _ = begun.send(Err(Fault::new(Kind::InternalError, message).person(why).retryable()));
+                let _ = begun.send(Err(Fault::new(Kind::InternalError, message)
+                    .person(why)
+                    .retryable()));
                 return;
             }
             let _ = begun.send(Ok(Receipt::new(&job, None)));
@@ -161,11 +189,14 @@ impl Background {
         self.service.limiter.charge_callers(&rights, counted)?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
-        let callback = callback.map(|url| new_callback(&rights, &url)).transpose()?;
+        let callback = callback
+            .map(|url| new_callback(&rights, &url))
+            .transpose()?;
         Ok(Job {
             id: request.id.get_or_insert_with(new_id).clone(),
             caller: rights.caller.user.clone(),
-            through: Some(rights.principal.clone()).filter(|through| *through != rights.caller.user),
+            through: Some(rights.principal.clone())
+                .filter(|through| *through != rights.caller.user),
             tool: tool.reference(),
             began: Timestamp::now(),
             callback,
@@ -196,7 +227,10 @@ impl Background {
             if !fits {
                 let words = "This call ended, and there was no room to keep its outcome.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
-                text = render_small(Report::of_fault(job.id.clone(), &tool, large.clone()), label);
+                text = render_small(
+                    Report::of_fault(job.id.clone(), &tool, large.clone()),
+                    label,
+                );
                 fault = Some(large);
             }
             job.bytes = text.len();
@@ -205,29 +239,53 @@ impl Background {
         };
         over(&mut job, fault.as_ref());
         let result = Some((job.id.clone(), text.clone()));
-        let kept = self.write(Change { put: vec![job.clone()], result, gone }).await;
+        let kept = self
+            .write(Change {
+                put: vec![job.clone()],
+                result,
+                gone,
+            })
+            .await;
         if let Err(why) = &kept {
             tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "its end is not stored: {why}");
         }
         let id = job.id.clone();
-        lock(&self.jobs).change(&id, |open| (open.job, open.unkept) = (job, kept.err().map(|_| text)));
+        lock(&self.jobs).change(&id, |open| {
+            (open.job, open.unkept) = (job, kept.err().map(|_| text))
+        });
         self.changed.send_replace(());
     }
 
     /// The receipt of a call of this caller (`Service::who`), or of any call for an operator.
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
-        let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
-        let open = if job.ended.is_none() { self.service.call_state(who, id) } else { None };
+        let job = lock(&self.jobs)
+            .get(id)
+            .filter(|open| is_for(who, &open.job))
+            .map(|open| open.job.clone())?;
+        let open = if job.ended.is_none() {
+            self.service.call_state(who, id)
+        } else {
+            None
+        };
         Some(Receipt::new(&job, open))
     }
 
     /// All receipts that `receipt` would give this caller, the oldest first.
     pub fn receipts(&self, who: &Caller) -> Vec<Receipt> {
-        let own: Vec<Job> =
-            lock(&self.jobs).iter().filter(|open| is_for(who, &open.job)).map(|open| open.job.clone()).collect();
-        let mut open: HashMap<String, CallState> =
-            self.service.calls(who).into_iter().map(|call| (call.id.clone(), call)).collect();
-        own.iter().map(|job| Receipt::new(job, open.remove(&job.id))).collect()
+        let own: Vec<Job> = lock(&self.jobs)
+            .iter()
+            .filter(|open| is_for(who, &open.job))
+            .map(|open| open.job.clone())
+            .collect();
+        let mut open: HashMap<String, CallState> = self
+            .service
+            .calls(who)
+            .into_iter()
+            .map(|call| (call.id.clone(), call))
+            .collect();
+        own.iter()
+            .map(|job| Receipt::new(job, open.remove(&job.id)))
+            .collect()
     }
 
     /// Like `receipt`, but waits until the call has ended, at most this long.
@@ -236,8 +294,9 @@ impl Background {
         let over = async {
             loop {
                 changed.mark_unchanged();
-                let runs =
-                    lock(&self.jobs).get(id).is_some_and(|open| is_for(who, &open.job) && open.job.ended.is_none());
+                let runs = lock(&self.jobs)
+                    .get(id)
+                    .is_some_and(|open| is_for(who, &open.job) && open.job.ended.is_none());
                 if !runs || changed.changed().await.is_err() {
                     return;
                 }
@@ -256,20 +315,32 @@ impl Background {
     pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
         {
             let jobs = lock(&self.jobs);
-            match jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_some()) {
+            match jobs
+                .get(id)
+                .filter(|open| is_for(who, &open.job) && open.job.ended.is_some())
+            {
                 None => return Ok(None),
                 Some(open) if open.unkept.is_some() => return Ok(open.unkept.clone()),
                 Some(_) => {}
             }
         }
-        let failed =
-            |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
+        let failed = |why: String| {
+            Fault::new(
+                Kind::InternalError,
+                "The outcome of this call cannot be read.",
+            )
+            .person(why)
+        };
         let store = self.store().await.map_err(failed)?;
         let asked = id.to_owned();
         let read = tokio::task::spawn_blocking(move || store.result(&asked)).await;
-        let text = read.unwrap_or_else(|e| Err(e.to_string())).map_err(failed)?;
+        let text = read
+            .unwrap_or_else(|e| Err(e.to_string()))
+            .map_err(failed)?;
         match text {
-            None if lock(&self.jobs).get(id).is_some() => Err(failed("the store does not have it".to_owned())),
+            None if lock(&self.jobs).get(id).is_some() => {
+                Err(failed("the store does not have it".to_owned()))
+            }
             text => Ok(text),
         }
     }
@@ -277,8 +348,12 @@ impl Background {
     /// Cancels a call that has not ended. False: this caller has no such call.
     pub fn cancel(&self, who: &Caller, id: &str) -> bool {
         let jobs = lock(&self.jobs);
-        let open = jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
-        let Some(cancel) = open.map(|open| open.cancel.clone()) else { return false };
+        let open = jobs
+            .get(id)
+            .filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
+        let Some(cancel) = open.map(|open| open.cancel.clone()) else {
+            return false;
+        };
         drop(jobs);
         // Otherwise the call has not entered the pipeline yet.
         if !self.service.cancel(who, id) {
@@ -289,7 +364,8 @@ impl Background {
 
     pub fn kept(&self) -> JobCounts {
         let jobs = lock(&self.jobs);
-        let count = |which: &dyn Fn(&Job) -> bool| jobs.iter().filter(|open| which(&open.job)).count();
+        let count =
+            |which: &dyn Fn(&Job) -> bool| jobs.iter().filter(|open| which(&open.job)).count();
         JobCounts {
             open: count(&|job| job.ended.is_none()),
             ended: count(&|job| job.ended.is_some()),
@@ -301,13 +377,20 @@ impl Background {
     pub async fn stop(&self) {
         self.kill.cancel();
         drop(lock(&self.alive).take());
-        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { self.over.lock().await.recv().await }).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async {
+            self.over.lock().await.recv().await
+        })
+        .await;
     }
 
     /// `Err`: the store cannot be read now, so it is not known whether a call exists.
     pub async fn ready(&self) -> Result<(), Fault> {
         let unread = "The background calls of this host cannot be read now.";
-        self.store().await.map(drop).map_err(|why| Fault::new(Kind::ServiceError, unread).person(why).retryable())
+        self.store().await.map(drop).map_err(|why| {
+            Fault::new(Kind::ServiceError, unread)
+                .person(why)
+                .retryable()
+        })
     }
 
     async fn store(&self) -> Result<Arc<JobStore>, String> {
@@ -319,7 +402,10 @@ impl Background {
         let store = self.store().await?;
         let written = write(&store, change).await;
         if written.is_err() {
-            self.store.lock().await.take_if(|open| Arc::ptr_eq(open, &store));
+            self.store
+                .lock()
+                .await
+                .take_if(|open| Arc::ptr_eq(open, &store));
         }
         written
     }
@@ -329,26 +415,59 @@ impl Background {
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
-        let (log, loaded) = (self.service.components.audit.clone(), self.loaded.load(Ordering::Relaxed));
+        let (log, loaded) = (
+            self.service.components.audit.clone(),
+            self.loaded.load(Ordering::Relaxed),
+        );
         // Readers of the store that was closed end soon.
         let patience = if loaded { KILL_TIMEOUT } else { patience };
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
         let (gone, unkept) = {
             let mut jobs = lock(&self.jobs);
-            let (known, new): (Vec<Job>, Vec<Job>) = found.into_iter().partition(|job| jobs.get(&job.id).is_some());
+            let (known, new): (Vec<Job>, Vec<Job>) = found
+                .into_iter()
+                .partition(|job| jobs.get(&job.id).is_some());
             // A job in the store and not in memory was removed while the store could not be written.
-            let mut gone: Vec<String> = new.iter().filter(|_| loaded).map(|job| job.id.clone()).collect();
-            new.into_iter().filter(|_| !loaded).for_each(|job| jobs.load(job));
+            let mut gone: Vec<String> = new
+                .iter()
+                .filter(|_| loaded)
+                .map(|job| job.id.clone())
+                .collect();
+            new.into_iter()
+                .filter(|_| !loaded)
+                .for_each(|job| jobs.load(job));
             gone.extend(jobs.expire(Timestamp::now()));
-            let changed = known.iter().filter_map(|job| jobs.get(&job.id).filter(|open| open.job != *job));
-            (gone, changed.map(|open| (open.job.clone(), open.unkept.clone())).collect::<Vec<_>>())
+            let changed = known
+                .iter()
+                .filter_map(|job| jobs.get(&job.id).filter(|open| open.job != *job));
+            (
+                gone,
+                changed
+                    .map(|open| (open.job.clone(), open.unkept.clone()))
+                    .collect::<Vec<_>>(),
+            )
         };
         let opened = Arc::new(opened);
-        write(&opened, Change { gone, ..Change::default() }).await?;
+        write(
+            &opened,
+            Change {
+                gone,
+                ..Change::default()
+            },
+        )
+        .await?;
         for (job, result) in unkept {
             let (id, result) = (job.id.clone(), result.map(|text| (job.id.clone(), text)));
-            write(&opened, Change { put: vec![job], result, ..Change::default() }).await?;
+            write(
+                &opened,
+                Change {
+                    put: vec![job],
+                    result,
+                    ..Change::default()
+                },
+            )
+            .await?;
             lock(&self.jobs).change(&id, |open| open.unkept = None);
         }
         self.loaded.store(true, Ordering::Relaxed);
@@ -367,8 +486,17 @@ fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
     })?;
     rights.callback(&url)?;
     let (url, event) = (url.to_string(), new_id());
-    let shown = CallbackState { url, event, state: Delivery::Pending, attempts: 0, error: None };
-    Ok(Callback { shown, next: Timestamp::now() })
+    let shown = CallbackState {
+        url,
+        event,
+        state: Delivery::Pending,
+        attempts: 0,
+        error: None,
+    };
+    Ok(Callback {
+        shown,
+        next: Timestamp::now(),
+    })
 }
 
 fn is_for(who: &Caller, job: &Job) -> bool {
@@ -387,10 +515,15 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
 /// The outcome as an agent may read it, even for an operator: roles may change before it is read.
 async fn render(mut report: Report, label: Option<&str>) -> String {
     let (id, tool) = (report.id.clone(), report.tool.clone());
-    let Some(answer) = report.take_answer() else { return render_small(report, label) };
+    let Some(answer) = report.take_answer() else {
+        return render_small(report, label);
+    };
     let around = render_small(report, label);
     let put = move |text: &Text| around.replacen(ToolAnswer::MARK, text.as_str(), 1);
-    answer.read(false, put).await.unwrap_or_else(|late| render_small(Report::of_fault(id, &tool, late), label))
+    answer
+        .read(false, put)
+        .await
+        .unwrap_or_else(|late| render_small(Report::of_fault(id, &tool, late), label))
 }
 
 /// As `render`, for a report without a large answer.
@@ -410,22 +543,39 @@ async fn write(store: &Arc<JobStore>, change: Change) -> Result<(), String> {
 
 /// Opens the store, and adds an end for each call whose host ended first.
 /// `ours`: the calls without an end run in this host.
-fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(JobStore, Vec<Job>), String> {
+fn open_store(
+    log: &audit::Log,
+    patience: Duration,
+    ours: bool,
+) -> Result<(JobStore, Vec<Job>), String> {
     let (store, mut jobs) = JobStore::open(audit::segments::folder(log.path()), patience)?;
-    let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
+    let open: HashSet<String> = jobs
+        .iter()
+        .filter(|job| job.ended.is_none())
+        .map(|job| job.id.clone())
+        .collect();
     if ours || open.is_empty() {
         return Ok((store, jobs));
     }
     // Opening the log adds the records of calls whose host was killed.
-    drop(log.open().map_err(|fault| fault.person.unwrap_or(fault.message))?);
-    let recorded = log.outcomes(open).map_err(|e| format!("{}: {e}", log.path().display()))?;
+    drop(
+        log.open()
+            .map_err(|fault| fault.person.unwrap_or(fault.message))?,
+    );
+    let recorded = log
+        .outcomes(open)
+        .map_err(|e| format!("{}: {e}", log.path().display()))?;
     for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
         let fault = fault_of_lost(recorded.get(&job.id));
         let tool = job.tool.split('@').next().unwrap_or_default();
         let text = render_small(Report::of_fault(job.id.clone(), tool, fault.clone()), None);
         over(job, Some(&fault));
         job.bytes = text.len();
-        store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;
+        store.write(&Change {
+            put: vec![job.clone()],
+            result: Some((job.id.clone(), text)),
+            gone: Vec::new(),
+        })?;
     }
     Ok((store, jobs))
 }
@@ -438,11 +588,14 @@ fn fault_of_lost(recorded: Option<&(String, Option<String>)>) -> Fault {
             Fault::new(Kind::InternalError, message).retryable()
         }
         Some((outcome, message)) if *outcome == Kind::InternalError.to_string() => {
-            let unknown = "The host ended before this call did; how far the call came is not known.";
+            let unknown =
+                "The host ended before this call did; how far the call came is not known.";
             Fault::new(Kind::InternalError, message.as_deref().unwrap_or(unknown))
         }
         Some((outcome, _)) => {
-            let message = format!("The call ended ({outcome}), but the host ended before the answer was stored.");
+            let message = format!(
+                "The call ended ({outcome}), but the host ended before the answer was stored."
+            );
             Fault::new(Kind::InternalError, message)
         }
     }

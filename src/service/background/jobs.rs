@@ -80,7 +80,11 @@ impl Job {
 
     /// The call ended, and its callback is still to be delivered.
     pub fn has_pending_callback(&self) -> bool {
-        self.ended.is_some() && self.callback.as_ref().is_some_and(|callback| callback.shown.state == Delivery::Pending)
+        self.ended.is_some()
+            && self
+                .callback
+                .as_ref()
+                .is_some_and(|callback| callback.shown.state == Delivery::Pending)
     }
 }
 
@@ -113,7 +117,10 @@ pub(super) struct Jobs {
 
 impl Jobs {
     pub fn new(limiter: Arc<Limiter>) -> Jobs {
-        Jobs { limiter, all: Shares::default() }
+        Jobs {
+            limiter,
+            all: Shares::default(),
+        }
     }
 
     pub fn get(&self, id: &str) -> Option<&Open> {
@@ -127,7 +134,9 @@ impl Jobs {
     /// Changes a job. One that ended and has no pending callback can then be removed for others.
     pub fn change(&mut self, id: &str, change: impl FnOnce(&mut Open)) {
         let id = id.to_owned();
-        let Some(open) = self.all.get_mut(&id) else { return };
+        let Some(open) = self.all.get_mut(&id) else {
+            return;
+        };
         change(open);
         if !open.job.is_owed() {
             open.place = None;
@@ -141,7 +150,11 @@ impl Jobs {
 
     /// Adds a new job. Returns the ids of the jobs that were removed to make room.
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
-        let place = self.limiter.background.try_enter(job.through(), 1).ok_or_else(full)?;
+        let place = self
+            .limiter
+            .background
+            .try_enter(job.through(), 1)
+            .ok_or_else(full)?;
         self.put(job, Some(place))
     }
 
@@ -153,11 +166,24 @@ impl Jobs {
         let _ = self.put(job, place);
     }
 
-    fn put(&mut self, job: Job, place: Option<Permit>) -> Result<(Vec<String>, CancellationToken), Fault> {
+    fn put(
+        &mut self,
+        job: Job,
+        place: Option<Permit>,
+    ) -> Result<(Vec<String>, CancellationToken), Fault> {
         let cancel = CancellationToken::new();
         let (id, charge) = (job.id.clone(), charge(&job, job.bytes));
-        let until = if job.is_owed() { IN_USE } else { Duration::ZERO };
-        let open = Open { job, cancel: cancel.clone(), unkept: None, place };
+        let until = if job.is_owed() {
+            IN_USE
+        } else {
+            Duration::ZERO
+        };
+        let open = Open {
+            job,
+            cancel: cancel.clone(),
+            unkept: None,
+            place,
+        };
         let (gone, put) = self.making_room(|all| all.put(id, charge, until, open));
         if put { Ok((gone, cancel)) } else { Err(full()) }
     }
@@ -171,7 +197,10 @@ impl Jobs {
         self.making_room(|all| all.charge(&job.id, charge(job, bytes)))
     }
 
-    fn making_room<T>(&mut self, change: impl FnOnce(&mut Shares<String, Open>) -> T) -> (Vec<String>, T) {
+    fn making_room<T>(
+        &mut self,
+        change: impl FnOnce(&mut Shares<String, Open>) -> T,
+    ) -> (Vec<String>, T) {
         let mut gone: Vec<String> = self.all.iter().map(|(id, _)| id.clone()).collect();
         let changed = change(&mut self.all);
         gone.retain(|id| self.all.get(id).is_none());
@@ -181,15 +210,30 @@ impl Jobs {
     /// Removes expired jobs. Returns their ids.
     pub fn expire(&mut self, now: Timestamp) -> Vec<String> {
         let kept = SignedDuration::from_hours(RESULT_TTL_HOURS);
-        let old = |job: &Job| !job.is_owed() && job.ended.is_some_and(|ended| now.duration_since(ended) > kept);
-        let gone: Vec<String> = self.iter().filter(|open| old(&open.job)).map(|open| open.job.id.clone()).collect();
+        let old = |job: &Job| {
+            !job.is_owed()
+                && job
+                    .ended
+                    .is_some_and(|ended| now.duration_since(ended) > kept)
+        };
+        let gone: Vec<String> = self
+            .iter()
+            .filter(|open| old(&open.job))
+            .map(|open| open.job.id.clone())
+            .collect();
         gone.iter().for_each(|id| self.remove(id));
         gone
     }
 }
 
 fn charge(job: &Job, bytes: usize) -> (Claim, usize) {
-    (semaphore::claim(MAX_STORED_BYTES[0], [(job.through().to_owned(), MAX_STORED_BYTES[1])]), CALL_BYTES + bytes)
+    (
+        semaphore::claim(
+            MAX_STORED_BYTES[0],
+            [(job.through().to_owned(), MAX_STORED_BYTES[1])],
+        ),
+        CALL_BYTES + bytes,
+    )
 }
 
 fn full() -> Fault {
@@ -202,7 +246,11 @@ mod tests {
     use super::*;
 
     fn job(id: usize, caller: &str) -> Job {
-        Job { id: format!("{id:04}"), caller: caller.to_owned(), ..Job::default() }
+        Job {
+            id: format!("{id:04}"),
+            caller: caller.to_owned(),
+            ..Job::default()
+        }
     }
 
     fn end(jobs: &mut Jobs, id: usize, bytes: usize) -> bool {
@@ -215,26 +263,53 @@ mod tests {
     #[test]
     fn a_principal_has_its_share_of_open_and_of_ended_calls() {
         let mut jobs = Jobs::new(Arc::new(Limiter::new(1, 1)));
-        let named = |id: usize| Job { through: Some("gateway".to_owned()), ..job(id, &format!("label {id}")) };
+        let named = |id: usize| Job {
+            through: Some("gateway".to_owned()),
+            ..job(id, &format!("label {id}"))
+        };
         (0..128).for_each(|id| drop(jobs.admit(named(id)).expect("room")));
-        assert_eq!(jobs.admit(named(128)).expect_err("its share").kind, Kind::RateLimitError);
+        assert_eq!(
+            jobs.admit(named(128)).expect_err("its share").kind,
+            Kind::RateLimitError
+        );
         jobs.admit(job(128, "b")).expect("others have room");
         assert!(end(&mut jobs, 128, 1) && end(&mut jobs, 0, 1));
         // One whose callback is pending is not forgotten, and keeps its place.
         let (url, event) = (String::new(), String::new());
-        let shown = CallbackState { url, event, state: Delivery::Pending, attempts: 1, error: None };
-        let callback = Callback { shown, next: Timestamp::UNIX_EPOCH };
+        let shown = CallbackState {
+            url,
+            event,
+            state: Delivery::Pending,
+            attempts: 1,
+            error: None,
+        };
+        let callback = Callback {
+            shown,
+            next: Timestamp::UNIX_EPOCH,
+        };
         jobs.change("0001", |open| {
             (open.job.ended, open.job.callback) = (Some(Timestamp::UNIX_EPOCH), Some(callback));
         });
         jobs.admit(named(129)).expect("room of the one that ended");
         assert!(jobs.admit(named(130)).is_err());
-        assert!(!end(&mut jobs, 2, MAX_RESULT_BYTES + 1), "too large to be kept");
+        assert!(
+            !end(&mut jobs, 2, MAX_RESULT_BYTES + 1),
+            "too large to be kept"
+        );
         for id in 3..100 {
-            assert!(end(&mut jobs, id, 1 << 20), "its own older ones go for it: {id}");
+            assert!(
+                end(&mut jobs, id, 1 << 20),
+                "its own older ones go for it: {id}"
+            );
         }
-        let left = |jobs: &Jobs, caller: &str| jobs.iter().filter(|open| open.job.through() == caller).count();
-        assert!(left(&jobs, "b") == 1 && left(&jobs, "gateway") < 100 && jobs.get("0001").is_some());
+        let left = |jobs: &Jobs, caller: &str| {
+            jobs.iter()
+                .filter(|open| open.job.through() == caller)
+                .count()
+        };
+        assert!(
+            left(&jobs, "b") == 1 && left(&jobs, "gateway") < 100 && jobs.get("0001").is_some()
+        );
         let late = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(RESULT_TTL_HOURS + 1);
         assert!(jobs.expire(late).contains(&"0128".to_owned()) && jobs.get("0001").is_some());
     }

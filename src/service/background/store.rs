@@ -23,8 +23,7 @@ const LARGE: u64 = 64 * 1024 * 1024;
 
 /// Wait between two attempts to open a file that another process has open.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
-const IN_USE: &str =
-    "another toolhost serves calls in the background there: give one of the two an --audit-log of its own";
+const IN_USE: &str = "another toolhost serves calls in the background there: give one of the two an --audit-log of its own";
 
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
@@ -42,7 +41,9 @@ pub(super) struct Change {
 }
 
 fn database(file: File) -> Result<Database, DatabaseError> {
-    Database::builder().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)
+    Database::builder()
+        .set_cache_size(CACHE)
+        .create_with_backend(FileBackend::new(file)?)
 }
 
 fn describe(e: impl Into<redb::Error>) -> String {
@@ -63,7 +64,9 @@ impl JobStore {
             }
             match database(file) {
                 Ok(database) => break (database, facts.len()),
-                Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => std::thread::sleep(RETRY_DELAY),
+                Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => {
+                    std::thread::sleep(RETRY_DELAY)
+                }
                 Err(DatabaseError::DatabaseAlreadyOpen) => return Err(at(IN_USE.to_owned())),
                 Err(e) => return Err(at(describe(e))),
             }
@@ -87,13 +90,19 @@ impl JobStore {
     /// Makes an empty store under another name, then renames it, so that a killed host leaves no half store.
     fn make(folder: &Folder) -> io::Result<()> {
         let half = format!(".{FILE}.");
-        for name in folder.names()?.iter().filter(|name| name.starts_with(&half)) {
+        for name in folder
+            .names()?
+            .iter()
+            .filter(|name| name.starts_with(&half))
+        {
             // Left by a killed host. A host that is making one just now tries again.
             let _ = folder.remove(name);
         }
         let new = format!("{half}{}", uuid::Uuid::now_v7());
         let file = folder.file(&new, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
-        let made = database(file).map_err(describe).and_then(|database| JobStore::read(&database).map(drop));
+        let made = database(file)
+            .map_err(describe)
+            .and_then(|database| JobStore::read(&database).map(drop));
         made.map_err(io::Error::other)?;
         match folder.rename_new(&new, FILE) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => folder.remove(&new),
@@ -105,7 +114,10 @@ impl JobStore {
         let made = database.begin_write().map_err(describe)?;
         {
             let mut about = made.open_table(ABOUT).map_err(describe)?;
-            let found = about.get("version").map_err(describe)?.map(|found| found.value());
+            let found = about
+                .get("version")
+                .map_err(describe)?
+                .map(|found| found.value());
             match found {
                 Some(VERSION) => {}
                 None => drop(about.insert("version", VERSION).map_err(describe)?),
@@ -122,7 +134,12 @@ impl JobStore {
         made.commit().map_err(describe)?;
         let reading = database.begin_read().map_err(describe)?;
         let mut jobs = Vec::new();
-        for row in reading.open_table(JOBS).map_err(describe)?.iter().map_err(describe)? {
+        for row in reading
+            .open_table(JOBS)
+            .map_err(describe)?
+            .iter()
+            .map_err(describe)?
+        {
             let (id, job) = row.map_err(describe)?;
             let job = serde_json::from_slice(job.value());
             jobs.push(job.map_err(|e| format!("the call {} cannot be read: {e}", id.value()))?);
@@ -142,10 +159,13 @@ impl JobStore {
             }
             for job in &change.put {
                 let text = serde_json::to_vec(job).map_err(|e| e.to_string())?;
-                jobs.insert(job.id.as_str(), text.as_slice()).map_err(describe)?;
+                jobs.insert(job.id.as_str(), text.as_slice())
+                    .map_err(describe)?;
             }
             if let Some((id, result)) = &change.result {
-                results.insert(id.as_str(), result.as_bytes()).map_err(describe)?;
+                results
+                    .insert(id.as_str(), result.as_bytes())
+                    .map_err(describe)?;
             }
         }
         writing.commit().map_err(describe)
@@ -154,7 +174,12 @@ impl JobStore {
     /// The result of a job that ended, as the JSON that was written.
     pub fn result(&self, id: &str) -> Result<Option<String>, String> {
         let reading = self.0.begin_read().map_err(describe)?;
-        let Some(found) = reading.open_table(RESULTS).map_err(describe)?.get(id).map_err(describe)? else {
+        let Some(found) = reading
+            .open_table(RESULTS)
+            .map_err(describe)?
+            .get(id)
+            .map_err(describe)?
+        else {
             return Ok(None);
         };
         let damaged = |why: String| format!("{FILE}: the result of {id} is damaged: {why}");
@@ -171,7 +196,11 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn job(id: usize) -> Job {
-        Job { id: format!("{id:04}"), ended: Some(Timestamp::UNIX_EPOCH), ..Job::default() }
+        Job {
+            id: format!("{id:04}"),
+            ended: Some(Timestamp::UNIX_EPOCH),
+            ..Job::default()
+        }
     }
 
     #[test]
@@ -181,17 +210,39 @@ mod tests {
         let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
         assert!(jobs.is_empty());
         let result = Some(("0001".to_owned(), "{}".to_owned()));
-        store.write(&Change { put: vec![job(1), job(2)], result, ..Change::default() }).expect("written");
-        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("locked").contains("another toolhost"));
+        store
+            .write(&Change {
+                put: vec![job(1), job(2)],
+                result,
+                ..Change::default()
+            })
+            .expect("written");
+        assert!(
+            JobStore::open(folder.path(), Duration::ZERO)
+                .expect_err("locked")
+                .contains("another toolhost")
+        );
         drop(store);
-        assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).expect("there").mode() & 0o777,
+            0o600
+        );
         let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("opened");
         assert_eq!(jobs, [job(1), job(2)]);
         assert_eq!(store.result("0001"), Ok(Some("{}".to_owned())));
-        store.write(&Change { gone: vec!["0001".to_owned()], ..Change::default() }).expect("written");
+        store
+            .write(&Change {
+                gone: vec!["0001".to_owned()],
+                ..Change::default()
+            })
+            .expect("written");
         assert_eq!(store.result("0001"), Ok(None));
         let writing = store.0.begin_write().expect("begun");
-        writing.open_table(ABOUT).expect("there").insert("version", 2).expect("put");
+        writing
+            .open_table(ABOUT)
+            .expect("there")
+            .insert("version", 2)
+            .expect("put");
         writing.commit().expect("written");
         drop(store);
         assert!(
@@ -200,14 +251,24 @@ mod tests {
                 .contains("of version 2, and this toolhost knows 1")
         );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
-        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("readable").contains("others may read it"));
+        assert!(
+            JobStore::open(folder.path(), Duration::ZERO)
+                .expect_err("readable")
+                .contains("others may read it")
+        );
         std::fs::write(&path, "not a store").expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
-        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("other contents").contains(FILE));
+        assert!(
+            JobStore::open(folder.path(), Duration::ZERO)
+                .expect_err("other contents")
+                .contains(FILE)
+        );
         std::fs::remove_file(&path).expect("removed");
         // A host was killed while it made one.
         std::fs::write(folder.path().join(".background.redb.x"), "half").expect("written");
-        assert!(JobStore::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
+        assert!(
+            JobStore::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty())
+        );
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }
 
@@ -215,15 +276,29 @@ mod tests {
     fn the_file_stays_as_large_as_what_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let (store, _) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
-        let size = || std::fs::metadata(folder.path().join(FILE)).expect("there").len();
+        let size = || {
+            std::fs::metadata(folder.path().join(FILE))
+                .expect("there")
+                .len()
+        };
         let text = "x".repeat(1024 * 1024);
         let mut early = 0;
         for n in 0..60_usize {
             let gone = n.checked_sub(8).map(|old| format!("{old:04}"));
             let result = Some((format!("{n:04}"), text.clone()));
-            store.write(&Change { put: vec![job(n)], result, gone: gone.into_iter().collect() }).expect("written");
+            store
+                .write(&Change {
+                    put: vec![job(n)],
+                    result,
+                    gone: gone.into_iter().collect(),
+                })
+                .expect("written");
             early = if n == 20 { size() } else { early };
         }
-        assert!(size() <= early.max(32 * 1024 * 1024), "{early}, then {}", size());
+        assert!(
+            size() <= early.max(32 * 1024 * 1024),
+            "{early}, then {}",
+            size()
+        );
     }
 }

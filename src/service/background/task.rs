@@ -15,7 +15,12 @@ use std::time::Instant;
 /// Registers the executor of the tool.
 pub(super) fn register(background: &Arc<Background>) {
     let status = Arc::new(Status(Arc::downgrade(background)));
-    background.service.components.executors.methods.register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
+    background
+        .service
+        .components
+        .executors
+        .methods
+        .register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
 }
 
 struct Status(Weak<Background>);
@@ -32,12 +37,22 @@ impl Executor for Status {
     ) -> executor::Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
-            let stopped = || Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+            let stopped =
+                || Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
             let background = self.0.upgrade().ok_or_else(stopped)?;
             let who = Caller::named(&context.user);
             let id = call.input["id"].as_str().unwrap_or_default();
-            let answer = answer_about(&background, &who, id, (call.output_bytes, &context.deadline)).await?;
-            Ok(Outcome::new(Ending::Answered(answer), crate::base::millis(started.elapsed())))
+            let answer = answer_about(
+                &background,
+                &who,
+                id,
+                (call.output_bytes, &context.deadline),
+            )
+            .await?;
+            Ok(Outcome::new(
+                Ending::Answered(answer),
+                crate::base::millis(started.elapsed()),
+            ))
         })
     }
 }
@@ -51,7 +66,8 @@ async fn answer_about(
 ) -> Result<ToolAnswer, Fault> {
     let Some(receipt) = background.receipt(who, id) else {
         background.ready().await?;
-        let none = "You have no background call with this id; ended calls are kept for a day at most.";
+        let none =
+            "You have no background call with this id; ended calls are kept for a day at most.";
         return Err(Fault::new(Kind::ParameterValidationError, none));
     };
     let status = match (receipt.call.phase, receipt.call.outcome.as_deref()) {
@@ -66,12 +82,24 @@ async fn answer_about(
         Phase::Ended if fits => background.result(who, id).await?,
         _ => None,
     };
-    let unread = |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
-    let is_long = kept.as_ref().is_some_and(|kept| kept.len() > LARGE_TEXT_BYTES);
+    let unread = |why: String| {
+        Fault::new(
+            Kind::InternalError,
+            "The outcome of this call cannot be read.",
+        )
+        .person(why)
+    };
+    let is_long = kept
+        .as_ref()
+        .is_some_and(|kept| kept.len() > LARGE_TEXT_BYTES);
     let text = deadline.run(is_long, move || {
         let call = &receipt.call;
-        let mut told = json!({"id": call.id, "tool": call.tool, "status": status, "began": call.began});
-        receipt.ended.iter().for_each(|ended| told["ended"] = json!(ended));
+        let mut told =
+            json!({"id": call.id, "tool": call.tool, "status": status, "began": call.began});
+        receipt
+            .ended
+            .iter()
+            .for_each(|ended| told["ended"] = json!(ended));
         if !fits {
             // The result is larger than an answer may be.
             told["resultLeftOut"] = json!(true);
@@ -82,5 +110,7 @@ async fn answer_about(
         };
         json::compact(told.as_bytes()).map_err(|problem| problem.message)
     });
-    text.await?.map(|text| ToolAnswer::new(text, deadline)).map_err(unread)
+    text.await?
+        .map(|text| ToolAnswer::new(text, deadline))
+        .map_err(unread)
 }

@@ -99,7 +99,11 @@ pub struct Ready {
 }
 
 impl Packages {
-    pub fn new(settings: BuildSettings, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
+    pub fn new(
+        settings: BuildSettings,
+        process: Option<Arc<dyn Executor>>,
+        audit: audit::Log,
+    ) -> Arc<Packages> {
         Arc::new(Packages {
             settings,
             process,
@@ -108,7 +112,10 @@ impl Packages {
             npm: OnceLock::new(),
             building: SingleFlight::new(UNDER_WAY),
             fetchers: FairSemaphore::new(FETCHERS, FETCHERS_PER_INDEX),
-            builders: [FairSemaphore::new(BUILDERS, 1), FairSemaphore::new(BUILDERS, 1)],
+            builders: [
+                FairSemaphore::new(BUILDERS, 1),
+                FairSemaphore::new(BUILDERS, 1),
+            ],
             tools: FairSemaphore::new(UNDER_WAY, 1),
             failed: Mutex::default(),
             progress: broadcast::Sender::new(LINES),
@@ -118,7 +125,10 @@ impl Packages {
 
     /// Builds under way, those that ended well, and those that failed.
     pub fn builds(&self) -> (usize, u64, u64) {
-        let [built, failed] = self.ended.each_ref().map(|many| many.load(Ordering::Relaxed));
+        let [built, failed] = self
+            .ended
+            .each_ref()
+            .map(|many| many.load(Ordering::Relaxed));
         (self.building.running(), built, failed)
     }
 
@@ -128,7 +138,12 @@ impl Packages {
         if let Some(store) = &*opened {
             return Ok(Arc::clone(store));
         }
-        let store = self.settings.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
+        let store = self
+            .settings
+            .store
+            .as_ref()
+            .map_err(String::clone)
+            .and_then(|path| Store::open(path));
         let store = store.map_err(|why| {
             let message = "this host has no place for packages, so nothing was run";
             let person = format!("the store of packages: {}", text::printable(&why));
@@ -147,7 +162,10 @@ impl Packages {
     ) -> Result<Ready, Fault> {
         if need.wanted.lacks_lock(&need.rules) {
             let message = "this tool's packages are not locked, so nothing was run";
-            let fix = format!("`toolhost deps lock {}` writes the lock, and shows what it holds", need.id());
+            let fix = format!(
+                "`toolhost deps lock {}` writes the lock, and shows what it holds",
+                need.id()
+            );
             return Err(Fault::new(Kind::DependencyError, message).details(fix));
         }
         let key = self.key(&need)?;
@@ -178,7 +196,10 @@ impl Packages {
     ) -> Result<(), Fault> {
         // A failure can come from the rules, so only tools with equal rules share it.
         let name = format!("{key} {:?}", need.rules);
-        if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILURE_TTL) {
+        if let Some((_, fault)) = lock(&self.failed)
+            .get(&name)
+            .filter(|(when, _)| when.elapsed() < FAILURE_TTL)
+        {
             return Err(fault.clone());
         }
         let work = || {
@@ -190,8 +211,15 @@ impl Packages {
             }
         };
         let mut progress = self.progress.subscribe();
-        let within = if self.settings.waits { Duration::MAX } else { within };
-        let mut building = std::pin::pin!(tokio::time::timeout(within, self.building.join(&name, work)));
+        let within = if self.settings.waits {
+            Duration::MAX
+        } else {
+            within
+        };
+        let mut building = std::pin::pin!(tokio::time::timeout(
+            within,
+            self.building.join(&name, work)
+        ));
         let built = loop {
             tokio::select! {
                 built = &mut building => break built,
@@ -204,8 +232,14 @@ impl Packages {
         };
         let built = built.map_err(|_| under_way())?.map_err(|missed| {
             let (kind, message) = match missed {
-                NoResult::Full => (Kind::RateLimitError, "too many packages wait to be built in this host; try again"),
-                NoResult::Panicked => (Kind::InternalError, "this tool's packages could not be built"),
+                NoResult::Full => (
+                    Kind::RateLimitError,
+                    "too many packages wait to be built in this host; try again",
+                ),
+                NoResult::Panicked => (
+                    Kind::InternalError,
+                    "this tool's packages could not be built",
+                ),
             };
             Fault::new(kind, message).retryable()
         })?;
@@ -213,7 +247,9 @@ impl Packages {
             let mut failed = lock(&self.failed);
             failed.retain(|_, (when, _)| when.elapsed() < FAILURE_TTL);
             if !fault.retryable && failed.len() < MAX_FAILURES {
-                failed.entry(name.clone()).or_insert_with(|| (Instant::now(), fault.clone()));
+                failed
+                    .entry(name.clone())
+                    .or_insert_with(|| (Instant::now(), fault.clone()));
             }
         })
     }
@@ -257,19 +293,32 @@ impl Packages {
     pub(super) fn resolved_key(&self, need: &Need) -> Result<String, Fault> {
         let Need { wanted, rules, .. } = need;
         let index = (&rules.index, &self.index(need)?.url);
-        let parts = json!([FORMAT, wanted.ecosystem, wanted.inputs, index, rules.min_age_days]);
+        let parts = json!([
+            FORMAT,
+            wanted.ecosystem,
+            wanted.inputs,
+            index,
+            rules.min_age_days
+        ]);
         Ok(store::key_of(parts.to_string().as_bytes()))
     }
 
     /// The interpreter that runs the installer, and the path of npm if that is the installer.
-    pub(super) fn tools<'a>(&'a self, need: &'a Need) -> Result<(&'a Runtime, Option<&'a Path>), Fault> {
+    pub(super) fn tools<'a>(
+        &'a self,
+        need: &'a Need,
+    ) -> Result<(&'a Runtime, Option<&'a Path>), Fault> {
         if need.wanted.ecosystem == Ecosystem::Python {
             return Ok((&need.runtime, None));
         }
-        let npm = self.npm.get_or_init(|| (self.settings.npm)()).as_ref().map_err(|why| {
-            let message = "this host has no npm, by which this tool's packages are installed";
-            Fault::new(Kind::CapabilityError, message).person(text::printable(why))
-        })?;
+        let npm = self
+            .npm
+            .get_or_init(|| (self.settings.npm)())
+            .as_ref()
+            .map_err(|why| {
+                let message = "this host has no npm, by which this tool's packages are installed";
+                Fault::new(Kind::CapabilityError, message).person(text::printable(why))
+            })?;
         Ok((&npm.0, Some(&npm.1)))
     }
 
@@ -278,7 +327,8 @@ impl Packages {
         Index::find(&self.settings.indexes, ecosystem, name).ok_or_else(|| {
             let message = "this host has no index configured for this tool's packages";
             let (name, ecosystem) = (text::printable(name), ecosystem.name());
-            let fix = format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
+            let fix =
+                format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
             Fault::new(Kind::CapabilityError, message).person(fix)
         })
     }
@@ -317,14 +367,19 @@ impl Packages {
             true => Arc::clone(&need.wanted),
             false => Arc::new(self.resolve_once(need, &folder, &report).await?.wanted),
         };
-        let need = Need { wanted, ..need.clone() };
+        let need = Need {
+            wanted,
+            ..need.clone()
+        };
         check_allowed(&need, &need.wanted.packages, None)?;
         let installer = Installer::new(self, &need, &folder, &report)?;
         let mut published = installer.fetch().await?;
         check_allowed(&need, &need.wanted.packages, Some(&published))?;
         drop(fetching);
         let _alone = self.tools.enter(&need.tool).await;
-        let building = self.builders[usize::from(need.rules.builds)].enter(&need.tool).await;
+        let building = self.builders[usize::from(need.rules.builds)]
+            .enter(&need.tool)
+            .await;
         let layout = installer.layout()?;
         let shown = tree.join(&layout.site);
         let mut installing = Box::pin(installer.install(&shown));
@@ -340,8 +395,14 @@ impl Packages {
         let mut vendored = examined.vendored.clone();
         if ecosystem == Ecosystem::Python {
             for said in installer.list().await? {
-                let same = |name: &str, version: &str| name == said.name && are_same(ecosystem, version, &said.version);
-                let in_lock = need.wanted.packages.iter().any(|it| same(&it.name, &it.version));
+                let same = |name: &str, version: &str| {
+                    name == said.name && are_same(ecosystem, version, &said.version)
+                };
+                let in_lock = need
+                    .wanted
+                    .packages
+                    .iter()
+                    .any(|it| same(&it.name, &it.version));
                 if !in_lock && !vendored.iter().any(|it| same(&it.name, &it.version)) {
                     vendored.push(said);
                 }
@@ -354,7 +415,11 @@ impl Packages {
             ecosystem,
             tool: need.tool.clone(),
             index: need.rules.index.clone(),
-            runtime: format!("{} {}", program(installer.runtime)?.display(), installer.runtime.version),
+            runtime: format!(
+                "{} {}",
+                program(installer.runtime)?.display(),
+                installer.runtime.version
+            ),
             builds: need.rules.builds,
             packages: need.wanted.packages.clone(),
             vendored,
@@ -371,24 +436,46 @@ impl Packages {
     }
 
     /// The lock of the requirements: resolved before, or now.
-    async fn resolve_once(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
+    async fn resolve_once(
+        &self,
+        need: &Need,
+        work: &Path,
+        report: LineSink<'_>,
+    ) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
             return read_lock(need, text);
         }
         let resolved = self.resolve(need, work, report).await?;
-        store.keep_resolved(&key, &resolved.text).map_err(unusable)?;
+        store
+            .keep_resolved(&key, &resolved.text)
+            .map_err(unusable)?;
         Ok(resolved)
     }
 
-    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
-        read_lock(need, Installer::new(self, need, work, report)?.resolve(latest(need)).await?)
+    pub(super) async fn resolve(
+        &self,
+        need: &Need,
+        work: &Path,
+        report: LineSink<'_>,
+    ) -> Result<ResolvedLock, Fault> {
+        read_lock(
+            need,
+            Installer::new(self, need, work, report)?
+                .resolve(latest(need))
+                .await?,
+        )
     }
 }
 
 /// Runs blocking work on a tree on another thread.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + Send + 'static) -> Result<T, Fault> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|e| TreeError::Io(std::io::Error::other(e))).flatten();
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, TreeError> + Send + 'static,
+) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| TreeError::Io(std::io::Error::other(e)))
+        .flatten();
     done.map_err(|wrong| match wrong {
         TreeError::Hostile(what) => {
             let message = "this tool's packages left files that this host does not accept, so nothing was run";
@@ -400,7 +487,11 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + 
 
 /// Adds an environment to a shape, and takes the interpreter from it.
 pub fn use_environment(shape: &mut Shape, environment: &EnvironmentLease) {
-    use_built(shape, environment.path.clone(), environment.entry.about.ecosystem);
+    use_built(
+        shape,
+        environment.path.clone(),
+        environment.entry.about.ecosystem,
+    );
 }
 
 /// The same for the tree of an environment.
@@ -417,7 +508,11 @@ pub(super) fn use_built(shape: &mut Shape, path: PathBuf, ecosystem: Ecosystem) 
 }
 
 pub(super) fn under_way() -> Fault {
-    Fault::new(Kind::ServiceError, "this tool's packages are still being built; try again").retryable()
+    Fault::new(
+        Kind::ServiceError,
+        "this tool's packages are still being built; try again",
+    )
+    .retryable()
 }
 
 const SECONDS_OF_A_DAY: i64 = 24 * 3600;
@@ -430,7 +525,11 @@ pub struct ResolvedLock {
 }
 
 /// Refuses packages that policy does not allow. `published`: when each was published, if that is known yet.
-pub(super) fn check_allowed(need: &Need, packages: &[Package], published: Option<&Published>) -> Result<(), Fault> {
+pub(super) fn check_allowed(
+    need: &Need,
+    packages: &[Package],
+    published: Option<&Published>,
+) -> Result<(), Fault> {
     let now = Timestamp::now().as_second();
     let ages = published.map(|published| {
         let age = |package: &Package| {
@@ -439,14 +538,16 @@ pub(super) fn check_allowed(need: &Need, packages: &[Package], published: Option
         };
         packages.iter().filter_map(age).collect()
     });
-    let refused = policy::refused_packages(&need.rules, need.wanted.ecosystem, packages, ages.as_ref());
+    let refused =
+        policy::refused_packages(&need.rules, need.wanted.ecosystem, packages, ages.as_ref());
     if refused.is_empty() {
         return Ok(());
     }
     let mut details = refused.join("\n");
     if !need.wanted.locked {
         // Other tools with the same requirements get this fault too, so it names no tool.
-        details.push_str("\nrun `toolhost deps clean` with the tool's id to have them resolved again");
+        details
+            .push_str("\nrun `toolhost deps clean` with the tool's id to have them resolved again");
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))
@@ -455,36 +556,74 @@ pub(super) fn check_allowed(need: &Need, packages: &[Package], published: Option
 /// When the youngest file that a package was taken from was published. `None`: of one of them that is not known.
 fn youngest(package: &Package, published: &Published) -> Option<Timestamp> {
     let copy = [format!("{} {}", package.name, package.version)];
-    let keys = if package.hashes.is_empty() { &copy[..] } else { &package.hashes };
-    let times = keys.iter().filter_map(|key| published.get(key)).map(|time| time.parse().ok());
+    let keys = if package.hashes.is_empty() {
+        &copy[..]
+    } else {
+        &package.hashes
+    };
+    let times = keys
+        .iter()
+        .filter_map(|key| published.get(key))
+        .map(|time| time.parse().ok());
     times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
 /// Refuses what was built if policy does not allow it: the packages, and the copies of others inside them.
 pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
     check_allowed(need, &about.packages, Some(&about.published))?;
-    let package = |Vendored { name, version, .. }| Package { name, version, hashes: Vec::new() };
+    let package = |Vendored { name, version, .. }| Package {
+        name,
+        version,
+        hashes: Vec::new(),
+    };
     let copies: Vec<Package> = about.vendored.iter().cloned().map(package).collect();
     check_allowed(need, &copies, None)?;
-    let known = |package: &Package| about.published.contains_key(&format!("{} {}", package.name, package.version));
-    check_allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
+    let known = |package: &Package| {
+        about
+            .published
+            .contains_key(&format!("{} {}", package.name, package.version))
+    };
+    check_allowed(
+        need,
+        &copies.into_iter().filter(known).collect::<Vec<_>>(),
+        Some(&about.published),
+    )
 }
 
 /// The latest moment at which a version may have been published.
 fn latest(need: &Need) -> Option<String> {
     let days = i64::from(need.rules.min_age_days?);
     let second = Timestamp::now().as_second() - days * SECONDS_OF_A_DAY;
-    Timestamp::from_second(second).ok().map(|time| time.to_string())
+    Timestamp::from_second(second)
+        .ok()
+        .map(|time| time.to_string())
 }
 
 /// A lock that was resolved, read like one that lies beside a script.
 pub(super) fn read_lock(need: &Need, text: String) -> Result<ResolvedLock, Fault> {
-    let PackageRequirements { ecosystem, sources, requires, lock_file, .. } = (*need.wanted).clone();
-    let locked = packages::read_lock(Path::new(&lock_file), &text, ecosystem, &need.runtime.version);
+    let PackageRequirements {
+        ecosystem,
+        sources,
+        requires,
+        lock_file,
+        ..
+    } = (*need.wanted).clone();
+    let locked = packages::read_lock(
+        Path::new(&lock_file),
+        &text,
+        ecosystem,
+        &need.runtime.version,
+    );
     let locked = locked.map_err(|problem| {
         let message = "what this tool's requirements resolve to cannot be used, so nothing was run";
-        Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))
+        Fault::new(Kind::DependencyError, message)
+            .details(text::printable(&problem.problem.message))
     })?;
-    let wanted = PackageRequirements { sources, requires, lock_file, ..locked };
+    let wanted = PackageRequirements {
+        sources,
+        requires,
+        lock_file,
+        ..locked
+    };
     Ok(ResolvedLock { wanted, text })
 }

@@ -28,7 +28,11 @@ impl Service {
     }
 
     /// The packages that a person names for the code of a builtin tool, and the lock file that its policy names.
-    pub fn need_named(&self, reference: &str, packages: &[String]) -> Result<(Need, PathBuf), Fault> {
+    pub fn need_named(
+        &self,
+        reference: &str,
+        packages: &[String],
+    ) -> Result<(Need, PathBuf), Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let bad = |kind, why: &str| Fault::new(kind, text::printable(why)).by_caller();
@@ -37,9 +41,19 @@ impl Service {
             return Err(bad(Kind::ParameterValidationError, why));
         }
         let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
-        let decision = requirements::of_source(&tool, Language::Python, &decisions.snapshot, policies, machine);
-        let allowed = decision.package_rules.get(&Ecosystem::Python).and_then(|allowed| allowed.as_ref().ok());
-        let allowed = allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
+        let decision = requirements::of_source(
+            &tool,
+            Language::Python,
+            &decisions.snapshot,
+            policies,
+            machine,
+        );
+        let allowed = decision
+            .package_rules
+            .get(&Ecosystem::Python)
+            .and_then(|allowed| allowed.as_ref().ok());
+        let allowed =
+            allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
         let (rules, path) = allowed.ok_or_else(|| {
             let line = "python = { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
             let why = format!("no policy for {reference} names a lock: write [packages] {line} into it");
@@ -47,10 +61,22 @@ impl Service {
         })?;
         let no_python = || bad(Kind::CapabilityError, "this host has no Python");
         let runtime = decision.runtime.clone().ok_or_else(no_python)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let wanted = packages::from_command_line(packages, name);
         let wanted = Arc::new(wanted.map_err(|why| bad(Kind::ParameterValidationError, &why))?);
-        Ok((Need { tool: tool.reference(), wanted, rules, runtime }, path))
+        Ok((
+            Need {
+                tool: tool.reference(),
+                wanted,
+                rules,
+                runtime,
+            },
+            path,
+        ))
     }
 
     /// Like `need`, but as if the lock that will be written did not exist.
@@ -58,7 +84,12 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
-        Need::from_decision(&requirements::decide_unlocked(&tool, &decisions.snapshot, policies, machine))
+        Need::from_decision(&requirements::decide_unlocked(
+            &tool,
+            &decisions.snapshot,
+            policies,
+            machine,
+        ))
     }
 }
 
@@ -76,7 +107,10 @@ impl Need {
                 runtime: shape.runtime.clone(),
             })),
             (.., Err(fault)) => Err(fault.clone()),
-            (.., Ok(_)) => Err(Fault::new(Kind::SecurityError, "no policy lets this tool have packages")),
+            (.., Ok(_)) => Err(Fault::new(
+                Kind::SecurityError,
+                "no policy lets this tool have packages",
+            )),
         }
     }
 }
@@ -110,11 +144,18 @@ impl Packages {
     /// The packages that exist for a decided tool.
     pub fn found(&self, decision: &Decision) -> PackageStatus {
         let need = Need::from_decision(decision).ok().flatten()?;
-        Some(self.kept(&need).map_err(|fault| fault.person.unwrap_or(fault.message)))
+        Some(
+            self.kept(&need)
+                .map_err(|fault| fault.person.unwrap_or(fault.message)),
+        )
     }
 
     /// Resolves the requirements, whatever was resolved before.
-    pub async fn lock(self: &Arc<Self>, need: &Need, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
+    pub async fn lock(
+        self: &Arc<Self>,
+        need: &Need,
+        report: LineSink<'_>,
+    ) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         let _lock = store.lock(&key).map_err(unusable)?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(unusable)?;
@@ -125,18 +166,37 @@ impl Packages {
 
     /// The packages that exist for a need. Resolves and builds nothing, and does not create the store.
     pub fn kept(&self, need: &Need) -> Result<PackageState, Fault> {
-        if self.settings.store.as_ref().is_ok_and(|path| !path.exists()) {
-            return Ok(PackageState { resolved: None, built: None });
+        if self
+            .settings
+            .store
+            .as_ref()
+            .is_ok_and(|path| !path.exists())
+        {
+            return Ok(PackageState {
+                resolved: None,
+                built: None,
+            });
         }
         let store = self.store()?;
-        let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
-        let resolved = resolved.map(|text| build::read_lock(need, text)).transpose()?;
+        let resolved = if need.wanted.locked {
+            None
+        } else {
+            store.resolved(&self.resolved_key(need)?)
+        };
+        let resolved = resolved
+            .map(|text| build::read_lock(need, text))
+            .transpose()?;
         let built = store.entry(&self.key(need)?);
-        Ok(PackageState { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
+        Ok(PackageState {
+            resolved: resolved.map(|resolved| resolved.wanted.packages),
+            built,
+        })
     }
 
     /// Forgets what was resolved for requirements without a lock.
     pub fn forget(&self, need: &Need) -> Result<(), Fault> {
-        self.store()?.forget(&self.resolved_key(need)?).map_err(unusable)
+        self.store()?
+            .forget(&self.resolved_key(need)?)
+            .map_err(unusable)
     }
 }

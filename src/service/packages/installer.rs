@@ -11,7 +11,9 @@ use crate::packages::store::{ENTRY, Layout};
 use crate::packages::{Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::versions;
-use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, WritablePaths};
+use crate::policy::{
+    Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, WritablePaths,
+};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::{Masked, RecordArguments};
@@ -79,7 +81,15 @@ impl<'a> Installer<'a> {
         report: LineSink<'a>,
     ) -> Result<Installer<'a>, Fault> {
         let ((runtime, npm), index) = (packages.tools(need)?, packages.index(need)?);
-        Ok(Installer { packages, need, index, runtime, npm, work, report })
+        Ok(Installer {
+            packages,
+            need,
+            index,
+            runtime,
+            npm,
+            work,
+            report,
+        })
     }
 
     /// Fetches what the lock names. Returns when each file was published, if the rules need that and the index knows.
@@ -96,12 +106,19 @@ impl<'a> Installer<'a> {
 
     /// The distributions that the interpreter of the built environment finds, also in archives.
     pub async fn list(&self) -> Result<Vec<Vendored>, Fault> {
-        let found = serde_json::from_value::<Vec<Vendored>>(self.run("list", ("into", Value::Null)).await?);
-        let found = found.map_err(|_| failed("list", "the environment did not say what it holds"))?;
+        let found =
+            serde_json::from_value::<Vec<Vendored>>(self.run("list", ("into", Value::Null)).await?);
+        let found =
+            found.map_err(|_| failed("list", "the environment did not say what it holds"))?;
         let read = |found: Vendored| {
             let name = versions::name(Ecosystem::Python, &found.name)?;
-            let version = versions::version(Ecosystem::Python, &found.version).unwrap_or(found.version);
-            Some(Vendored { name, version, path: text::printable(&found.path) })
+            let version =
+                versions::version(Ecosystem::Python, &found.version).unwrap_or(found.version);
+            Some(Vendored {
+                name,
+                version,
+                path: text::printable(&found.path),
+            })
         };
         Ok(found.into_iter().filter_map(read).collect())
     }
@@ -115,9 +132,15 @@ impl<'a> Installer<'a> {
     /// Resolves requirements to a lock, or translates the lock of another format that lies beside them. `before`: the
     /// latest moment at which a version may have been published.
     pub async fn resolve(&self, before: Option<String>) -> Result<String, Fault> {
-        let what = if self.need.wanted.inputs.len() > 1 { "translate" } else { "resolve" };
+        let what = if self.need.wanted.inputs.len() > 1 {
+            "translate"
+        } else {
+            "resolve"
+        };
         let answer = self.run(what, ("before", json!(before))).await?;
-        let lock = answer["lock"].as_str().ok_or_else(|| failed(what, "the installer named no lock"))?;
+        let lock = answer["lock"]
+            .as_str()
+            .ok_or_else(|| failed(what, "the installer named no lock"))?;
         Ok(self.index.with_own_addresses(lock))
     }
 
@@ -129,7 +152,10 @@ impl<'a> Installer<'a> {
             "install" => ("built", Some(self.work.join("fetched"))),
             _ => ("resolving", None),
         };
-        let (into, network) = (self.work.join(into), !["install", "translate", "list"].contains(&what));
+        let (into, network) = (
+            self.work.join(into),
+            !["install", "translate", "list"].contains(&what),
+        );
         std::fs::create_dir_all(&into).map_err(unusable)?;
         let mut order = json!({
             "do": what,
@@ -150,7 +176,10 @@ impl<'a> Installer<'a> {
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.run_recorded(what, shape, order, &mut record).await;
-        let output = result.as_ref().map(|_| executor::ToolAnswer::from(&Value::Null)).map_err(Clone::clone);
+        let output = result
+            .as_ref()
+            .map(|_| executor::ToolAnswer::from(&Value::Null))
+            .map_err(Clone::clone);
         // A run that left no record counts as failed.
         record.end(output).report.error.map_or(result, Err)
     }
@@ -159,17 +188,24 @@ impl<'a> Installer<'a> {
     fn shape(&self, into: &Path, from: Option<&Path>, network: bool) -> Shape {
         let mut runtime = self.runtime.clone();
         // The folder of npm, from its program in `bin`.
-        runtime.roots.extend(self.npm.and_then(|npm| Some(npm.parent()?.parent()?.to_path_buf())));
+        runtime.roots.extend(
+            self.npm
+                .and_then(|npm| Some(npm.parent()?.parent()?.to_path_buf())),
+        );
         let mut shape = Shape::bare("toolhost:packages@1.0.0", runtime);
         let grant = |access, path: &Path| Grant {
             access,
-            opening: Opening::Live { path: path.to_owned() },
+            opening: Opening::Live {
+                path: path.to_owned(),
+            },
             asked: "(packages)".to_owned(),
             rule: "packages".to_owned(),
             why: format!("packages of {}", self.need.tool),
         };
         shape.grants.push(grant(Access::Write, into));
-        shape.grants.extend(from.map(|from| grant(Access::Read, from)));
+        shape
+            .grants
+            .extend(from.map(|from| grant(Access::Read, from)));
         if network {
             shape.network = Network::Hosts(self.index.hosts.clone());
             shape.secrets = self.index.credential.iter().cloned().collect();
@@ -196,18 +232,34 @@ impl<'a> Installer<'a> {
     /// What an entry is made of: a virtual environment of which the host makes all but the packages, or a folder.
     pub fn layout(&self) -> Result<Layout, Fault> {
         if self.need.wanted.ecosystem == Ecosystem::Node {
-            let (from, site) = ("built/project/node_modules".into(), "node_modules".to_owned());
-            return Ok(Layout { from, site, environment: None });
+            let (from, site) = (
+                "built/project/node_modules".into(),
+                "node_modules".to_owned(),
+            );
+            return Ok(Layout {
+                from,
+                site,
+                environment: None,
+            });
         }
         let (program, version) = (program(self.runtime)?, &self.runtime.version);
         let [major, minor, ..] = version.split('.').collect::<Vec<_>>()[..] else {
             let why = format!("its version is {}", text::printable(version));
-            return Err(Fault::new(Kind::DependencyError, "the version of the interpreter is not known").person(why));
+            return Err(Fault::new(
+                Kind::DependencyError,
+                "the version of the interpreter is not known",
+            )
+            .person(why));
         };
         let site = format!("lib/python{major}.{minor}/site-packages");
         let home = program.parent().unwrap_or(Path::new("/")).display();
-        let text = format!("home = {home}\ninclude-system-site-packages = false\nversion = {version}\n");
-        Ok(Layout { from: "built/site".into(), site, environment: Some((text, program)) })
+        let text =
+            format!("home = {home}\ninclude-system-site-packages = false\nversion = {version}\n");
+        Ok(Layout {
+            from: "built/site".into(),
+            site,
+            environment: Some((text, program)),
+        })
     }
 
     async fn run_recorded(
@@ -220,40 +272,81 @@ impl<'a> Installer<'a> {
         let audit = &self.packages.audit;
         record.entry = Some(audit.open()?);
         let shown = RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}));
-        record.given(Masked { shown, ..Masked::default() });
+        record.given(Masked {
+            shown,
+            ..Masked::default()
+        });
         let process = self.packages.process.as_ref().ok_or_else(|| {
-            Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
+            Fault::new(
+                Kind::CapabilityError,
+                "this host runs no scripts, and so no installer of packages",
+            )
         })?;
         let source = match self.need.wanted.ecosystem {
             Ecosystem::Python if what == "list" => LIST,
             Ecosystem::Python => PYTHON,
             Ecosystem::Node => NODE,
         };
-        let per_call = PerCall { timeout_ms: TIMEOUT_MS, source: Some(source.to_owned()), ..PerCall::default() };
-        let mut confinement = Confinement { shape: Arc::new(shape), per_call };
+        let per_call = PerCall {
+            timeout_ms: TIMEOUT_MS,
+            source: Some(source.to_owned()),
+            ..PerCall::default()
+        };
+        let mut confinement = Confinement {
+            shape: Arc::new(shape),
+            per_call,
+        };
         // What tools may write now is compared when the configuration is read: these files are the host's own.
         let trusted: Vec<PathBuf> = self.index.files().collect();
-        ledger::check_unwritten(trusted.iter().map(PathBuf::as_path), audit.ledger(), &WritablePaths::default())?;
+        ledger::check_unwritten(
+            trusted.iter().map(PathBuf::as_path),
+            audit.ledger(),
+            &WritablePaths::default(),
+        )?;
         secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest);
-        let site = ToolPaths { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
-        let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
-        let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
+        let site = ToolPaths {
+            manifest: PathBuf::new(),
+            base: PathBuf::new(),
+            script: None,
+            folder: "/tmp".into(),
+        };
+        let (manifest, confinement, output_bytes) =
+            (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
+        let call = executor::Call {
+            manifest,
+            site,
+            input: order,
+            confinement,
+            service: None,
+            output_bytes,
+        };
         // Without a ledger: what a build wrote is checked before anything uses it, and no other run writes there.
         let context = executor::Context::new(&record.id, CALLER, record.traffic());
         let _cancels = context.cancel.clone().drop_guard();
         record.running()?;
-        let ended = self.run_watched(process.as_ref(), &context, call, record).await;
+        let ended = self
+            .run_watched(process.as_ref(), &context, call, record)
+            .await;
         let traffic = lock(&record.traffic()).clone();
         let failed = |words: &str| {
-            let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
-            Fault { person: denials::network_hints(&traffic, &[]), ..failed(what, &words.join("\n")) }
+            let words: Vec<String> = denials::words(&traffic)
+                .into_iter()
+                .chain([words.to_owned()])
+                .collect();
+            Fault {
+                person: denials::network_hints(&traffic, &[]),
+                ..failed(what, &words.join("\n"))
+            }
         };
         let mut outcome = ended?;
         let hidden = self.work.display().to_string();
-        outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
+        outcome
+            .logs
+            .iter_mut()
+            .for_each(|line| *line = line.replace(&hidden, ""));
         let (logs, _) = record.absorb_outcome(&mut outcome);
         match outcome.ending {
             Ending::Answered(answer) => {
@@ -261,11 +354,14 @@ impl<'a> Installer<'a> {
                 tree.map_err(|_| failed("its answer is too long"))
             }
             // Only a refused connection cancels it, which the message names already.
-            Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } | Ending::Cancelled => {
-                Err(failed(&last(logs)))
-            }
+            Ending::Exited { .. }
+            | Ending::Raised { .. }
+            | Ending::Trapped { .. }
+            | Ending::Cancelled => Err(failed(&last(logs))),
             ending => {
-                let why = output::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
+                let why = output::judge(ending, logs, &[])
+                    .err()
+                    .map_or_else(String::new, |fault| fault.message);
                 Err(failed(&format!("{why}\n{}", last(logs))))
             }
         }
@@ -310,13 +406,18 @@ impl<'a> Installer<'a> {
 /// The last lines of a log.
 fn last(logs: &[String]) -> String {
     let lines = logs.iter().skip(logs.len().saturating_sub(LAST_LINES));
-    lines.map(|line| text::printable(&text::head(line, MAX_LINE_CHARS))).collect::<Vec<_>>().join("\n")
+    lines
+        .map(|line| text::printable(&text::head(line, MAX_LINE_CHARS)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn failed(what: &str, why: &str) -> Fault {
     let message = match what {
         "fetch" => "this tool's packages could not be fetched, so nothing was run",
-        "resolve" | "translate" => "this tool's requirements could not be resolved, so nothing was run",
+        "resolve" | "translate" => {
+            "this tool's requirements could not be resolved, so nothing was run"
+        }
         _ => "this tool's packages could not be installed, so nothing was run",
     };
     Fault::new(Kind::DependencyError, message).details(why.trim().to_owned())
@@ -325,15 +426,21 @@ fn failed(what: &str, why: &str) -> Fault {
 /// A placeholder: the executor of scripts does not read the manifest.
 static NO_MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
     let (version, handler) = ("1.0.0", json!({ "type": "definition-only" }));
-    let words =
-        json!({ "toolId": TOOL, "displayName": TOOL, "description": TOOL, "version": version, "handler": handler });
-    Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
+    let words = json!({ "toolId": TOOL, "displayName": TOOL, "description": TOOL, "version": version, "handler": handler });
+    Arc::new(
+        manifest::read(words.to_string().as_bytes())
+            .expect("a manifest")
+            .0,
+    )
 });
 
 /// The file of an interpreter, with symbolic links resolved.
 pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
     let Program::Path(path) = &runtime.program else {
-        return Err(Fault::new(Kind::InternalError, "packages for a tool without an interpreter"));
+        return Err(Fault::new(
+            Kind::InternalError,
+            "packages for a tool without an interpreter",
+        ));
     };
     path.canonicalize().map_err(|e| {
         let message = "the interpreter of this tool does not exist any more, so nothing was run";
@@ -342,7 +449,13 @@ pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
 }
 
 pub(super) fn unusable(error: std::io::Error) -> Fault {
-    Fault::new(Kind::InternalError, "this host's store of packages cannot be used, so nothing was run")
-        .person(format!("the store of packages: {}", text::printable(&error.to_string())))
-        .retryable()
+    Fault::new(
+        Kind::InternalError,
+        "this host's store of packages cannot be used, so nothing was run",
+    )
+    .person(format!(
+        "the store of packages: {}",
+        text::printable(&error.to_string())
+    ))
+    .retryable()
 }

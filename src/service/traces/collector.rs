@@ -37,12 +37,14 @@ impl Collector {
     /// standard variables (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
     pub fn at(address: &str) -> Result<Collector, String> {
         if address.contains('@') {
-            let why =
-                "an address must not hold a user or password, because logs show it: use OTEL_EXPORTER_OTLP_HEADERS";
+            let why = "an address must not hold a user or password, because logs show it: use OTEL_EXPORTER_OTLP_HEADERS";
             return Err(why.to_owned());
         }
         let problem: Arc<Mutex<Option<String>>> = Arc::default();
-        let client = CollectorClient { url: CallbackUrl::parse(address)?, problem: problem.clone() };
+        let client = CollectorClient {
+            url: CallbackUrl::parse(address)?,
+            problem: problem.clone(),
+        };
         // A message is not tried again: the library would hold up a thread until then.
         let mut exporter = SpanExporter::builder()
             .with_http()
@@ -74,7 +76,12 @@ impl Collector {
                 }
             }
             let many = batch.len();
-            let problem = match timeout(SEND_TIMEOUT, self.exporter.export(std::mem::take(&mut batch))).await {
+            let problem = match timeout(
+                SEND_TIMEOUT,
+                self.exporter.export(std::mem::take(&mut batch)),
+            )
+            .await
+            {
                 Ok(Ok(())) => None,
                 Ok(Err(e)) => Some(lock(&self.problem).take().unwrap_or_else(|| e.to_string())),
                 Err(_) => Some(format!("no answer in {} s", SEND_TIMEOUT.as_secs())),
@@ -83,12 +90,17 @@ impl Collector {
                 lost.fetch_add(many as u64, Ordering::Relaxed);
             }
             // Only changes are logged: metrics count the rest.
-            match (std::mem::replace(&mut is_failing, problem.is_some()), problem) {
+            match (
+                std::mem::replace(&mut is_failing, problem.is_some()),
+                problem,
+            ) {
                 (false, Some(why)) => {
                     let why = crate::base::text::printable(&why);
                     tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes no spans: {why}");
                 }
-                (true, None) => tracing::info!(target: "toolhost::traces", "the collector takes spans again"),
+                (true, None) => {
+                    tracing::info!(target: "toolhost::traces", "the collector takes spans again")
+                }
                 _ => {}
             }
         }
@@ -126,18 +138,38 @@ impl HttpClient for CollectorClient {
 impl CollectorClient {
     /// No policy is asked, since the address is the operator's own.
     async fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
-        let pattern = HostPattern { host: self.url.host.clone(), port: Some(self.url.port) };
-        let ranges =
-            [IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0)];
+        let pattern = HostPattern {
+            host: self.url.host.clone(),
+            port: Some(self.url.port),
+        };
+        let ranges = [
+            IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0),
+            IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0),
+        ];
         let rule = "the operator's collector".to_owned();
-        let grant = HostGrant { pattern, ranges: ranges.into(), asked: String::new(), why: rule.clone(), rule };
+        let grant = HostGrant {
+            pattern,
+            ranges: ranges.into(),
+            asked: String::new(),
+            why: rule.clone(),
+            rule,
+        };
         let payer = ["", "collector"].map(str::to_owned);
-        let dialler = Dialler { payer, grants: vec![grant], headers: Vec::new(), proxy: None };
+        let dialler = Dialler {
+            payer,
+            grants: vec![grant],
+            headers: Vec::new(),
+            proxy: None,
+        };
         let (head, body) = request.into_parts();
-        let status = egress::post(&dialler, &self.url, head.headers, body).await.map_err(|unsent| match unsent {
-            PostError::Refused(refusal) => refusal.detail().map_or_else(|| refusal.to_string(), str::to_owned),
-            PostError::Broken(why) => why,
-        })?;
+        let status = egress::post(&dialler, &self.url, head.headers, body)
+            .await
+            .map_err(|unsent| match unsent {
+                PostError::Refused(refusal) => refusal
+                    .detail()
+                    .map_or_else(|| refusal.to_string(), str::to_owned),
+                PostError::Broken(why) => why,
+            })?;
         // Only the status of its answer is looked at.
         let mut answer = Response::new(Bytes::new());
         *answer.status_mut() = status;

@@ -12,7 +12,9 @@ use crate::base::lock;
 use crate::base::text::printable;
 use crate::broker::Trace;
 use http::HeaderMap;
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{
+    SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,29 +40,49 @@ impl TraceContext {
         let parent = parent.trim_matches([' ', '\t']);
         let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let parts: Vec<&str> = parent.splitn(PARTS.len() + 1, '-').collect();
-        let whole = parts.iter().zip(PARTS).all(|(part, length)| part.len() == length && hex(part));
-        let [version, trace, span, flags, more @ ..] = &parts[..] else { return None };
+        let whole = parts
+            .iter()
+            .zip(PARTS)
+            .all(|(part, length)| part.len() == length && hex(part));
+        let [version, trace, span, flags, more @ ..] = &parts[..] else {
+            return None;
+        };
         // A later version may say more (W3C Trace Context, section 4.3).
-        if parent.len() > MAX_HEADER_BYTES.0 || !whole || *version == "ff" || *version == "00" && !more.is_empty() {
+        if parent.len() > MAX_HEADER_BYTES.0
+            || !whole
+            || *version == "ff"
+            || *version == "00" && !more.is_empty()
+        {
             return None;
         }
         let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
         let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?) & TraceFlags::SAMPLED;
+        let state = state.filter(|state| {
+            state.len() <= MAX_HEADER_BYTES.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b))
+        });
         let state = state
-            .filter(|state| state.len() <= MAX_HEADER_BYTES.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b)));
-        let state = state.and_then(|state| state.parse().ok()).unwrap_or_default();
+            .and_then(|state| state.parse().ok())
+            .unwrap_or_default();
         let context = SpanContext::new(trace, span, flags, true, state);
         context.is_valid().then_some(TraceContext(context))
     }
 
     /// Reads the context from the headers of a request.
     pub fn from_headers(headers: &HeaderMap) -> Option<TraceContext> {
-        let texts =
-            |name| -> Option<Vec<&str>> { headers.get_all(name).iter().map(|text| text.to_str().ok()).collect() };
+        let texts = |name| -> Option<Vec<&str>> {
+            headers
+                .get_all(name)
+                .iter()
+                .map(|text| text.to_str().ok())
+                .collect()
+        };
         let parents = texts("traceparent")?;
         let [parent] = parents[..] else { return None };
         // Several lines are one list (W3C Trace Context, section 3.3.1).
-        TraceContext::parse(parent, texts("tracestate").map(|lines| lines.join(",")).as_deref())
+        TraceContext::parse(
+            parent,
+            texts("tracestate").map(|lines| lines.join(",")).as_deref(),
+        )
     }
 
     /// 32 hex digits.
@@ -70,7 +92,12 @@ impl TraceContext {
 
     pub fn parent(&self) -> String {
         let sampled = self.0.trace_flags() & TraceFlags::SAMPLED;
-        format!("00-{}-{}-{:02x}", self.0.trace_id(), self.0.span_id(), sampled)
+        format!(
+            "00-{}-{}-{:02x}",
+            self.0.trace_id(),
+            self.0.span_id(),
+            sampled
+        )
     }
 
     /// The text of `tracestate`; empty if there is none.
@@ -80,7 +107,10 @@ impl TraceContext {
 
     /// The context as the properties of a broker message.
     pub fn sent(&self) -> Trace {
-        Trace { parent: Some(self.parent()), state: Some(self.state()).filter(|state| !state.is_empty()) }
+        Trace {
+            parent: Some(self.parent()),
+            state: Some(self.state()).filter(|state| !state.is_empty()),
+        }
     }
 }
 
@@ -107,7 +137,9 @@ impl Traces {
 
     /// Sends the queued spans. Waits at most this long.
     async fn finish(&self, within: Duration) {
-        let Some(Sending { spans, mut task }) = lock(&self.sending).take() else { return };
+        let Some(Sending { spans, mut task }) = lock(&self.sending).take() else {
+            return;
+        };
         let waiting = spans.max_capacity() - spans.capacity();
         drop(spans);
         if tokio::time::timeout(within, &mut task).await.is_err() {
@@ -132,11 +164,26 @@ impl Traces {
         let sampled = parent.as_ref().is_none_or(|parent| parent.0.is_sampled());
         let own = (sampled && lock(&self.sending).is_some()).then(|| {
             let ids = RandomIdGenerator::default();
-            let trace = parent.as_ref().map_or_else(|| ids.new_trace_id(), |parent| parent.0.trace_id());
-            let state = parent.as_ref().map_or_else(TraceState::default, |parent| parent.0.trace_state().clone());
-            TraceContext(SpanContext::new(trace, ids.new_span_id(), TraceFlags::SAMPLED, false, state))
+            let trace = parent
+                .as_ref()
+                .map_or_else(|| ids.new_trace_id(), |parent| parent.0.trace_id());
+            let state = parent
+                .as_ref()
+                .map_or_else(TraceState::default, |parent| parent.0.trace_state().clone());
+            TraceContext(SpanContext::new(
+                trace,
+                ids.new_span_id(),
+                TraceFlags::SAMPLED,
+                false,
+                state,
+            ))
         });
-        CallSpan { traces: own.is_some().then(|| self.clone()), parent, own, began: SystemTime::now() }
+        CallSpan {
+            traces: own.is_some().then(|| self.clone()),
+            parent,
+            own,
+            began: SystemTime::now(),
+        }
     }
 }
 
@@ -152,7 +199,12 @@ pub(super) struct CallSpan {
 impl CallSpan {
     /// For work that is part of no trace.
     pub fn none() -> CallSpan {
-        CallSpan { traces: None, parent: None, own: None, began: SystemTime::now() }
+        CallSpan {
+            traces: None,
+            parent: None,
+            own: None,
+            began: SystemTime::now(),
+        }
     }
 
     /// The context to pass on: the call's own span, else the context that its request named.
@@ -162,26 +214,43 @@ impl CallSpan {
 
     /// Sends the spans of a call that is over, and of its stages.
     pub fn end(&self, ended: &CallEnded) {
-        let (Some(traces), Some(own)) = (&self.traces, &self.own) else { return };
+        let (Some(traces), Some(own)) = (&self.traces, &self.own) else {
+            return;
+        };
         let CallEnded { report, line, .. } = ended;
-        let id = if line.version.is_some() { line.tool.as_str() } else { "" };
+        let id = if line.version.is_some() {
+            line.tool.as_str()
+        } else {
+            ""
+        };
         let error = report.error.as_ref().map(|fault| fault.kind.to_string());
         let texts = [
             ("gen_ai.operation.name", "execute_tool"),
             ("gen_ai.tool.name", id),
             ("gen_ai.tool.call.id", &line.call),
-            ("toolhost.tool.version", line.version.as_deref().unwrap_or_default()),
+            (
+                "toolhost.tool.version",
+                line.version.as_deref().unwrap_or_default(),
+            ),
             ("toolhost.caller", &printable(&line.user)),
             ("toolhost.policy", &ended.policy),
             ("toolhost.outcome", error.as_deref().unwrap_or("success")),
             ("error.type", error.as_deref().unwrap_or_default()),
         ];
         let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
-        let mut attributes: Vec<_> = texts.map(|(name, text)| KeyValue::new(name, text.to_owned())).collect();
+        let mut attributes: Vec<_> = texts
+            .map(|(name, text)| KeyValue::new(name, text.to_owned()))
+            .collect();
         let denials = i64::try_from(report.denials.observed.len()).unwrap_or(i64::MAX);
         attributes.push(KeyValue::new("toolhost.denials", denials));
-        let (name, status) = (format!("execute_tool {id}"), error.map_or(Status::Unset, Status::error));
-        let parent = self.parent.as_ref().map_or(SpanId::INVALID, |parent| parent.0.span_id());
+        let (name, status) = (
+            format!("execute_tool {id}"),
+            error.map_or(Status::Unset, Status::error),
+        );
+        let parent = self
+            .parent
+            .as_ref()
+            .map_or(SpanId::INVALID, |parent| parent.0.span_id());
         let times = (self.began, self.began + ended.took);
         traces.send(SpanData {
             parent_span_is_remote: self.parent.is_some(),
@@ -194,7 +263,12 @@ impl CallSpan {
             let state = own.0.trace_state().clone();
             let context = SpanContext::new(own.0.trace_id(), id, TraceFlags::SAMPLED, false, state);
             let times = (self.began + *began, self.began + *began + *took);
-            traces.send(span(context, own.0.span_id(), stage.name().to_owned(), times));
+            traces.send(span(
+                context,
+                own.0.span_id(),
+                stage.name().to_owned(),
+                times,
+            ));
         }
     }
 }
@@ -245,11 +319,22 @@ mod tests {
     #[test]
     fn a_context_is_read_and_written_and_what_is_none_is_left_alone() {
         let read = TraceContext::parse(PARENT, Some("a=1,b=2")).expect("a context");
-        assert_eq!((read.parent(), read.state()), (PARENT.to_owned(), "a=1,b=2".to_owned()));
+        assert_eq!(
+            (read.parent(), read.state()),
+            (PARENT.to_owned(), "a=1,b=2".to_owned())
+        );
         assert_eq!(read.id(), "0af7651916cd43dd8448eb211c80319c");
         let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-may-come";
-        assert_eq!(TraceContext::parse(later, None).expect("of a later version").parent(), PARENT);
-        let (start, end) = ("00-0af7651916cd43dd8448eb211c80319c-", "-b7ad6b7169203331-01");
+        assert_eq!(
+            TraceContext::parse(later, None)
+                .expect("of a later version")
+                .parent(),
+            PARENT
+        );
+        let (start, end) = (
+            "00-0af7651916cd43dd8448eb211c80319c-",
+            "-b7ad6b7169203331-01",
+        );
         for bad in [
             "",
             &PARENT[..52],
@@ -264,9 +349,19 @@ mod tests {
         ] {
             assert_eq!(TraceContext::parse(bad, None), None, "{bad:?}");
         }
-        assert_eq!(TraceContext::parse(&format!("cc{}-{}", &PARENT[2..], "x".repeat(200)), None), None, "too long");
+        assert_eq!(
+            TraceContext::parse(&format!("cc{}-{}", &PARENT[2..], "x".repeat(200)), None),
+            None,
+            "too long"
+        );
         for state in ["a", "a=\u{1}", "é=1", &"a=1,".repeat(200)] {
-            assert_eq!(TraceContext::parse(PARENT, Some(state)).expect("a context").state(), "", "{state:?}");
+            assert_eq!(
+                TraceContext::parse(PARENT, Some(state))
+                    .expect("a context")
+                    .state(),
+                "",
+                "{state:?}"
+            );
         }
     }
 }

@@ -59,7 +59,9 @@ pub async fn act(
     from: CallRequest,
     mut reading: ParsedText,
 ) -> ActionResult {
-    let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
+    let Some(request) = request(service, resolvers, from, &mut reading) else {
+        return reading.without_action();
+    };
     let report = service.call(request, Sink::none()).await;
     reading.answered(report).await
 }
@@ -71,20 +73,31 @@ pub fn request(
     from: CallRequest,
     reading: &mut ParsedText,
 ) -> Option<CallRequest> {
-    let ParsedText { action, warnings, .. } = reading;
+    let ParsedText {
+        action, warnings, ..
+    } = reading;
     let action = match action.as_mut()? {
         Ok(action) => action,
         Err(unread) => {
             let tool = unread.tool.as_deref().unwrap_or(UNKNOWN);
-            return Some(CallRequest { tool: tool.to_owned(), refused: Some(unread.fault.clone()), ..from });
+            return Some(CallRequest {
+                tool: tool.to_owned(),
+                refused: Some(unread.fault.clone()),
+                ..from
+            });
         }
     };
     let mut tool = action.tool.clone();
     // A tool that this caller may not call does not exist for it.
     let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref()), tool);
     let mut found = find(&tool);
-    let unknown = found.as_ref().is_err_and(|fault| fault.kind == Kind::ToolNotFoundError);
-    let resolved = resolvers.iter().filter(|_| unknown).find_map(|other| other.resolve(&tool, &action.inputs));
+    let unknown = found
+        .as_ref()
+        .is_err_and(|fault| fault.kind == Kind::ToolNotFoundError);
+    let resolved = resolvers
+        .iter()
+        .filter(|_| unknown)
+        .find_map(|other| other.resolve(&tool, &action.inputs));
     let arguments = match resolved {
         Some(resolved) => {
             tool = resolved.tool;
@@ -93,24 +106,42 @@ pub fn request(
         }
         None => {
             let texts = Value::Object(std::mem::take(&mut action.inputs.0));
-            Arguments::Inputs { texts, duplicates: std::mem::take(&mut action.duplicates) }
+            Arguments::Inputs {
+                texts,
+                duplicates: std::mem::take(&mut action.duplicates),
+            }
         }
     };
     let asked_ms = action.context.timeout_ms;
-    let timeout_ms = asked_ms.and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
+    let timeout_ms =
+        asked_ms.and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
     let transaction = action.context.transaction.clone();
-    Some(CallRequest { tool, arguments, timeout_ms, transaction, ..from })
+    Some(CallRequest {
+        tool,
+        arguments,
+        timeout_ms,
+        transaction,
+        ..from
+    })
 }
 
 /// A time limit of the context, where it is shorter than what the tool gets without it.
 fn shorten_timeout(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u64> {
     if matches!(tool.manifest.handler, Handler::ServiceMethod { .. }) {
-        warnings.push("the timeoutMs of <context> was ignored: this tool takes it as an input".to_owned());
+        warnings.push(
+            "the timeoutMs of <context> was ignored: this tool takes it as an input".to_owned(),
+        );
         return None;
     }
-    let usual = tool.manifest.execution.timeout_ms.unwrap_or(Limit::TimeoutMs.built_in_default());
+    let usual = tool
+        .manifest
+        .execution
+        .timeout_ms
+        .unwrap_or(Limit::TimeoutMs.built_in_default());
     if asked_ms > usual {
-        warnings.push("the timeoutMs of <context> was ignored: it can only shorten the tool's own".to_owned());
+        warnings.push(
+            "the timeoutMs of <context> was ignored: it can only shorten the tool's own".to_owned(),
+        );
     }
     (asked_ms <= usual).then_some(asked_ms)
 }
@@ -118,7 +149,13 @@ fn shorten_timeout(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Op
 impl ParsedText {
     /// The answer to a text that holds no action.
     pub fn without_action(self) -> ActionResult {
-        ActionResult { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
+        ActionResult {
+            lead: self.lead,
+            dialect: None,
+            observation: None,
+            warnings: self.warnings,
+            outcome: None,
+        }
     }
 
     /// The name by which the action calls its tool.
@@ -142,9 +179,18 @@ impl ParsedText {
         // The name of a tool that a resolver chose is unknown to the agent.
         let id = asked.split('@').next().unwrap_or_default();
         let status = if report.success { "success" } else { "failed" };
-        let mut attributes = vec![("call_id", report.id.clone()), ("status", status.to_owned())];
+        let mut attributes = vec![
+            ("call_id", report.id.clone()),
+            ("status", status.to_owned()),
+        ];
         attributes.extend(report.version.clone().map(|version| ("version", version)));
-        let name = dialect.map(|dialect| if dialect == Dialect::Legacy { "legacy" } else { "canonical" });
+        let name = dialect.map(|dialect| {
+            if dialect == Dialect::Legacy {
+                "legacy"
+            } else {
+                "canonical"
+            }
+        });
         attributes.extend(name.map(|name| ("dialect", name.to_owned())));
         let mut notes = self.warnings.clone();
         notes.extend(report.notes.iter().cloned());
@@ -158,24 +204,44 @@ impl ParsedText {
                     let sentence = output::succeeded(&id, text.as_str(), content.as_ref());
                     render(&attributes, &asked, &sentence, &notes)
                 };
-                answer.read(false, render).await.unwrap_or_else(|late| late.to_string())
+                answer
+                    .read(false, render)
+                    .await
+                    .unwrap_or_else(|late| late.to_string())
             }
             (fault, _) => {
-                let failed = fault.as_ref().map(|fault| output::failed(&id, &output::for_model(fault)));
+                let failed = fault
+                    .as_ref()
+                    .map(|fault| output::failed(&id, &output::for_model(fault)));
                 let sentence = failed.unwrap_or_else(|| output::succeeded(&id, "null", None));
-                render(&attributes, &asked, &output::cut_observation(sentence, &[]), &notes)
+                render(
+                    &attributes,
+                    &asked,
+                    &output::cut_observation(sentence, &[]),
+                    &notes,
+                )
             }
         };
         let observation = Some(observation);
-        ActionResult { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
+        ActionResult {
+            lead: self.lead,
+            dialect,
+            observation,
+            warnings: self.warnings,
+            outcome: Some(report),
+        }
     }
 }
 
 /// The observation as text. Markup of a tool or a caller is written as entities, and invisible characters as escapes.
 fn render(attributes: &[(&str, String)], tool: &str, sentence: &str, notes: &[String]) -> String {
-    let attribute = |(name, value): &(&str, String)| format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"));
+    let attribute = |(name, value): &(&str, String)| {
+        format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"))
+    };
     let attributes = attributes.iter().map(attribute);
-    let notes = notes.iter().map(|note| format!("  <note>{}</note>\n", inert(note)));
+    let notes = notes
+        .iter()
+        .map(|note| format!("  <note>{}</note>\n", inert(note)));
     format!(
         "<OBSERVATION{}>\n  <tool_id>{}</tool_id>\n  <content>{}</content>\n{}</OBSERVATION>",
         attributes.collect::<String>(),
@@ -188,6 +254,13 @@ fn render(attributes: &[(&str, String)], tool: &str, sentence: &str, notes: &[St
 /// A text in which nothing is markup.
 fn inert(text: &str) -> String {
     // Control characters become \uXXXX, but for line breaks and tabs.
-    let visible = text.split('\t').map(text::escaped_json).collect::<Vec<_>>().join("\t");
-    visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    let visible = text
+        .split('\t')
+        .map(text::escaped_json)
+        .collect::<Vec<_>>()
+        .join("\t");
+    visible
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

@@ -68,7 +68,9 @@ pub struct ActionError {
 /// Reads a text.
 pub fn read(text: &str) -> ParsedText {
     if text.len() > MAX_ACTION_TEXT_BYTES {
-        let words = format!("The text is longer than {MAX_ACTION_TEXT_BYTES} bytes, so no action was looked for.");
+        let words = format!(
+            "The text is longer than {MAX_ACTION_TEXT_BYTES} bytes, so no action was looked for."
+        );
         return ParsedText {
             action: Some(Err(unread(Fault::new(Kind::ActionParseError, words)))),
             ..ParsedText::default()
@@ -77,39 +79,68 @@ pub fn read(text: &str) -> ParsedText {
     let (start, passed) = first_block(text);
     let mut warnings = Vec::new();
     if passed {
-        warnings.push("an <ACTION> in a code span was taken as a name, not as an action".to_owned());
+        warnings
+            .push("an <ACTION> in a code span was taken as a name, not as an action".to_owned());
     }
-    let Some(start) = start else { return ParsedText { lead: text.to_owned(), action: None, warnings } };
+    let Some(start) = start else {
+        return ParsedText {
+            lead: text.to_owned(),
+            action: None,
+            warnings,
+        };
+    };
     let lead = lead(&text[..start]).to_owned();
     let block = if is_closed(&text[start..]) {
         xml::read(text, start)
     } else {
-        Err(SyntaxError { offset: start, message: "no </ACTION> follows this <ACTION>".to_owned() })
+        Err(SyntaxError {
+            offset: start,
+            message: "no </ACTION> follows this <ACTION>".to_owned(),
+        })
     };
     let action = match block {
-        Err(SyntaxError { offset: at, message }) => {
+        Err(SyntaxError {
+            offset: at,
+            message,
+        }) => {
             let (line, column) = line_and_column(text, at);
             let what = text::head(&message, 300);
-            let words = format!("Malformed XML in ACTION block at line {line}, column {column}: {what}.");
+            let words =
+                format!("Malformed XML in ACTION block at line {line}, column {column}: {what}.");
             Err(unread(Fault::new(Kind::ActionParseError, words)))
         }
         Ok((root, end)) => {
             let (further, said) = after_block(&text[end..]);
             if further > 0 {
                 let blocks = if further == 1 { "block" } else { "blocks" };
-                warnings.push(format!("{further} further ACTION {blocks} ignored: a text makes one call"));
+                warnings.push(format!(
+                    "{further} further ACTION {blocks} ignored: a text makes one call"
+                ));
             } else if said {
                 warnings.push("the text after the ACTION block was ignored".to_owned());
             }
-            let mut block = Block { text, flaws: Vec::new(), more: 0, warnings: &mut warnings };
+            let mut block = Block {
+                text,
+                flaws: Vec::new(),
+                more: 0,
+                warnings: &mut warnings,
+            };
             block.action(&root)
         }
     };
-    ParsedText { lead, action: Some(action), warnings }
+    ParsedText {
+        lead,
+        action: Some(action),
+        warnings,
+    }
 }
 
 fn unread(fault: Fault) -> Box<ActionError> {
-    Box::new(ActionError { tool: None, dialect: None, fault })
+    Box::new(ActionError {
+        tool: None,
+        dialect: None,
+        fault,
+    })
 }
 
 /// The reading of one block whose XML is good.
@@ -126,19 +157,35 @@ impl Block<'_> {
         self.is(root, "ACTION");
         self.has_no(root, "attributes");
         if !root.text.is_empty() {
-            self.flaw(root, "there is text between the elements of the ACTION block");
+            self.flaw(
+                root,
+                "there is text between the elements of the ACTION block",
+            );
         }
         let canonical = ["tool_id", "inputs", "input", "context"];
-        let named = |child: &Element| canonical.iter().any(|name| child.name.eq_ignore_ascii_case(name));
+        let named = |child: &Element| {
+            canonical
+                .iter()
+                .any(|name| child.name.eq_ignore_ascii_case(name))
+        };
         let legacy = root.children.first().is_some_and(|first| !named(first));
-        let action = if legacy { self.legacy(root) } else { self.canonical(root) };
+        let action = if legacy {
+            self.legacy(root)
+        } else {
+            self.canonical(root)
+        };
         if self.flaws.is_empty() {
             return Ok(action);
         }
-        self.flaws.extend((self.more > 0).then(|| format!("And {} more.", self.more)));
+        self.flaws
+            .extend((self.more > 0).then(|| format!("And {} more.", self.more)));
         let fault = Fault::of_flaws(Kind::ActionParseError, std::mem::take(&mut self.flaws));
         let tool = Some(action.tool).filter(|tool| !tool.is_empty());
-        Err(Box::new(ActionError { tool, dialect: Some(action.dialect), fault }))
+        Err(Box::new(ActionError {
+            tool,
+            dialect: Some(action.dialect),
+            fault,
+        }))
     }
 
     /// `<tool_id>`, `<inputs>`, and further elements.
@@ -149,7 +196,10 @@ impl Block<'_> {
             if self.is(child, "tool_id") {
                 self.once(child, &mut tool);
                 if at > 0 {
-                    self.flaw(child, "<tool_id> must be the first element of the ACTION block");
+                    self.flaw(
+                        child,
+                        "<tool_id> must be the first element of the ACTION block",
+                    );
                 }
                 action.tool = self.words(child);
             } else if self.is(child, "inputs") {
@@ -162,7 +212,10 @@ impl Block<'_> {
             }
         }
         if action.tool.is_empty() {
-            self.flaw(root, "The ACTION block names no tool: <tool_id> is empty or missing");
+            self.flaw(
+                root,
+                "The ACTION block names no tool: <tool_id> is empty or missing",
+            );
         }
         action
     }
@@ -173,35 +226,54 @@ impl Block<'_> {
             self.flaw(inputs, "there is text between the inputs");
         }
         if inputs.children.len() > MAX_ACTION_INPUTS {
-            return self.flaw(inputs, &format!("there are more than {MAX_ACTION_INPUTS} inputs"));
+            return self.flaw(
+                inputs,
+                &format!("there are more than {MAX_ACTION_INPUTS} inputs"),
+            );
         }
         for (at, input) in inputs.children.iter().enumerate() {
             if !self.is(input, "input") {
-                let words = format!("<{}> is not an input: write <input name=\"…\">", shown(input.name));
+                let words = format!(
+                    "<{}> is not an input: write <input name=\"…\">",
+                    shown(input.name)
+                );
                 self.flaw(input, &words);
                 continue;
             }
-            let named = |fits: &dyn Fn(&str) -> bool| input.attributes.iter().find(|(word, _)| fits(word));
-            let name = named(&|word| word == "name").or_else(|| named(&|word| word.eq_ignore_ascii_case("name")));
+            let named =
+                |fits: &dyn Fn(&str) -> bool| input.attributes.iter().find(|(word, _)| fits(word));
+            let name = named(&|word| word == "name")
+                .or_else(|| named(&|word| word.eq_ignore_ascii_case("name")));
             if let Some((word, _)) = name.filter(|(word, _)| word != "name") {
                 self.warn(input, &format!("has {word}, which was read as name"));
             }
             let name = name.map(|(_, name)| name);
             let Some(name) = name.filter(|name| !name.is_empty()) else {
-                self.flaw(input, &format!("input {} has no name: write <input name=\"…\">", at + 1));
+                self.flaw(
+                    input,
+                    &format!("input {} has no name: write <input name=\"…\">", at + 1),
+                );
                 continue;
             };
             if input.attributes.len() > 1 {
                 self.warn(input, "has attributes beside name, which were ignored");
             }
             if !input.children.is_empty() {
-                let words = format!("input '{}' holds elements: put its value in CDATA, or write JSON", shown(name));
+                let words = format!(
+                    "input '{}' holds elements: put its value in CDATA, or write JSON",
+                    shown(name)
+                );
                 self.flaw(input, &words);
             }
             if action.inputs.contains_key(name) {
-                action.duplicates.extend((!action.duplicates.contains(name)).then(|| name.clone()));
+                action
+                    .duplicates
+                    .extend((!action.duplicates.contains(name)).then(|| name.clone()));
             } else {
-                action.inputs.0.insert(name.clone(), Value::String(input.text.clone()));
+                action
+                    .inputs
+                    .0
+                    .insert(name.clone(), Value::String(input.text.clone()));
             }
         }
     }
@@ -209,19 +281,32 @@ impl Block<'_> {
     /// The tag names the tool, its children the parameters.
     fn legacy(&mut self, root: &Element) -> Action {
         let mut action = Action::new(Dialect::Legacy);
-        let words = "this is the legacy form, in which a tag names the tool; write <tool_id> and <inputs>";
+        let words =
+            "this is the legacy form, in which a tag names the tool; write <tool_id> and <inputs>";
         self.warnings.push(words.to_owned());
         let mut context = false;
         for (at, child) in root.children.iter().enumerate() {
             if at > 0 && self.is(child, "context") {
                 self.further(child, &mut context, &mut action.context);
             } else if at > 0 {
-                self.flaw(child, &format!("<{}> is a second call: an ACTION block makes one", shown(child.name)));
+                self.flaw(
+                    child,
+                    &format!(
+                        "<{}> is a second call: an ACTION block makes one",
+                        shown(child.name)
+                    ),
+                );
             } else {
                 action.tool = child.name.to_owned();
                 self.has_no(child, "attributes");
                 if !child.text.is_empty() {
-                    self.flaw(child, &format!("<{}> must hold an element for each parameter", shown(child.name)));
+                    self.flaw(
+                        child,
+                        &format!(
+                            "<{}> must hold an element for each parameter",
+                            shown(child.name)
+                        ),
+                    );
                 }
                 action.inputs = Hidden(self.members(child));
             }
@@ -235,7 +320,10 @@ impl Block<'_> {
         for child in &holder.children {
             self.has_no(child, "attributes");
             if !child.text.is_empty() && !child.children.is_empty() {
-                self.flaw(child, &format!("<{}> holds text beside elements", shown(child.name)));
+                self.flaw(
+                    child,
+                    &format!("<{}> holds text beside elements", shown(child.name)),
+                );
             }
             let value = match child.children.is_empty() {
                 true => Value::String(child.text.clone()),
@@ -310,12 +398,14 @@ impl Block<'_> {
             return;
         }
         let (line, column) = line_and_column(self.text, element.at);
-        self.flaws.push(format!("{what} (line {line}, column {column})."));
+        self.flaws
+            .push(format!("{what} (line {line}, column {column})."));
     }
 
     fn warn(&mut self, element: &Element, what: &str) {
         if self.warnings.len() < MAX_FAULTS_TOLD {
-            self.warnings.push(format!("<{}> {what}", shown(element.name)));
+            self.warnings
+                .push(format!("<{}> {what}", shown(element.name)));
         }
     }
 }
@@ -323,7 +413,13 @@ impl Block<'_> {
 impl Action {
     fn new(dialect: Dialect) -> Action {
         let (inputs, duplicates) = (Hidden::default(), Vec::new());
-        Action { tool: String::new(), inputs, duplicates, context: Context::default(), dialect }
+        Action {
+            tool: String::new(),
+            inputs,
+            duplicates,
+            context: Context::default(),
+            dialect,
+        }
     }
 }
 
@@ -337,12 +433,18 @@ fn first_block(text: &str) -> (Option<usize>, bool) {
     for line in text.split_inclusive('\n') {
         let mut spans = code_spans(line).into_iter().peekable();
         let mut skip = 0;
-        for (at, _) in line.match_indices('<').filter(|(at, _)| begins(&line[*at..])) {
+        for (at, _) in line
+            .match_indices('<')
+            .filter(|(at, _)| begins(&line[*at..]))
+        {
             if at < skip {
                 continue;
             }
             while spans.next_if(|span| span.end <= at).is_some() {}
-            match spans.peek().filter(|span| span.start <= at && only_named(&line[at..span.end])) {
+            match spans
+                .peek()
+                .filter(|span| span.start <= at && only_named(&line[at..span.end]))
+            {
                 Some(span) => (skip, passed) = (span.end, true),
                 None => return (Some(above + at), passed),
             }
@@ -355,10 +457,18 @@ fn first_block(text: &str) -> (Option<usize>, bool) {
 /// The text before a block, without the mark of a fence that is opened for it.
 fn lead(before: &str) -> &str {
     let shown = before.trim_end();
-    let is_fence = |line: &str| ["```", "~~~"].iter().any(|mark| line.trim_start().starts_with(mark));
+    let is_fence = |line: &str| {
+        ["```", "~~~"]
+            .iter()
+            .any(|mark| line.trim_start().starts_with(mark))
+    };
     let last = shown.lines().last().unwrap_or_default();
     let opened = is_fence(last) && shown.lines().filter(|line| is_fence(line)).count() % 2 == 1;
-    if opened { shown[..shown.len() - last.len()].trim_end() } else { shown }
+    if opened {
+        shown[..shown.len() - last.len()].trim_end()
+    } else {
+        shown
+    }
 }
 
 /// How many blocks end in what follows the first one, and whether it holds anything but the mark that closes a fence.
@@ -373,7 +483,8 @@ fn is_closed(text: &str) -> bool {
 }
 
 fn ends(text: &str) -> impl Iterator<Item = usize> {
-    let name = |at: &usize| named(&text[at + 2..]).is_some_and(|rest| rest.trim_start().starts_with('>'));
+    let name =
+        |at: &usize| named(&text[at + 2..]).is_some_and(|rest| rest.trim_start().starts_with('>'));
     text.match_indices("</").map(|(at, _)| at).filter(name)
 }
 
@@ -386,14 +497,19 @@ fn named(text: &str) -> Option<&str> {
 /// Whether this is the first tag of a block. In another case than the protocol's it must be bare, since other languages
 /// have an `<action …>` too.
 fn begins(text: &str) -> bool {
-    let Some(rest) = named(&text[1..]) else { return false };
+    let Some(rest) = named(&text[1..]) else {
+        return false;
+    };
     let bare = |rest: &str| rest.is_empty() || rest.starts_with(['>', '/']);
-    bare(rest.trim_start()) || text[1..].starts_with(NAME) && rest.starts_with([' ', '\t', '\n', '\r'])
+    bare(rest.trim_start())
+        || text[1..].starts_with(NAME) && rest.starts_with([' ', '\t', '\n', '\r'])
 }
 
 /// Whether a code span, from the tag to its end, only speaks of a block: a span that ends amid one is a stray backtick.
 fn only_named(span: &str) -> bool {
-    let inside = span.split_once('>').map_or("", |(_, inside)| inside.trim_start());
+    let inside = span
+        .split_once('>')
+        .map_or("", |(_, inside)| inside.trim_start());
     !inside.starts_with('<') || inside.starts_with("</") || is_closed(inside)
 }
 

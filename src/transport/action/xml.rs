@@ -31,9 +31,15 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxErro
     loop {
         let at = place(reader.buffer_position());
         let event = reader.read_event();
-        let event = event.map_err(|e| SyntaxError { offset: place(reader.error_position()), message: message(&e) })?;
+        let event = event.map_err(|e| SyntaxError {
+            offset: place(reader.error_position()),
+            message: message(&e),
+        })?;
         let end = place(reader.buffer_position());
-        check_bounds(end - start, open.len(), elements).map_err(|message| SyntaxError { offset: at, message })?;
+        check_bounds(end - start, open.len(), elements).map_err(|message| SyntaxError {
+            offset: at,
+            message,
+        })?;
         let mut begun = |tag: &BytesStart| {
             elements += 1;
             OpenElement::new(&text[at + 1..at + 1 + tag.name().as_ref().len()], at, tag)
@@ -46,26 +52,41 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxErro
             Event::Empty(tag) => Some(begun(&tag)?.done()),
             Event::End(_) => open.pop().map(OpenElement::done),
             Event::Eof => {
-                let (name, at) = open.last().map_or(("", at), |open| (open.element.name, open.element.at));
-                return Err(SyntaxError { offset: at, message: format!("<{name}> is not closed") });
+                let (name, at) = open
+                    .last()
+                    .map_or(("", at), |open| (open.element.name, open.element.at));
+                return Err(SyntaxError {
+                    offset: at,
+                    message: format!("<{name}> is not closed"),
+                });
             }
             inside => {
                 let taken = open.last_mut().map_or(Ok(()), |open| open.take(&inside));
-                taken.map_err(|message| SyntaxError { offset: at, message })?;
+                taken.map_err(|message| SyntaxError {
+                    offset: at,
+                    message,
+                })?;
                 None
             }
         };
         let Some(done) = done else { continue };
         match open.last_mut() {
             Some(parent) => parent.element.children.push(done),
-            None => return check_characters(&text[start..end]).map(|()| (done, end)).map_err(|bad| bad.below(start)),
+            None => {
+                return check_characters(&text[start..end])
+                    .map(|()| (done, end))
+                    .map_err(|bad| bad.below(start));
+            }
         }
     }
 }
 
 impl SyntaxError {
     fn below(self, start: usize) -> SyntaxError {
-        SyntaxError { offset: start + self.offset, ..self }
+        SyntaxError {
+            offset: start + self.offset,
+            ..self
+        }
     }
 }
 
@@ -75,10 +96,14 @@ fn check_bounds(bytes: usize, depth: usize, elements: usize) -> Result<(), Strin
         return Err(format!("the block is longer than {most} bytes"));
     }
     if depth > MAX_ACTION_DEPTH {
-        return Err(format!("elements are nested deeper than {MAX_ACTION_DEPTH} levels"));
+        return Err(format!(
+            "elements are nested deeper than {MAX_ACTION_DEPTH} levels"
+        ));
     }
     if elements > MAX_ACTION_ELEMENTS {
-        return Err(format!("the block has more than {MAX_ACTION_ELEMENTS} elements"));
+        return Err(format!(
+            "the block has more than {MAX_ACTION_ELEMENTS} elements"
+        ));
     }
     Ok(())
 }
@@ -96,32 +121,57 @@ struct OpenElement<'t> {
 
 impl<'t> OpenElement<'t> {
     fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, SyntaxError> {
-        let broken = |message: String| SyntaxError { offset: at, message };
+        let broken = |message: String| SyntaxError {
+            offset: at,
+            message,
+        };
         if !is_name(name) {
-            return Err(broken("this < is not a tag: write &lt;, or put the value in CDATA".to_owned()));
+            return Err(broken(
+                "this < is not a tag: write &lt;, or put the value in CDATA".to_owned(),
+            ));
         }
         // Each attribute is compared with all before it.
         if tag.len() > MAX_ACTION_TAG_BYTES {
-            return Err(broken(format!("a tag of more than {MAX_ACTION_TAG_BYTES} bytes")));
+            return Err(broken(format!(
+                "a tag of more than {MAX_ACTION_TAG_BYTES} bytes"
+            )));
         }
         let mut attributes = Vec::new();
         for attribute in tag.attributes() {
-            let attribute = attribute.map_err(|error| broken(format!("an attribute of <{name}>: {error}")))?;
-            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| broken(message(&error)))?;
+            let attribute =
+                attribute.map_err(|error| broken(format!("an attribute of <{name}>: {error}")))?;
+            let value = attribute
+                .normalized_value(XmlVersion::Implicit1_0)
+                .map_err(|error| broken(message(&error)))?;
             if attribute.value.contains('<') || check_characters(&value).is_err() {
-                return Err(broken(format!("an attribute of <{name}> holds a character that XML does not allow")));
+                return Err(broken(format!(
+                    "an attribute of <{name}> holds a character that XML does not allow"
+                )));
             }
             attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));
         }
-        let element = Element { name, at, attributes, text: String::new(), children: Vec::new() };
-        Ok(OpenElement { element, run: String::new(), referred: false, split: false })
+        let element = Element {
+            name,
+            at,
+            attributes,
+            text: String::new(),
+            children: Vec::new(),
+        };
+        Ok(OpenElement {
+            element,
+            run: String::new(),
+            referred: false,
+            split: false,
+        })
     }
 
     /// Takes the content of the element, except child elements.
     fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Text(part) if part.contains("]]>") => {
-                return Err("]]> outside of CDATA: inside it, split it as ]]]]><![CDATA[>".to_owned());
+                return Err(
+                    "]]> outside of CDATA: inside it, split it as ]]]]><![CDATA[>".to_owned(),
+                );
             }
             Event::Text(part) => self.run.push_str(part),
             Event::CData(part) => {
@@ -134,7 +184,9 @@ impl<'t> OpenElement<'t> {
                 self.referred = true;
             }
             Event::DocType(_) => return Err("a DOCTYPE is not allowed".to_owned()),
-            Event::PI(_) | Event::Decl(_) => return Err("a processing instruction is not allowed".to_owned()),
+            Event::PI(_) | Event::Decl(_) => {
+                return Err("a processing instruction is not allowed".to_owned());
+            }
             Event::Comment(_) | Event::Start(_) | Event::Empty(_) | Event::End(_) | Event::Eof => {}
         }
         Ok(())
@@ -144,8 +196,16 @@ impl<'t> OpenElement<'t> {
     fn flush(&mut self, last: bool) {
         let run = std::mem::take(&mut self.run);
         let blank = !std::mem::take(&mut self.referred) && run.trim_matches(BLANK).is_empty();
-        let run = if self.split { &run } else { run.trim_start_matches(BLANK) };
-        let run = if last { run.trim_end_matches(BLANK) } else { run };
+        let run = if self.split {
+            &run
+        } else {
+            run.trim_start_matches(BLANK)
+        };
+        let run = if last {
+            run.trim_end_matches(BLANK)
+        } else {
+            run
+        };
         self.element.text.push_str(if blank { "" } else { run });
     }
 
@@ -158,7 +218,8 @@ impl<'t> OpenElement<'t> {
 fn is_name(name: &str) -> bool {
     let mut rest = name.chars();
     let first = |c: char| c.is_alphabetic() || matches!(c, '_' | ':');
-    rest.next().is_some_and(first) && rest.all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'))
+    rest.next().is_some_and(first)
+        && rest.all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'))
 }
 
 /// The character of a reference.
@@ -171,7 +232,11 @@ fn character(reference: &BytesRef) -> Result<char, String> {
         "apos" => '\'',
         name => match reference.resolve_char_ref() {
             Ok(Some(c)) if is_char(c) => c,
-            Ok(None) => return Err(format!("&{name}; is not known: write &amp; for &, or put the value in CDATA")),
+            Ok(None) => {
+                return Err(format!(
+                    "&{name}; is not known: write &amp; for &, or put the value in CDATA"
+                ));
+            }
             _ => return Err(format!("&{name}; is not a character of XML")),
         },
     };
@@ -180,13 +245,19 @@ fn character(reference: &BytesRef) -> Result<char, String> {
 
 /// The characters that a document of XML 1.0 may hold.
 fn is_char(c: char) -> bool {
-    !(c.is_ascii_control() && !BLANK.contains(&c) && c != '\u{7f}' || matches!(c, '\u{fffe}' | '\u{ffff}'))
+    !(c.is_ascii_control() && !BLANK.contains(&c) && c != '\u{7f}'
+        || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 fn check_characters(text: &str) -> Result<(), SyntaxError> {
     let bad = text.char_indices().find(|(_, c)| !is_char(*c));
     let message = |c: char| format!("the character U+{:04X} is not allowed in XML", u32::from(c));
-    bad.map_or(Ok(()), |(at, c)| Err(SyntaxError { offset: at, message: message(c) }))
+    bad.map_or(Ok(()), |(at, c)| {
+        Err(SyntaxError {
+            offset: at,
+            message: message(c),
+        })
+    })
 }
 
 /// The tokenizer's message, without its heading.
@@ -195,5 +266,7 @@ fn message(error: &Error) -> String {
         return "this & is not a reference: write &amp;, or put the value in CDATA".to_owned();
     }
     let text = error.to_string();
-    text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest).to_owned()
+    text.split_once(": ")
+        .map_or(text.as_str(), |(_, rest)| rest)
+        .to_owned()
 }

@@ -4,10 +4,14 @@
 use super::server::{BrokerServer, Identity, Redelivery};
 use crate::base::json::Text;
 use crate::base::text::{head, printable};
-use crate::broker::{Delivery, LinkState, MAX_ID_BYTES, PublishError, ToolServiceRequest, ToolServiceResponse};
+use crate::broker::{
+    Delivery, LinkState, MAX_ID_BYTES, PublishError, ToolServiceRequest, ToolServiceResponse,
+};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output};
+use crate::service::{
+    self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output,
+};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -72,7 +76,11 @@ async fn done(delivery: Delivery) {
 
 async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
     let body = std::mem::take(&mut delivery.body);
-    let waits = broker.waiting.clone().try_acquire_many_owned(kib(body.len())).ok();
+    let waits = broker
+        .waiting
+        .clone()
+        .try_acquire_many_owned(kib(body.len()))
+        .ok();
     let (body, read) = read(broker, body, waits.is_none()).await;
     if delivery.redelivered {
         delivery.body = body;
@@ -84,9 +92,15 @@ async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
 }
 
 /// A request that a host received before and did not answer. It runs again only if that does no harm.
-async fn handle_redelivery(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
+async fn handle_redelivery(
+    broker: &Arc<BrokerServer>,
+    delivery: Delivery,
+    read: BrokerCall,
+    waits: Waits,
+) -> Ended {
     // A body that was not read, because memory is short, can be of any tool.
-    let harmless = waits.is_some() && (read.call.refused.is_some() || may_run_again(broker, &read.call));
+    let harmless =
+        waits.is_some() && (read.call.refused.is_some() || may_run_again(broker, &read.call));
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
@@ -117,7 +131,10 @@ async fn handle_redelivery(broker: &Arc<BrokerServer>, delivery: Delivery, read:
 
 /// Adds the trace and the id, which stand beside the body of the message.
 fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
-    let (parent, state) = (delivery.trace.parent.as_deref(), delivery.trace.state.as_deref());
+    let (parent, state) = (
+        delivery.trace.parent.as_deref(),
+        delivery.trace.state.as_deref(),
+    );
     asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
     asked.call.transaction = Some(shown(&delivery.id));
     asked
@@ -127,7 +144,9 @@ fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
 /// both call it idempotent.
 fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
     let who = broker.service.who(&call.caller, call.label.as_deref());
-    let Ok(tool) = broker.service.find(&who, &call.tool) else { return false };
+    let Ok(tool) = broker.service.find(&who, &call.tool) else {
+        return false;
+    };
     let effects = broker.service.effects(&tool);
     effects.is_some_and(|effects| !effects.writes && !effects.hosts)
         || tool.manifest.idempotent && broker.entry.idempotent.contains(&tool.manifest.id)
@@ -137,7 +156,9 @@ fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
 type Waits = Option<OwnedSemaphorePermit>;
 
 fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(MIN_REQUEST_KIB)
+    u32::try_from(bytes.div_ceil(1024))
+        .unwrap_or(u32::MAX)
+        .max(MIN_REQUEST_KIB)
 }
 
 /// The call that a body requests.
@@ -152,14 +173,22 @@ struct BrokerCall {
 
 impl BrokerCall {
     fn refused(broker: &BrokerServer, tool: &str, fault: Fault) -> BrokerCall {
-        BrokerCall { call: CallRequest::refused(broker.caller(), tool, fault), streams: false, is_reply: false }
+        BrokerCall {
+            call: CallRequest::refused(broker.caller(), tool, fault),
+            streams: false,
+            is_reply: false,
+        }
     }
 }
 
 /// Reads a body, a long one on another thread. If too many requests wait, refuses it unread.
 async fn read(broker: &Arc<BrokerServer>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
     if too_many {
-        let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
+        let fault = Fault::new(
+            Kind::RateLimitError,
+            "Too many requests wait for this service.",
+        )
+        .retryable();
         return (body, BrokerCall::refused(broker, "", fault));
     }
     if body.len() <= LARGE_TEXT_BYTES {
@@ -171,7 +200,8 @@ async fn read(broker: &Arc<BrokerServer>, body: Vec<u8>, too_many: bool) -> (Vec
         let read = parse_request(&broker, &body);
         (body, read)
     });
-    work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+    work.await
+        .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
 fn parse_request(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
@@ -180,11 +210,14 @@ fn parse_request(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
         Err(why) => BrokerCall::refused(broker, "", wrong(printable(&why))),
         Ok(request) if request.is_reply => BrokerCall {
             is_reply: true,
-            ..BrokerCall::refused(broker, "", wrong("This is a reply; a request is needed here."))
+            ..BrokerCall::refused(
+                broker,
+                "",
+                wrong("This is a reply; a request is needed here."),
+            )
         },
-        Ok(request) => {
-            call(broker, request, &mut meant).unwrap_or_else(|fault| BrokerCall::refused(broker, &meant, fault))
-        }
+        Ok(request) => call(broker, request, &mut meant)
+            .unwrap_or_else(|fault| BrokerCall::refused(broker, &meant, fault)),
     }
 }
 
@@ -193,9 +226,15 @@ fn wrong(words: impl Into<String>) -> Fault {
 }
 
 /// Sets `meant` to the tool's id once that is known.
-fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
+fn call(
+    broker: &BrokerServer,
+    request: ToolServiceRequest,
+    meant: &mut String,
+) -> Result<BrokerCall, Fault> {
     if request.config.len() > MAX_CONFIG_BYTES {
-        return Err(wrong(format!("The config is longer than {MAX_CONFIG_BYTES} bytes.")));
+        return Err(wrong(format!(
+            "The config is longer than {MAX_CONFIG_BYTES} bytes."
+        )));
     }
     let config = arguments::config(&request.config)?;
     *meant = tool(&broker.entry.tools, config.get("tool"))?;
@@ -206,8 +245,20 @@ fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) 
         Some(_) => return Err(wrong("The config's 'stream' must be true or false.")),
     };
     let label = service::label(Some(request.user))?;
-    let call = CallRequest::new(broker.caller(), meant.as_str(), Arguments::Text(request.arguments));
-    Ok(BrokerCall { call: CallRequest { label, timeout_ms, ..call }, streams, is_reply: false })
+    let call = CallRequest::new(
+        broker.caller(),
+        meant.as_str(),
+        Arguments::Text(request.arguments),
+    );
+    Ok(BrokerCall {
+        call: CallRequest {
+            label,
+            timeout_ms,
+            ..call
+        },
+        streams,
+        is_reply: false,
+    })
 }
 
 /// The tool of the entry that the request names.
@@ -219,31 +270,58 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
         (None | Some(Value::Null), _) => {
             refuse("This service has several tools: the config must name one of them in \"tool\".")
         }
-        (Some(Value::String(asked)), _) => match offered.iter().find(|offered| id(offered) == id(asked)) {
-            Some(offered) if asked == offered || !offered.contains('@') => Ok(asked.clone()),
-            Some(offered) if !asked.contains('@') => Ok(offered.clone()),
-            // The request names a version outside of the operator's range.
-            Some(offered) => {
-                let words = format!("This service offers that tool only as '{offered}'.");
-                Err(Fault::new(Kind::VersionMismatchError, words))
+        (Some(Value::String(asked)), _) => {
+            match offered.iter().find(|offered| id(offered) == id(asked)) {
+                Some(offered) if asked == offered || !offered.contains('@') => Ok(asked.clone()),
+                Some(offered) if !asked.contains('@') => Ok(offered.clone()),
+                // The request names a version outside of the operator's range.
+                Some(offered) => {
+                    let words = format!("This service offers that tool only as '{offered}'.");
+                    Err(Fault::new(Kind::VersionMismatchError, words))
+                }
+                None => refuse("This service does not have the tool that the config names."),
             }
-            None => refuse("This service does not have the tool that the config names."),
-        },
+        }
         _ => refuse("The config's \"tool\" must be a text."),
     }
 }
 
 /// Runs the call once it has a slot, and publishes its result.
-async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
-    let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, broker.link.state());
+async fn run(
+    broker: &Arc<BrokerServer>,
+    id: &[u8],
+    BrokerCall {
+        call,
+        streams,
+        is_reply,
+    }: BrokerCall,
+    waits: Waits,
+) {
+    let (call, came) = (
+        CallRequest {
+            id: Some(service::new_id()),
+            ..call
+        },
+        broker.link.state(),
+    );
     if is_reply {
         let report = broker.service.call(call, Sink::none()).await;
         return lost(broker, &report.id, id, "it is a reply itself");
     }
     if id.is_empty() || id.len() > MAX_ID_BYTES {
-        let refused = Some(wrong("The request has no id by which it could be answered."));
-        let report = broker.service.call(CallRequest { refused, ..call }, Sink::none()).await;
-        return lost(broker, &report.id, id, "it has no id by which it could be answered");
+        let refused = Some(wrong(
+            "The request has no id by which it could be answered.",
+        ));
+        let report = broker
+            .service
+            .call(CallRequest { refused, ..call }, Sink::none())
+            .await;
+        return lost(
+            broker,
+            &report.id,
+            id,
+            "it has no id by which it could be answered",
+        );
     }
     let _place = match call.refused {
         Some(_) => None,
@@ -284,11 +362,17 @@ async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, 
 }
 
 /// Publishes the parts of an answer as they come. Returns how many. An error: a part was lost, which ends the stream.
-async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
+async fn forward(
+    broker: &BrokerServer,
+    id: &[u8],
+    mut events: mpsc::Receiver<Event>,
+) -> Result<usize, ()> {
     let mut parts = 0;
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };
-        let Some(body) = ToolServiceResponse::part(text).encode() else { return Err(()) };
+        let Some(body) = ToolServiceResponse::part(text).encode() else {
+            return Err(());
+        };
         let sent = tokio::time::timeout(REPLY_TIMEOUT, broker.link.publish(id, &body)).await;
         sent.map_err(|_| ())?.map_err(|_| ())?;
         parts += 1;
@@ -299,12 +383,17 @@ async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Ev
 /// The last reply; `None`: it is larger than a message may be. `told`: parts were sent before it. Their content is not repeated. If the tool ended with a document
 /// of its own, that is the last part.
 async fn reply(report: &Report, told: bool) -> Option<Vec<u8>> {
-    let failed = |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
+    let failed =
+        |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
     match (&report.error, &report.output_data) {
         (Some(fault), _) => failed(fault),
         (None, Some(output)) if !(told && report.streamed) => {
-            let encode = |text: &Text| ToolServiceResponse::whole(output::response(text.as_str())).encode();
-            output.read(false, encode).await.unwrap_or_else(|late| failed(&late))
+            let encode =
+                |text: &Text| ToolServiceResponse::whole(output::response(text.as_str())).encode();
+            output
+                .read(false, encode)
+                .await
+                .unwrap_or_else(|late| failed(&late))
         }
         (None, _) => ToolServiceResponse::whole(String::new()).encode(),
     }
@@ -317,7 +406,11 @@ fn failure_text(fault: &Fault, call: &str) -> String {
         false => advice.to_owned(),
     });
     let mut words = format!("{}: {}", fault.kind, fault.message);
-    for more in [fault.details.as_deref(), advice.as_deref()].into_iter().flatten().filter(|more| !more.is_empty()) {
+    for more in [fault.details.as_deref(), advice.as_deref()]
+        .into_iter()
+        .flatten()
+        .filter(|more| !more.is_empty())
+    {
         if !words.ends_with(['.', '!', '?', ':', '\n']) {
             words.push('.');
         }
@@ -330,15 +423,21 @@ fn failure_text(fault: &Fault, call: &str) -> String {
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second
 /// one.
 async fn publish(broker: &BrokerServer, id: &[u8], reply: Option<Vec<u8>>) -> Result<(), String> {
-    let large =
-        || ToolServiceResponse::failed("The answer is larger than a message may be. Ask for less of it.").encode();
+    let large = || {
+        ToolServiceResponse::failed(
+            "The answer is larger than a message may be. Ask for less of it.",
+        )
+        .encode()
+    };
     let mut body = reply.or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {
         let left = REPLY_TIMEOUT.saturating_sub(began.elapsed());
         let why = match tokio::time::timeout(left, broker.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(PublishError::NoListener)) if !is_returning(broker) => return Err(NO_LISTENER.to_owned()),
+            Ok(Err(PublishError::NoListener)) if !is_returning(broker) => {
+                return Err(NO_LISTENER.to_owned());
+            }
             // The broker's own limit may be lower.
             Ok(Err(PublishError::TooLarge)) => match large() {
                 Some(words) if words.len() < body.len() => {
@@ -362,21 +461,28 @@ async fn waits_for_listeners(broker: &BrokerServer, came: &LinkState, id: &[u8])
     if !broker.entry.terms.keeps_nothing() || broker.link.state() == *came {
         return;
     }
-    if tokio::time::timeout(REPLY_TIMEOUT, broker.link.connected()).await.is_ok()
+    if tokio::time::timeout(REPLY_TIMEOUT, broker.link.connected())
+        .await
+        .is_ok()
         && let LinkState::Connected { since } = broker.link.state()
     {
         let id = shown(id);
         let words = "is answered after an outage: a caller that is not back by then misses it";
         tracing::warn!(target: "toolhost::broker", "request {id} {words}");
-        tokio::time::sleep(CALLER_RECONNECT_TIME.saturating_sub(Timestamp::now().duration_since(since).unsigned_abs()))
-            .await;
+        tokio::time::sleep(
+            CALLER_RECONNECT_TIME
+                .saturating_sub(Timestamp::now().duration_since(since).unsigned_abs()),
+        )
+        .await;
     }
 }
 
 /// Whether the connection is so new that callers may not have reconnected yet.
 fn is_returning(broker: &BrokerServer) -> bool {
     match broker.link.state() {
-        LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < CALLER_RECONNECT_TIME,
+        LinkState::Connected { since } => {
+            Timestamp::now().duration_since(since).unsigned_abs() < CALLER_RECONNECT_TIME
+        }
         LinkState::Away { .. } => true,
     }
 }
@@ -404,11 +510,23 @@ mod tests {
         let of = |offered: &[String], asked: Option<Value>| tool(offered, asked.as_ref()).ok();
         assert_eq!(of(&offered[..1], None).as_deref(), Some("a:one"));
         assert_eq!(of(&offered, None), None);
-        assert_eq!(of(&offered, Some(json!("a:one@^2"))).as_deref(), Some("a:one@^2"));
+        assert_eq!(
+            of(&offered, Some(json!("a:one@^2"))).as_deref(),
+            Some("a:one@^2")
+        );
         for asked in ["a:two", "a:two@1"] {
-            assert_eq!(of(&offered, Some(json!(asked))).as_deref(), Some("a:two@1"), "the operator's range");
+            assert_eq!(
+                of(&offered, Some(json!(asked))).as_deref(),
+                Some("a:two@1"),
+                "the operator's range"
+            );
         }
-        for wrong in [json!("a:three"), json!("a:two@2"), json!(["a:one"]), json!("")] {
+        for wrong in [
+            json!("a:three"),
+            json!("a:two@2"),
+            json!(["a:one"]),
+            json!(""),
+        ] {
             assert_eq!(of(&offered, Some(wrong.clone())), None, "{wrong}");
         }
     }

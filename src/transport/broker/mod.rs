@@ -45,10 +45,19 @@ impl Brokers {
     ) -> (Arc<Brokers>, JoinSet<()>) {
         let (mut brokers, mut served) = (Vec::new(), JoinSet::new());
         for entry in entries.iter().cloned() {
-            let BrokerSettings { request, subscription, at_once, .. } = &entry;
-            let source =
-                Subscription::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
-            let (link, deliveries) = Link::open(entry.terms.clone(), source, entry.response.clone());
+            let BrokerSettings {
+                request,
+                subscription,
+                at_once,
+                ..
+            } = &entry;
+            let source = Subscription::Shared {
+                topic: request.clone(),
+                subscription: subscription.clone(),
+                at_once: *at_once,
+            };
+            let (link, deliveries) =
+                Link::open(entry.terms.clone(), source, entry.response.clone());
             let at_once = usize::from(*at_once).min(ADMITTED);
             let broker = Arc::new(BrokerServer {
                 service: service.clone(),
@@ -73,7 +82,9 @@ impl Brokers {
 
     /// Whether any entry is disconnected.
     pub fn is_away(&self) -> bool {
-        self.0.iter().any(|broker| matches!(broker.link.state(), LinkState::Away { .. }))
+        self.0
+            .iter()
+            .any(|broker| matches!(broker.link.state(), LinkState::Away { .. }))
     }
 
     /// The entries, as `status` shows them.
@@ -102,7 +113,11 @@ fn status(broker: &BrokerServer) -> Value {
 
 /// Serves one entry. Messages are read at once: Pulsar drops those that are not read, and RabbitMQ sends no more than
 /// may run. Reading pauses only while `MAX_REQUESTS` requests are open.
-async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
+async fn serve(
+    broker: Arc<BrokerServer>,
+    mut deliveries: mpsc::Receiver<Delivery>,
+    stop: CancellationToken,
+) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
     loop {

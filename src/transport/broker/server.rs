@@ -89,7 +89,10 @@ pub struct Identity {
 
 impl Identity {
     pub fn new(delivery: &Delivery) -> Identity {
-        Identity { id: delivery.id.clone(), body: sha256_hex(&delivery.body) }
+        Identity {
+            id: delivery.id.clone(),
+            body: sha256_hex(&delivery.body),
+        }
     }
 }
 
@@ -112,11 +115,19 @@ pub enum Redelivery {
 
 impl OpenRequests {
     pub fn len(&self) -> usize {
-        lock(&self.0).running.values().map(|running| running.count).sum()
+        lock(&self.0)
+            .running
+            .values()
+            .map(|running| running.count)
+            .sum()
     }
 
     pub fn begin(&self, request: &Identity) {
-        lock(&self.0).running.entry(request.clone()).or_default().count += 1;
+        lock(&self.0)
+            .running
+            .entry(request.clone())
+            .or_default()
+            .count += 1;
     }
 
     pub fn known(&self, request: &Identity, delivery: Delivery) -> Redelivery {
@@ -134,12 +145,18 @@ impl OpenRequests {
     /// Ends a request. Returns its redeliveries.
     pub fn end(&self, request: Identity, is_answered: bool) -> Vec<Delivery> {
         let mut requests = lock(&self.0);
-        let Some(running) = requests.running.get_mut(&request) else { return Vec::new() };
+        let Some(running) = requests.running.get_mut(&request) else {
+            return Vec::new();
+        };
         running.count -= 1;
         if running.count > 0 {
             return Vec::new();
         }
-        let again = requests.running.remove(&request).map(|running| running.again).unwrap_or_default();
+        let again = requests
+            .running
+            .remove(&request)
+            .map(|running| running.again)
+            .unwrap_or_default();
         // A request with a longer id is never answered: remembering it has no use.
         if is_answered && request.id.len() <= MAX_ID_BYTES {
             requests.ended.push_back(request);
@@ -162,9 +179,18 @@ pub struct Descriptors {
 
 /// `service`: the key of the service. The tool's own id goes into the fixed `config` of each message, so that a service
 /// with several tools knows which is meant.
-pub fn descriptors(manifest: &Manifest, service: &str, request: &Topic, response: &Topic) -> Descriptors {
+pub fn descriptors(
+    manifest: &Manifest,
+    service: &str,
+    request: &Topic,
+    response: &Topic,
+) -> Descriptors {
     let schema = export::input_schema(manifest);
-    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let required: Vec<&str> = required.filter_map(Value::as_str).collect();
     let properties = schema.get("properties").and_then(Value::as_object);
     let arguments = properties.into_iter().flatten().map(|(name, property)| {
@@ -178,7 +204,10 @@ pub fn descriptors(manifest: &Manifest, service: &str, request: &Topic, response
         }
         argument
     });
-    let name: String = manifest.model_name.clone().unwrap_or_else(|| manifest.id.replace(':', "-"));
+    let name: String = manifest
+        .model_name
+        .clone()
+        .unwrap_or_else(|| manifest.id.replace(':', "-"));
     Descriptors {
         service_key: service.to_owned(),
         service: json!({
@@ -211,13 +240,21 @@ mod tests {
             let good = number.to_string().into_bytes();
             let long = [good.clone(), vec![b'x'; MAX_ID_BYTES]].concat();
             for id in [good, long] {
-                let request = Identity { id, body: sha256_hex(b"{}") };
+                let request = Identity {
+                    id,
+                    body: sha256_hex(b"{}"),
+                };
                 open.begin(&request);
                 assert!(open.end(request, true).is_empty());
             }
         }
         let requests = lock(&open.0);
         assert!(requests.running.is_empty() && requests.ended.len() == ENDED);
-        assert!(requests.ended.iter().all(|request| request.id.len() <= MAX_ID_BYTES));
+        assert!(
+            requests
+                .ended
+                .iter()
+                .all(|request| request.id.len() <= MAX_ID_BYTES)
+        );
     }
 }

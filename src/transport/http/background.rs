@@ -23,29 +23,62 @@ const MAX_CHECKS: u32 = 40;
 /// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are ignored, as
 /// the RFC says.
 fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
-    let lines = headers.get_all(PREFER).iter().filter_map(|line| line.to_str().ok());
-    let words: Vec<&str> = lines.flat_map(|line| line.split(',')).map(str::trim).collect();
-    let receipt = words.iter().any(|word| word.eq_ignore_ascii_case("respond-async"));
-    let wait = words.iter().filter_map(|word| word.split_once('=')).find(|(name, _)| name.eq_ignore_ascii_case("wait"));
+    let lines = headers
+        .get_all(PREFER)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    let words: Vec<&str> = lines
+        .flat_map(|line| line.split(','))
+        .map(str::trim)
+        .collect();
+    let receipt = words
+        .iter()
+        .any(|word| word.eq_ignore_ascii_case("respond-async"));
+    let wait = words
+        .iter()
+        .filter_map(|word| word.split_once('='))
+        .find(|(name, _)| name.eq_ignore_ascii_case("wait"));
     let seconds = wait.and_then(|(_, seconds)| seconds.parse::<u64>().ok());
-    (receipt, seconds.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))))
+    (
+        receipt,
+        seconds.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))),
+    )
 }
 
 /// Whether a call runs in the background: as its body says, else its header, else its tool's manifest.
 pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<bool>) -> bool {
     let by_tool = || {
-        let who = known.server.service.who(&request.caller, request.label.as_deref());
-        known.server.service.find(&who, &request.tool).is_ok_and(|tool| tool.manifest.execution.asynchronous)
+        let who = known
+            .server
+            .service
+            .who(&request.caller, request.label.as_deref());
+        known
+            .server
+            .service
+            .find(&who, &request.tool)
+            .is_ok_and(|tool| tool.manifest.execution.asynchronous)
     };
     by_body.unwrap_or_else(|| preference(&known.headers).0 || by_tool())
 }
 
 /// Submits a call, and answers with its receipt. A refusal is recorded, and has its own status.
-pub async fn begin(start: Start, request: CallRequest, callback: Option<String>, recipient: &Recipient) -> Response {
-    let Start { known: KnownRequest { server, .. }, begun } = start;
+pub async fn begin(
+    start: Start,
+    request: CallRequest,
+    callback: Option<String>,
+    recipient: &Recipient,
+) -> Response {
+    let Start {
+        known: KnownRequest { server, .. },
+        begun,
+    } = start;
     let (id, label) = (request.id.clone(), request.label.clone());
     let (caller, tool) = (request.caller.clone(), request.tool.clone());
-    match server.background.submit(request, callback, begun.clone()).await {
+    match server
+        .background
+        .submit(request, callback, begun.clone())
+        .await
+    {
         Ok(receipt) => {
             let mut response = reply::json(StatusCode::ACCEPTED, &json!(receipt));
             let headers = response.headers_mut();
@@ -56,7 +89,12 @@ pub async fn begin(start: Start, request: CallRequest, callback: Option<String>,
             response
         }
         Err(fault) => {
-            let request = CallRequest { id, label, counted: usize::MAX, ..CallRequest::refused(caller, &tool, fault) };
+            let request = CallRequest {
+                id,
+                label,
+                counted: usize::MAX,
+                ..CallRequest::refused(caller, &tool, fault)
+            };
             let report = request::run(&server, request, Sink::none()).await;
             reply::report(report, None, recipient, begun).await
         }
@@ -67,12 +105,21 @@ pub async fn begin(start: Start, request: CallRequest, callback: Option<String>,
 pub async fn list(known: KnownRequest) -> Response {
     let (server, who) = (&known.server, known.acting());
     let receipts = server.background.receipts(&who);
-    let ids: HashSet<&str> = receipts.iter().map(|receipt| receipt.call.id.as_str()).collect();
-    let others = server.service.calls(&who).into_iter().filter(|call| !ids.contains(call.id.as_str()));
+    let ids: HashSet<&str> = receipts
+        .iter()
+        .map(|receipt| receipt.call.id.as_str())
+        .collect();
+    let others = server
+        .service
+        .calls(&who)
+        .into_iter()
+        .filter(|call| !ids.contains(call.id.as_str()));
     let mut all: Vec<Value> = others.map(|call| json!(call)).collect();
     all.extend(receipts.iter().map(|receipt| json!(receipt)));
     // Ids of calls sort by time.
-    all.sort_by(|a, b| (a["phase"] != "ended", a["id"].as_str()).cmp(&(b["phase"] != "ended", b["id"].as_str())));
+    all.sort_by(|a, b| {
+        (a["phase"] != "ended", a["id"].as_str()).cmp(&(b["phase"] != "ended", b["id"].as_str()))
+    });
     reply::json(StatusCode::OK, &json!({ "calls": all }))
 }
 
@@ -91,12 +138,18 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
         (receipt, _) => receipt,
     };
     match receipt {
-        Some(receipt) if receipt.ended.is_none() => return Ok(reply::json(StatusCode::OK, &json!(receipt))),
+        Some(receipt) if receipt.ended.is_none() => {
+            return Ok(reply::json(StatusCode::OK, &json!(receipt)));
+        }
         Some(receipt) => {
             let room = room(&known, &who, &id).await;
             // The waits may have been long, so check again who this is.
             let who = known.acting_now()?;
-            if let Some(result) = background.result(&who, &id).await.map_err(|fault| known.refusal(fault))? {
+            if let Some(result) = background
+                .result(&who, &id)
+                .await
+                .map_err(|fault| known.refusal(fault))?
+            {
                 let text = text::with_field(&json!(receipt), "result", &result) + "\n";
                 return Ok(reply::document(vec![text.into_bytes().into()], room));
             }
@@ -106,7 +159,10 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
     match server.service.call_state(&who, &id) {
         Some(state) => Ok(reply::json(StatusCode::OK, &json!(state))),
         None => {
-            background.ready().await.map_err(|fault| known.refusal(fault))?;
+            background
+                .ready()
+                .await
+                .map_err(|fault| known.refusal(fault))?;
             Err(no_such_call("You have no such call."))
         }
     }
@@ -116,7 +172,10 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
 pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let (server, who) = (&known.server, known.acting());
     match server.background.cancel(&who, &id) || server.service.cancel(&who, &id) {
-        true => Ok(reply::json(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true }))),
+        true => Ok(reply::json(
+            StatusCode::ACCEPTED,
+            &json!({ "id": id, "cancelled": true }),
+        )),
         false => Err(no_such_call("You have no such open call.")),
     }
 }
@@ -127,7 +186,12 @@ pub fn no_such_call(words: &str) -> Refusal {
 
 /// Memory for a result, taken before the result is read.
 async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Permit {
-    known.server.service.limiter().answer(&who.user, known.server.background.size(id)).await
+    known
+        .server
+        .service
+        .limiter()
+        .answer(&who.user, known.server.background.size(id))
+        .await
 }
 
 /// A call as a stream: `state` as it is and whenever it changes, then one `end`. The stream ends after a bounded time.
@@ -147,8 +211,13 @@ async fn follow(to: Events, known: KnownRequest, id: String) {
             let room = room(&known, &who, &id).await;
             let Ok(who) = known.acting_now() else { return };
             let result = background.result(&who, &id).await.ok().flatten();
-            let (name, json) = result.map_or(("resultLeftOut", "true".to_owned()), |json| ("result", json));
-            let text = format!("event: end\ndata: {}\n\n", text::with_field(&json!(receipt), name, &json));
+            let (name, json) = result.map_or(("resultLeftOut", "true".to_owned()), |json| {
+                ("result", json)
+            });
+            let text = format!(
+                "event: end\ndata: {}\n\n",
+                text::with_field(&json!(receipt), name, &json)
+            );
             return to.send_parts(vec![text.into_bytes().into()], room).await;
         }
         if shown.replace(receipt.call.phase) != Some(receipt.call.phase) {

@@ -35,47 +35,92 @@ pub async fn read(
     body: Body,
     is_call: impl FnOnce(usize) -> bool,
 ) -> Result<Received, Refusal> {
-    let KnownRequest { server, caller, headers, .. } = known;
+    let KnownRequest {
+        server,
+        caller,
+        headers,
+        ..
+    } = known;
     let refuse = |status, words: &str| Err(Refusal::new(status, malformed(words)));
     // With a known length, no two programs can differ on where a request ends.
     let Some(length) = body.size_hint().exact() else {
-        return refuse(StatusCode::LENGTH_REQUIRED, "Send the body with a Content-Length, not in chunks.");
+        return refuse(
+            StatusCode::LENGTH_REQUIRED,
+            "Send the body with a Content-Length, not in chunks.",
+        );
     };
     // A web page of another site can send other types without a preflight request.
-    let kind = single(headers, &header::CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default();
+    let kind = single(headers, &header::CONTENT_TYPE)
+        .and_then(|kind| kind.split(';').next())
+        .unwrap_or_default();
     if !kind.trim().eq_ignore_ascii_case("application/json") {
-        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send JSON, with Content-Type: application/json.");
+        return refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Send JSON, with Content-Type: application/json.",
+        );
     }
     if headers.contains_key(header::CONTENT_ENCODING) {
-        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send the body without a Content-Encoding.");
+        return refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Send the body without a Content-Encoding.",
+        );
     }
-    let Some(length) = usize::try_from(length).ok().filter(|_| length <= MAX_BODY_BYTES) else {
+    let Some(length) = usize::try_from(length)
+        .ok()
+        .filter(|_| length <= MAX_BODY_BYTES)
+    else {
         let words = format!("The body is too long: at most {MAX_BODY_BYTES} bytes are read.");
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
     };
     let counted = usize::from(is_call(length));
     if counted > 0 {
-        server.service.charge_callers(caller, Some(tool).filter(|tool| length > LONG && !tool.is_empty()))?;
+        server.service.charge_callers(
+            caller,
+            Some(tool).filter(|tool| length > LONG && !tool.is_empty()),
+        )?;
     }
     let bodies = &server.service.limiter().bodies;
-    let (claim, mut charge) = (bodies.claim_unless_alone(&caller.user, server.callers.is_own()), bodies.none());
-    let mut unread = PendingRequest { known, tool, counts: true };
+    let (claim, mut charge) = (
+        bodies.claim_unless_alone(&caller.user, server.callers.is_own()),
+        bodies.none(),
+    );
+    let mut unread = PendingRequest {
+        known,
+        tool,
+        counts: true,
+    };
     let whole = tokio::time::timeout(TIME, collect(body, &claim, &mut charge)).await;
     unread.counts = false;
-    let Ok(whole) = whole else { return refuse(StatusCode::REQUEST_TIMEOUT, "The body did not come in time.") };
-    let Ok(text) = String::from_utf8(whole?) else { return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.") };
+    let Ok(whole) = whole else {
+        return refuse(
+            StatusCode::REQUEST_TIMEOUT,
+            "The body did not come in time.",
+        );
+    };
+    let Ok(text) = String::from_utf8(whole?) else {
+        return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.");
+    };
     known.connection.seat.set_whole(true);
-    Ok(Received { text, charge, counted })
+    Ok(Received {
+        text,
+        charge,
+        counted,
+    })
 }
 
 /// Reads a body, and charges for what has arrived beyond a small one. The number of connections bounds small ones.
 async fn collect(mut body: Body, claim: &Claim, charge: &mut Permit) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refusal::malformed("The body ended before its Content-Length."))?;
+        let frame =
+            frame.map_err(|_| Refusal::malformed("The body ended before its Content-Length."))?;
         bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
         if bytes.len() > SMALL && charge.charge(claim, bytes.len().div_ceil(1024)).is_err() {
-            let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
+            let fault = Fault::new(
+                Kind::RateLimitError,
+                "Too many large requests are being read.",
+            )
+            .retryable();
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault));
         }
     }
@@ -94,7 +139,11 @@ impl Drop for PendingRequest<'_> {
         if self.counts {
             let left = malformed("The client left before its request was read.");
             // No client is there to read an answer.
-            let _ = self.known.server.service.record_refusal(&self.known.caller, self.tool, left);
+            let _ = self
+                .known
+                .server
+                .service
+                .record_refusal(&self.known.caller, self.tool, left);
         }
     }
 }
@@ -108,8 +157,18 @@ pub async fn parse<T: Send + 'static>(
     if body.len() <= SMALL {
         return parse(&body);
     }
-    let mut unread = PendingRequest { known, tool: "", counts: true };
-    let reader = known.server.service.limiter().readers.enter(&known.caller.user).await;
+    let mut unread = PendingRequest {
+        known,
+        tool: "",
+        counts: true,
+    };
+    let reader = known
+        .server
+        .service
+        .limiter()
+        .readers
+        .enter(&known.caller.user)
+        .await;
     // The work keeps its reader until it is over, also where its client is gone.
     let work = tokio::task::spawn_blocking(move || (parse(&body), reader).0).await;
     unread.counts = false;
@@ -119,7 +178,10 @@ pub async fn parse<T: Send + 'static>(
 /// The body as one strict JSON document, without white space.
 pub fn document(body: &str) -> Result<json::Text, Refusal> {
     json::compact(body.as_bytes()).map_err(|problem| {
-        let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
+        let place = format!(
+            "Line {}, column {}: {}",
+            problem.line, problem.column, problem.message
+        );
         Refusal::unreadable(malformed("The body is not one JSON document.").details(place))
     })
 }

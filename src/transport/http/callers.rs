@@ -10,7 +10,10 @@ pub enum Callers {
     /// By the connection: its other end belongs to the user who runs the host, of this name.
     Own(String),
     /// Everybody presents a token of one of these kinds.
-    Presented { tokens: Option<Tokens>, jwt: Option<Box<Jwt>> },
+    Presented {
+        tokens: Option<Tokens>,
+        jwt: Option<Box<Jwt>>,
+    },
 }
 
 /// Why a request has no caller.
@@ -26,8 +29,12 @@ impl Callers {
     pub fn describe(&self) -> String {
         match self {
             Callers::Own(name) => format!("for {name} (uid {}) alone", nix::unistd::geteuid()),
-            Callers::Presented { tokens: Some(tokens), jwt: None } if tokens.is_empty() => {
-                "for no caller yet: the token file has no line (`toolhost token NAME` makes one)".to_owned()
+            Callers::Presented {
+                tokens: Some(tokens),
+                jwt: None,
+            } if tokens.is_empty() => {
+                "for no caller yet: the token file has no line (`toolhost token NAME` makes one)"
+                    .to_owned()
             }
             Callers::Presented { .. } => "for every caller that presents a token".to_owned(),
         }
@@ -39,7 +46,9 @@ impl Callers {
             Callers::Own(name) => vec![Caller::operator(name)],
             Callers::Presented { tokens, jwt } => {
                 let tokens = tokens.iter().flat_map(Tokens::operators);
-                tokens.chain(jwt.iter().flat_map(|jwt| jwt.operators())).collect()
+                tokens
+                    .chain(jwt.iter().flat_map(|jwt| jwt.operators()))
+                    .collect()
             }
         }
     }
@@ -63,12 +72,18 @@ impl Callers {
         let (tokens, jwt, value) = match (self, presented.next()) {
             (Callers::Own(name), None) => return Ok(Caller::operator(name)),
             // A request with a token is made as its owner, not as the operator.
-            (Callers::Own(_), Some(_)) => return Err(refused("a token, and this server knows none")),
+            (Callers::Own(_), Some(_)) => {
+                return Err(refused("a token, and this server knows none"));
+            }
             (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => (tokens, jwt, value),
         };
-        let words = value.to_str().map_err(|_| refused("the header is not text"))?;
-        let token = words.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let words = value
+            .to_str()
+            .map_err(|_| refused("the header is not text"))?;
+        let token = words
+            .split_once(' ')
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or_else(|| refused("the scheme is not Bearer"))?;
         if presented.next().is_some() {
             return Err(refused("the header occurs twice"));
@@ -76,7 +91,9 @@ impl Callers {
         let token = token.trim();
         match (tokens.as_ref().and_then(|tokens| tokens.caller(token)), jwt) {
             (Some(caller), _) => Ok(caller),
-            (None, Some(jwt)) if token.contains('.') => jwt.caller(token).map_err(CallerError::Refused),
+            (None, Some(jwt)) if token.contains('.') => {
+                jwt.caller(token).map_err(CallerError::Refused)
+            }
             _ => Err(refused("no such token")),
         }
     }

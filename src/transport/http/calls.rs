@@ -8,7 +8,9 @@ use crate::base::json::{self, Object};
 use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments};
+use crate::service::{
+    self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments,
+};
 use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
 use crate::transport::mcp::Message;
@@ -35,7 +37,11 @@ const MAX_CONFIG_BYTES: usize = 64 * 1024;
 const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
 /// `POST /v1/tools/{tool}/calls`.
-pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> Result<Response, Refusal> {
+pub async fn call(
+    known: KnownRequest,
+    Path(tool): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
     let start = known.start()?;
     let id = tools::ToolNames::new(&start.known, None).id(tool.clone());
     let mut read = read(&start, &id, body).await;
@@ -53,23 +59,50 @@ pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
     let received = body::read(&start.known, tool, body, |_| true).await?;
     let (counted, body_quota) = (received.counted, Some(Arc::new(received.charge)));
-    let request = CallRequest { counted, body_quota, ..start.request(tool.to_owned(), Arguments::default()) };
-    body::parse(&start.known, received.text, move |text| parse(request, text)).await
+    let request = CallRequest {
+        counted,
+        body_quota,
+        ..start.request(tool.to_owned(), Arguments::default())
+    };
+    body::parse(&start.known, received.text, move |text| {
+        parse(request, text)
+    })
+    .await
 }
 
-async fn begin(start: Start, CallBody { request, detached, callback, stray, .. }: CallBody) -> Response {
+async fn begin(
+    start: Start,
+    CallBody {
+        request,
+        detached,
+        callback,
+        stray,
+        ..
+    }: CallBody,
+) -> Response {
     let recipient = start.recipient(request.label.clone());
     if background::is_detached(&start.known, &request, detached) {
         return background::begin(start, request, callback, &recipient).await;
     }
-    let Start { known: request::KnownRequest { server, headers, .. }, begun } = start;
-    let no_callback =
-        || malformed("A callback needs a call in the background: add \"mode\": \"async\", or leave it out.");
+    let Start {
+        known: request::KnownRequest {
+            server, headers, ..
+        },
+        begun,
+    } = start;
+    let no_callback = || {
+        malformed(
+            "A callback needs a call in the background: add \"mode\": \"async\", or leave it out.",
+        )
+    };
     let refused = request.refused.or_else(|| callback.map(|_| no_callback()));
     let request = CallRequest { refused, ..request };
     let id = request.id.clone().unwrap_or_default();
     if !request::wants_events(&headers) {
-        let report = explain(request::run(&server, request, Sink::none()).await, stray.as_deref());
+        let report = explain(
+            request::run(&server, request, Sink::none()).await,
+            stray.as_deref(),
+        );
         return reply::report(report, None, &recipient, begun).await;
     }
     let (sink, mut events) = Sink::new(EVENT_QUEUE);
@@ -138,8 +171,14 @@ struct CallBody {
 impl CallBody {
     /// Refuses a config that names another tool or version than the path.
     fn checked(self) -> Result<CallBody, Refusal> {
-        if self.config_tool.as_ref().is_some_and(|tool| *tool != self.request.tool) {
-            return Err(Refusal::malformed("The config names another tool or version than the path."));
+        if self
+            .config_tool
+            .as_ref()
+            .is_some_and(|tool| *tool != self.request.tool)
+        {
+            return Err(Refusal::malformed(
+                "The config names another tool or version than the path.",
+            ));
         }
         Ok(self)
     }
@@ -190,13 +229,20 @@ impl<'de> Deserialize<'de> for Stray {
 
 /// Reads `{user, config, arguments, mode, callback}`, of which only `arguments` is required, or the arguments alone.
 fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
-    let mut read = CallBody { request, detached: None, callback: None, stray: None, config_tool: None };
+    let mut read = CallBody {
+        request,
+        detached: None,
+        callback: None,
+        stray: None,
+        config_tool: None,
+    };
     if body.trim().is_empty() {
         return Ok(read);
     }
     let document = body::document(body)?;
     let text = document.as_str();
-    let Stray(stray) = serde_json::from_str(text).map_err(|_| Refusal::malformed("The body must be a JSON object."))?;
+    let Stray(stray) = serde_json::from_str(text)
+        .map_err(|_| Refusal::malformed("The body must be a JSON object."))?;
     let has_arguments = json::member(text, "/arguments").is_some();
     if stray.is_some() || !has_arguments {
         read.request.arguments = Arguments::Text(text.to_owned());
@@ -207,8 +253,14 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
         let words = "user and callback must be strings, and mode \"sync\" or \"async\".";
         Refusal::unreadable(malformed(words).details(error.to_string()))
     })?;
-    let config = match envelope.config.map(RawValue::get).filter(|config| *config != "null") {
-        Some(config) if config.len() > MAX_CONFIG_BYTES => return Err(Refusal::malformed("The config is too long.")),
+    let config = match envelope
+        .config
+        .map(RawValue::get)
+        .filter(|config| *config != "null")
+    {
+        Some(config) if config.len() > MAX_CONFIG_BYTES => {
+            return Err(Refusal::malformed("The config is too long."));
+        }
         Some(config) => arguments::config(&text_or_json(config)).map_err(Refusal::unreadable)?,
         None => serde_json::Map::new(),
     };
@@ -228,14 +280,22 @@ fn text_or_json(json: &str) -> String {
 
 /// If the arguments do not fit, says in the report that the whole body was taken as the arguments.
 fn explain(mut report: Report, stray: Option<&str>) -> Report {
-    let fault = report.error.as_mut().filter(|fault| fault.kind == Kind::ParameterValidationError);
+    let fault = report
+        .error
+        .as_mut()
+        .filter(|fault| fault.kind == Kind::ParameterValidationError);
     if let (Some(fault), Some(stray)) = (fault, stray) {
         let words = format!(
             "The whole body was taken as the arguments, since it holds '{}' beside 'arguments'; other members are {}.",
             text::printable(&text::head(stray, 80)),
             MEMBERS.join(", ")
         );
-        fault.details = Some(fault.details.take().map_or(words.clone(), |details| format!("{details}\n{words}")));
+        fault.details = Some(
+            fault
+                .details
+                .take()
+                .map_or(words.clone(), |details| format!("{details}\n{words}")),
+        );
     }
     report
 }
@@ -272,7 +332,9 @@ struct BatchCall {
 fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
     let number = |given: Value| json::whole(&given).and_then(|number| N::try_from(number).ok());
     let given = Option::<Value>::deserialize(from)?;
-    given.map(|given| number(given).ok_or_else(|| D::Error::custom("a whole number is expected"))).transpose()
+    given
+        .map(|given| number(given).ok_or_else(|| D::Error::custom("a whole number is expected")))
+        .transpose()
 }
 
 /// `POST /v1/calls`.
@@ -290,13 +352,19 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     let mut speakers = begin_batch(&start, batch, (received.counted, received.charge));
     let begun = start.begun;
     Ok(reply::events(async move |to| {
-        let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
+        let calls: Vec<_> = speakers
+            .calls()
+            .map(|(id, tool)| json!({"call": id, "tool": tool}))
+            .collect();
         to.send("batch", &json!({ "calls": calls })).await;
         while let Some(StageEvent { call, stage }) = speakers.next().await {
             match stage {
                 Stage::Prepare => to.send("start", &json!({ "call": &*call })).await,
                 Stage::Processing(event) => to.tell(&event, Some(&call)).await,
-                Stage::Output(text) => to.send("chunk", &json!({ "text": text, "call": &*call })).await,
+                Stage::Output(text) => {
+                    to.send("chunk", &json!({ "text": text, "call": &*call }))
+                        .await
+                }
                 Stage::Completed(report) => to.end(*report, &recipient, begun.clone()).await,
             }
         }
@@ -304,15 +372,28 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     }))
 }
 
-fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, Permit)) -> Speakers {
+fn begin_batch(
+    start: &Start,
+    batch: BatchBody,
+    (mut counted, charge): (usize, Permit),
+) -> Speakers {
     let body_quota = Arc::new(charge);
     let server = &start.known.server;
     let names = tools::ToolNames::new(&start.known, batch.user.as_deref());
-    let who = server.service.who(&start.known.caller, batch.user.as_deref());
+    let who = server
+        .service
+        .who(&start.known.caller, batch.user.as_deref());
     let mut request = |Object(one): Object<BatchCall>| {
         let tool = names.id(one.tool);
-        let hidden = one.hidden || server.service.find(&who, &tool).is_ok_and(|tool| tool.manifest.hidden);
-        let arguments = one.arguments.map(|arguments| text_or_json(arguments.get())).unwrap_or_default();
+        let hidden = one.hidden
+            || server
+                .service
+                .find(&who, &tool)
+                .is_ok_and(|tool| tool.manifest.hidden);
+        let arguments = one
+            .arguments
+            .map(|arguments| text_or_json(arguments.get()))
+            .unwrap_or_default();
         let request = CallRequest {
             label: batch.user.clone(),
             timeout_ms: one.timeout_ms,
@@ -325,10 +406,14 @@ fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, P
     };
     let calls: Vec<_> = batch.calls.into_iter().map(&mut request).collect();
     let server = server.clone();
-    Speakers::new(calls, batch.at_once.unwrap_or(service::CONCURRENCY), move |request, sink| {
-        let server = server.clone();
-        async move { request::run(&server, request, sink).await }
-    })
+    Speakers::new(
+        calls,
+        batch.at_once.unwrap_or(service::CONCURRENCY),
+        move |request, sink| {
+            let server = server.clone();
+            async move { request::run(&server, request, sink).await }
+        },
+    )
 }
 
 fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
@@ -338,8 +423,12 @@ fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
     batch.user = service::label(batch.user).map_err(Refusal::unreadable)?;
     match (batch.calls.len(), batch.at_once) {
         (1..=MAX_CALLS, None | Some(1..=MAX_CALLS)) => Ok(batch),
-        (1..=MAX_CALLS, _) => Err(Refusal::malformed(format!("atOnce must be 1 to {MAX_CALLS}."))),
-        _ => Err(Refusal::malformed(format!("A batch is 1 to {MAX_CALLS} calls."))),
+        (1..=MAX_CALLS, _) => Err(Refusal::malformed(format!(
+            "atOnce must be 1 to {MAX_CALLS}."
+        ))),
+        _ => Err(Refusal::malformed(format!(
+            "A batch is 1 to {MAX_CALLS} calls."
+        ))),
     }
 }
 
@@ -371,34 +460,77 @@ struct Action {
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
     let received = body::read(&start.known, "", body, |_| true).await?;
-    let read =
-        |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
-    let (reading, user) = body::parse(&start.known, received.text, read).await.map_err(|_| {
-        let words = "The body is {\"text\": what the model wrote}, with \"user\" to call for somebody.";
-        Refusal::malformed(words)
-    })?;
+    let read = |body: &str| {
+        serde_json::from_str(body)
+            .map(|Object(ActionBody { text, user })| (action::read(&text), user))
+    };
+    let (reading, user) = body::parse(&start.known, received.text, read)
+        .await
+        .map_err(|_| {
+            let words =
+                "The body is {\"text\": what the model wrote}, with \"user\" to call for somebody.";
+            Refusal::malformed(words)
+        })?;
     let request = CallRequest {
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
         body_quota: Some(Arc::new(received.charge)),
         ..start.request(String::new(), Arguments::default())
     };
-    let kept = start.known.server.service.limiter().keep_text(&start.known.caller.user, reading.lead.len())?;
-    Ok(Action { reading, request, kept })
+    let kept = start
+        .known
+        .server
+        .service
+        .limiter()
+        .keep_text(&start.known.caller.user, reading.lead.len())?;
+    Ok(Action {
+        reading,
+        request,
+        kept,
+    })
 }
 
-async fn run_action(start: Start, Action { mut reading, request, kept: _text }: Action) -> Response {
+async fn run_action(
+    start: Start,
+    Action {
+        mut reading,
+        request,
+        kept: _text,
+    }: Action,
+) -> Response {
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
     let mut answer = match action::request(&server.service, &[], request, &mut reading) {
-        Some(request) => reading.answered(request::run(server, request, Sink::none()).await).await,
+        Some(request) => {
+            reading
+                .answered(request::run(server, request, Sink::none()).await)
+                .await
+        }
         None => reading.without_action(),
     };
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
-    let kept = (start.begun, outcome.as_ref().and_then(|report| report.slot.clone()));
+    let kept = (
+        start.begun,
+        outcome.as_ref().and_then(|report| report.slot.clone()),
+    );
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
-        let ActionResult { lead, dialect, observation, warnings, .. } = &answer;
-        answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
+        let ActionResult {
+            lead,
+            dialect,
+            observation,
+            warnings,
+            ..
+        } = &answer;
+        answers::visible(
+            &ActionAnswer {
+                lead,
+                dialect,
+                observation,
+                warnings,
+                outcome,
+            },
+            to,
+        )?;
         to.write_all(b"\n")
     };
     let parts = match outcome {
@@ -428,7 +560,10 @@ pub const MCP_PATH: &str = "/mcp";
 /// The MCP server, behind the same gate and the same quotas as everything else here.
 pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refusal> {
     // A server that stops still takes the answers to its questions.
-    let start = Start { begun: known.server.begun.clone(), known };
+    let start = Start {
+        begun: known.server.begun.clone(),
+        known,
+    };
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
         let KnownRequest { server, caller, .. } = start.known;
@@ -445,7 +580,11 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     }
     let (recorded, approver) = (message.is_refused(), known.approver());
     let quota = (received.counted, received.charge);
-    let mut answer = known.server.mcp.post((known.caller, approver, quota), parts, message, begun).await;
+    let mut answer = known
+        .server
+        .mcp
+        .post((known.caller, approver, quota), parts, message, begun)
+        .await;
     if recorded {
         answer.extensions_mut().insert(reply::Recorded);
     }
@@ -461,8 +600,13 @@ mod tests {
 
     fn parsed(body: &str) -> Result<Parsed, String> {
         let request = CallRequest::new(Caller::named("alice"), "t:x", Arguments::default());
-        let call = parse(request, body).and_then(CallBody::checked).map_err(|refusal| refusal.fault.message)?.request;
-        let Arguments::Text(text) = call.arguments else { panic!("not text") };
+        let call = parse(request, body)
+            .and_then(CallBody::checked)
+            .map_err(|refusal| refusal.fault.message)?
+            .request;
+        let Arguments::Text(text) = call.arguments else {
+            panic!("not text")
+        };
         Ok((call.label, call.timeout_ms, text))
     }
 
@@ -474,9 +618,18 @@ mod tests {
             ("", plain("")),
             ("{\"n\": 1}", plain("{\"n\":1}")),
             ("{\"user\": \"bob\"}", plain("{\"user\":\"bob\"}")),
-            ("{\"arguments\": 1, \"n\": 2}", plain("{\"arguments\":1,\"n\":2}")),
-            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
-            ("{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}", bob()),
+            (
+                "{\"arguments\": 1, \"n\": 2}",
+                plain("{\"arguments\":1,\"n\":2}"),
+            ),
+            (
+                "{\"user\":\"bob\",\"config\":{\"tool\":\"t:x\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}",
+                bob(),
+            ),
+            (
+                "{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}",
+                bob(),
+            ),
         ] {
             assert_eq!(parsed(body), wanted, "{body}");
         }
@@ -484,11 +637,23 @@ mod tests {
             ("[1]", "must be a JSON object"),
             ("{\"n\":1,\"n\":2}", "not one JSON document"),
             ("{\"n\":1} {}", "not one JSON document"),
-            ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
+            (
+                "{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}",
+                "another tool",
+            ),
             ("{\"arguments\":{},\"config\":{\"tool\":1}}", "another tool"),
-            ("{\"arguments\":{},\"config\":{\"tool\":\"t:x@1\"}}", "another tool"),
-            ("{\"arguments\":{},\"config\":[]}", "config must be a JSON object"),
-            ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
+            (
+                "{\"arguments\":{},\"config\":{\"tool\":\"t:x@1\"}}",
+                "another tool",
+            ),
+            (
+                "{\"arguments\":{},\"config\":[]}",
+                "config must be a JSON object",
+            ),
+            (
+                "{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}",
+                "timeoutMs",
+            ),
             ("{\"arguments\":{},\"user\":1}", "must be strings"),
             ("{\"arguments\":{},\"mode\":\"fast\"}", "must be strings"),
             ("{\"arguments\":{},\"callback\":[]}", "must be strings"),

@@ -49,7 +49,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
     let (peer, ours) = match &socket {
         Socket::Tcp(stream, peer) => {
-            let ours = stream.local_addr().map(|ours| ours.ip().to_canonical()).ok();
+            let ours = stream
+                .local_addr()
+                .map(|ours| ours.ip().to_canonical())
+                .ok();
             (peer.ip().to_canonical().to_string(), ours)
         }
         Socket::Unix(_) => ("unix".to_owned(), None),
@@ -61,7 +64,17 @@ pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
         Err(fault) => (server.overflow.enter()?, Some(fault)),
     };
     let tls = server.tls.is_some() && ours.is_some();
-    Some((socket, Connection { ours, tls, peer, seat, principal: Mutex::default(), refusal }))
+    Some((
+        socket,
+        Connection {
+            ours,
+            tls,
+            peer,
+            seat,
+            principal: Mutex::default(),
+            refusal,
+        },
+    ))
 }
 
 /// Whether this user may speak to the server at all.
@@ -80,14 +93,20 @@ fn check_user(server: &Server, socket: &Socket) -> Result<(), Fault> {
             return Err(Fault::new(Kind::RateLimitError, words).retryable());
         }
     };
-    server.warnings.warn(&who, "refused", &format!("refused: {who}"));
+    server
+        .warnings
+        .warn(&who, "refused", &format!("refused: {who}"));
     let words = "This server is for the user who runs it: connect as that user, or present a token to a server with a \
                  token file.";
     Err(Fault::new(Kind::AuthorizationError, words))
 }
 
 /// Serves a connection to its end.
-pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (Socket, Connection)) {
+pub async fn serve(
+    server: Arc<Server>,
+    router: Router,
+    (socket, connection): (Socket, Connection),
+) {
     let watched = match &socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
@@ -96,16 +115,22 @@ pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (S
         Socket::Unix(stream) => stream.as_fd().try_clone_to_owned(),
     };
     let Ok(watched) = watched else { return };
-    let time = if connection.refusal.is_some() { CLOSING_TIME } else { HEAD_TIME };
+    let time = if connection.refusal.is_some() {
+        CLOSING_TIME
+    } else {
+        HEAD_TIME
+    };
     let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
     let served = async {
         let stream: Box<dyn Duplex> = match (socket, tls) {
             (Socket::Unix(stream), _) => Box::new(stream),
             (Socket::Tcp(stream, _), None) => Box::new(stream),
-            (Socket::Tcp(stream, _), Some(tls)) => match tokio::time::timeout(time, tls.accept(stream)).await {
-                Ok(Ok(stream)) => Box::new(stream),
-                _ => return,
-            },
+            (Socket::Tcp(stream, _), Some(tls)) => {
+                match tokio::time::timeout(time, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => Box::new(stream),
+                    _ => return,
+                }
+            }
         };
         speak(server, router, connection, (stream, watched), time).await;
     };
@@ -130,7 +155,10 @@ async fn speak(
     let stream = tokio::io::join(StrictHeads::new(read, body.clone()), write);
     let handler = service_fn(move |request: Request<Incoming>| {
         // A body in chunks is refused, and ends the connection.
-        body.store(request.body().size_hint().exact().unwrap_or(u64::MAX), Ordering::Relaxed);
+        body.store(
+            request.body().size_hint().exact().unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
         let (server, connection, router) = (server.clone(), connection.clone(), router.clone());
         async move {
             // No path takes a body in chunks: only we decide where it ends.
@@ -142,8 +170,14 @@ async fn speak(
             let status = answer.status();
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+            headers.insert(
+                header::X_CONTENT_TYPE_OPTIONS,
+                HeaderValue::from_static("nosniff"),
+            );
+            headers.insert(
+                "cross-origin-resource-policy",
+                HeaderValue::from_static("same-origin"),
+            );
             if status == StatusCode::UNAUTHORIZED {
                 headers.insert(header::WWW_AUTHENTICATE, gate::challenge(&server));
             }
@@ -163,7 +197,10 @@ async fn speak(
         .serve_connection(TokioIo::new(stream), handler);
     tokio::pin!(served);
     // Not at once, so that a client that shut its sending half gets a quick answer.
-    let mut look = tokio::time::interval_at(Instant::now() + CLIENT_CHECK_INTERVAL, CLIENT_CHECK_INTERVAL);
+    let mut look = tokio::time::interval_at(
+        Instant::now() + CLIENT_CHECK_INTERVAL,
+        CLIENT_CHECK_INTERVAL,
+    );
     loop {
         tokio::select! {
             _ = &mut served => break,
@@ -187,13 +224,22 @@ async fn answer(
     if let Some(fault) = &connection.refusal
         && !(fault.retryable && HEALTH.contains(&request.uri().path()))
     {
-        let status = if fault.retryable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::FORBIDDEN };
+        let status = if fault.retryable {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::FORBIDDEN
+        };
         return Err(Refusal::new(status, fault.clone()));
     }
     let caller = gate::admit(server, connection, &request)?;
     connection.seat.set_whole(request.body().is_end_stream());
-    let Some(caller) = caller else { return Ok(route(router, request).await) };
-    let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
+    let Some(caller) = caller else {
+        return Ok(route(router, request).await);
+    };
+    let asked = text::printable(&text::head(
+        &format!("{} {}", request.method(), request.uri().path()),
+        200,
+    ));
     let answer = match connection.charge_to(server, &caller) {
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
@@ -202,7 +248,9 @@ async fn answer(
         }
         Err(refusal) => {
             let mut answer = refusal.into_response();
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            answer
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
             answer
         }
     };

@@ -36,14 +36,20 @@ pub struct ConnectionSlot {
 
 impl ConnectionLimiter {
     pub fn new(most: usize) -> Arc<ConnectionLimiter> {
-        Arc::new(ConnectionLimiter { most, open: Mutex::default() })
+        Arc::new(ConnectionLimiter {
+            most,
+            open: Mutex::default(),
+        })
     }
 
     /// `None`: all places are taken by connections with whole requests, or as many connections as there are places are
     /// still being closed.
     pub fn enter(self: &Arc<ConnectionLimiter>) -> Option<ConnectionSlot> {
         let mut open = lock(&self.open);
-        let mut staying = open.by_id.values().filter(|connection| !connection.close.is_cancelled());
+        let mut staying = open
+            .by_id
+            .values()
+            .filter(|connection| !connection.close.is_cancelled());
         if staying.clone().count() >= self.most {
             let oldest = staying.find(|connection| !connection.is_whole)?;
             if open.by_id.len() >= 2 * self.most {
@@ -53,8 +59,18 @@ impl ConnectionLimiter {
         }
         open.last += 1;
         let (id, close) = (open.last, CancellationToken::new());
-        open.by_id.insert(id, OpenConnection { is_whole: false, close: close.clone() });
-        Some(ConnectionSlot { crowd: self.clone(), id, close })
+        open.by_id.insert(
+            id,
+            OpenConnection {
+                is_whole: false,
+                close: close.clone(),
+            },
+        );
+        Some(ConnectionSlot {
+            crowd: self.clone(),
+            id,
+            close,
+        })
     }
 }
 

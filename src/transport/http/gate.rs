@@ -20,15 +20,23 @@ use std::sync::Arc;
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
 const PARAMETERS: [&str; 3] = ["as", "format", "namespace"];
-const NO_TOKEN: &str =
-    "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).";
+const NO_TOKEN: &str = "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).";
 const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not \
                          accepted: is it complete, and still in the server's list?";
 
 /// Who sent this request. `None`: its path is open to all.
-pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refusal> {
-    let refuse = |status, words: &str| Refusal::new(status, Fault::new(Kind::AuthorizationError, words));
-    let warn = |reason, words: &str| server.warnings.warn(&connection.peer, reason, &format!("refused: {words}"));
+pub fn admit<B>(
+    server: &Server,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Option<Caller>, Refusal> {
+    let refuse =
+        |status, words: &str| Refusal::new(status, Fault::new(Kind::AuthorizationError, words));
+    let warn = |reason, words: &str| {
+        server
+            .warnings
+            .warn(&connection.peer, reason, &format!("refused: {words}"))
+    };
     let host = host(request).map_err(Refusal::malformed)?;
     if !is_ours(&server.names, &host, connection) {
         warn("Host", &format!("Host {}", text::printable(host.as_str())));
@@ -37,10 +45,15 @@ pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) 
     }
     if !takes_origin(&server.names, request.headers(), &host, connection) {
         warn("Origin", "Origin");
-        let words = "Web pages of this Origin may not call. The operator lists them in [http] origins.";
+        let words =
+            "Web pages of this Origin may not call. The operator lists them in [http] origins.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
-    let is_cross_site = request.headers().get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    let is_cross_site = request
+        .headers()
+        .get_all("sec-fetch-site")
+        .iter()
+        .any(|site| site == "cross-site");
     if is_cross_site && !request.headers().contains_key(header::AUTHORIZATION) {
         warn("Sec-Fetch-Site", "Sec-Fetch-Site");
         let words = "Web pages of other sites may not call without a token.";
@@ -51,22 +64,29 @@ pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) 
     if OPEN.contains(&path) || jwt::is_metadata(path) {
         return Ok(None);
     }
-    server.callers.identify(request.headers()).map(Some).map_err(|error| {
-        let words = match error {
-            CallerError::Absent => NO_TOKEN,
-            CallerError::Refused(why) => {
-                warn("token", &text::printable(&why));
-                BAD_TOKEN
-            }
-        };
-        refuse(StatusCode::UNAUTHORIZED, words)
-    })
+    server
+        .callers
+        .identify(request.headers())
+        .map(Some)
+        .map_err(|error| {
+            let words = match error {
+                CallerError::Absent => NO_TOKEN,
+                CallerError::Refused(why) => {
+                    warn("token", &text::printable(&why));
+                    BAD_TOKEN
+                }
+            };
+            refuse(StatusCode::UNAUTHORIZED, words)
+        })
 }
 
 /// The header `WWW-Authenticate`, with the address of the metadata if another server issues the tokens.
 pub fn challenge(server: &Server) -> HeaderValue {
     let named = server.callers.metadata().and_then(|metadata| {
-        let words = format!("Bearer realm=\"toolhost\", resource_metadata=\"{}\"", metadata.address);
+        let words = format!(
+            "Bearer realm=\"toolhost\", resource_metadata=\"{}\"",
+            metadata.address
+        );
         HeaderValue::from_str(&words).ok()
     });
     named.unwrap_or(HeaderValue::from_static("Bearer realm=\"toolhost\""))
@@ -80,10 +100,13 @@ fn check_target(uri: &Uri) -> Result<(), &'static str> {
     }
     let mut seen = BTreeSet::new();
     for part in uri.query().into_iter().flat_map(|query| query.split('&')) {
-        let known = part.split_once('=').filter(|(name, value)| PARAMETERS.contains(name) && is_text(value));
+        let known = part
+            .split_once('=')
+            .filter(|(name, value)| PARAMETERS.contains(name) && is_text(value));
         // The part is not shown: it may be a secret in the wrong place.
-        let (name, _) =
-            known.ok_or("The query holds an unknown parameter. Tokens go into the Authorization header alone.")?;
+        let (name, _) = known.ok_or(
+            "The query holds an unknown parameter. Tokens go into the Authorization header alone.",
+        )?;
         if !seen.insert(name) {
             return Err("The query holds a parameter twice.");
         }
@@ -93,8 +116,12 @@ fn check_target(uri: &Uri) -> Result<(), &'static str> {
 
 /// The one host that the request names, even where its target is a URL.
 fn host<B>(request: &Request<B>) -> Result<Authority, &'static str> {
-    let named = single(request.headers(), &header::HOST).ok_or("The request must have exactly one Host header.")?;
-    let named: Option<Authority> = named.parse().ok().filter(|named: &Authority| !named.as_str().contains('@'));
+    let named = single(request.headers(), &header::HOST)
+        .ok_or("The request must have exactly one Host header.")?;
+    let named: Option<Authority> = named
+        .parse()
+        .ok()
+        .filter(|named: &Authority| !named.as_str().contains('@'));
     let named = named.ok_or("The Host header does not name a host.")?;
     match request.uri().authority() {
         Some(other) if *other != named => Err("The request names two hosts."),
@@ -112,7 +139,9 @@ pub fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> 
 /// A parameter of the query, which was checked to be text and to occur once.
 pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, str>> {
     let pairs = uri.query().unwrap_or_default().split('&');
-    let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+    let found = pairs
+        .filter_map(|pair| pair.split_once('='))
+        .find(|(key, _)| *key == name);
     found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
@@ -120,29 +149,52 @@ pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, st
 /// connected to, and the operator's names, count.
 fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bool {
     let name = host.host();
-    let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    let literal = name
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>()
+        .ok();
     let literal = literal.map(|ip| ip.to_canonical());
     let local = connection.ours.is_none_or(|ours| ours.is_loopback());
-    let loopback = name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
-    let listed = |known: &String| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str());
-    local && loopback || literal.is_some() && literal == connection.ours || names.hosts.iter().any(listed)
+    let loopback =
+        name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
+    let listed = |known: &String| {
+        known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str())
+    };
+    local && loopback
+        || literal.is_some() && literal == connection.ours
+        || names.hosts.iter().any(listed)
 }
 
 /// No web page of another site can send a method that changes something without an Origin.
-fn takes_origin(names: &ServerNames, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
+fn takes_origin(
+    names: &ServerNames,
+    headers: &HeaderMap,
+    host: &Authority,
+    connection: &Connection,
+) -> bool {
     if !headers.contains_key(header::ORIGIN) {
         return true;
     }
-    let Some(origin) = single(headers, &header::ORIGIN) else { return false };
+    let Some(origin) = single(headers, &header::ORIGIN) else {
+        return false;
+    };
     let scheme = if connection.tls { "https" } else { "http" };
     let own = format!("{scheme}://{host}");
-    origin.eq_ignore_ascii_case(&own) || names.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+    origin.eq_ignore_ascii_case(&own)
+        || names
+            .origins
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(origin))
 }
 
 /// `/.well-known/oauth-protected-resource`: who issues the tokens that this server takes.
 pub async fn metadata(State(server): State<Arc<Server>>) -> Result<Response, Refusal> {
     let metadata = server.callers.metadata().ok_or_else(|| {
-        Refusal::new(StatusCode::NOT_FOUND, reply::malformed("This server takes no tokens of other issuers."))
+        Refusal::new(
+            StatusCode::NOT_FOUND,
+            reply::malformed("This server takes no tokens of other issuers."),
+        )
     })?;
     Ok(reply::json(StatusCode::OK, &metadata.document))
 }

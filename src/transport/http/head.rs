@@ -27,7 +27,13 @@ impl<S> StrictHeads<S> {
     /// `body` is set when a head was received, before more is read.
     pub fn new(stream: S, body: Arc<AtomicU64>) -> StrictHeads<S> {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
-        StrictHeads { stream, buffer, unread: 0..0, body, last: 0 }
+        StrictHeads {
+            stream,
+            buffer,
+            unread: 0..0,
+            body,
+            last: 0,
+        }
     }
 }
 
@@ -46,8 +52,18 @@ fn check_lines(bytes: &mut [u8], last: &mut u32) -> usize {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let StrictHeads { stream, buffer, unread, body, last } = &mut *self;
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let StrictHeads {
+            stream,
+            buffer,
+            unread,
+            body,
+            last,
+        } = &mut *self;
         if unread.start == unread.end {
             let mut room = ReadBuf::new(buffer);
             ready!(Pin::new(stream).poll_read(cx, &mut room))?;

@@ -61,8 +61,11 @@ impl Jwt {
         if terms.issuer.is_empty() || terms.audience.is_empty() {
             return Err("issuer and audience must be named".to_owned());
         }
-        let algorithms: Vec<Algorithm> =
-            terms.algorithms.iter().map(|name| algorithm(name)).collect::<Result<_, _>>()?;
+        let algorithms: Vec<Algorithm> = terms
+            .algorithms
+            .iter()
+            .map(|name| algorithm(name))
+            .collect::<Result<_, _>>()?;
         let first = *algorithms.first().ok_or("algorithms: name at least one")?;
         let mut validation = Validation::new(first);
         validation.algorithms.clone_from(&algorithms);
@@ -71,13 +74,26 @@ impl Jwt {
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         validation.validate_nbf = true;
         validation.leeway = LEEWAY_SECONDS;
-        let set: JwkSet = serde_json::from_str(keys).map_err(|e| format!("keys: not a JSON Web Key Set: {e}"))?;
-        let keys: Vec<_> = set.keys.iter().map(|key| pin_algorithm(key, &algorithms)).collect::<Result<_, _>>()?;
+        let set: JwkSet =
+            serde_json::from_str(keys).map_err(|e| format!("keys: not a JSON Web Key Set: {e}"))?;
+        let keys: Vec<_> = set
+            .keys
+            .iter()
+            .map(|key| pin_algorithm(key, &algorithms))
+            .collect::<Result<_, _>>()?;
         if keys.is_empty() || keys.len() > 1 && keys.iter().any(|(id, ..)| id.is_none()) {
-            return Err("keys: the set must hold a key, and where it holds several each must have its kid".to_owned());
+            return Err(
+                "keys: the set must hold a key, and where it holds several each must have its kid"
+                    .to_owned(),
+            );
         }
         let metadata = Metadata::new(&terms.issuer, &terms.audience);
-        Ok(Jwt { validation, keys, operators: terms.operators.clone(), metadata })
+        Ok(Jwt {
+            validation,
+            keys,
+            operators: terms.operators.clone(),
+            metadata,
+        })
     }
 
     /// The caller of a token. `Err`: why it is refused, for the log.
@@ -90,21 +106,36 @@ impl Jwt {
         if head.crit.is_some() || head.extras.inner().contains_key("b64") {
             return Err("its header has crit or b64, and no extension is known here".to_owned());
         }
-        let named = |id: &Option<String>| head.kid.is_none() && self.keys.len() == 1 || head.kid == *id;
-        let found = self.keys.iter().find(|(id, algorithm, _)| named(id) && *algorithm == head.alg);
+        let named =
+            |id: &Option<String>| head.kid.is_none() && self.keys.len() == 1 || head.kid == *id;
+        let found = self
+            .keys
+            .iter()
+            .find(|(id, algorithm, _)| named(id) && *algorithm == head.alg);
         let (_, algorithm, key) = found.ok_or("no key of this host has that kid and algorithm")?;
-        let validation = Validation { algorithms: vec![*algorithm], ..self.validation.clone() };
-        let claims: Claims = decode(token, key, &validation).map_err(|e| e.to_string())?.claims;
+        let validation = Validation {
+            algorithms: vec![*algorithm],
+            ..self.validation.clone()
+        };
+        let claims: Claims = decode(token, key, &validation)
+            .map_err(|e| e.to_string())?
+            .claims;
         let sub = claims.sub;
         let user = format!("{PREFIX}{sub}");
         if sub.is_empty() || user.len() > MAX_NAME_BYTES || !text::is_printable(&sub) {
             return Err("the subject is not a name".to_owned());
         }
-        Ok(Caller { user, operator: self.operators.contains(&sub) })
+        Ok(Caller {
+            user,
+            operator: self.operators.contains(&sub),
+        })
     }
 
     pub fn operators(&self) -> Vec<Caller> {
-        self.operators.iter().map(|sub| Caller::operator(format!("{PREFIX}{sub}"))).collect()
+        self.operators
+            .iter()
+            .map(|sub| Caller::operator(format!("{PREFIX}{sub}")))
+            .collect()
     }
 }
 
@@ -112,25 +143,48 @@ impl Jwt {
 fn algorithm(name: &str) -> Result<Algorithm, String> {
     use Algorithm::{ES256, ES384, EdDSA, PS256, RS256};
     let known = [RS256, PS256, ES256, ES384, EdDSA];
-    let found = name.parse().ok().filter(|algorithm| known.contains(algorithm));
-    let wrong = || format!("algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA", text::printable(name));
+    let found = name
+        .parse()
+        .ok()
+        .filter(|algorithm| known.contains(algorithm));
+    let wrong = || {
+        format!(
+            "algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA",
+            text::printable(name)
+        )
+    };
     found.ok_or_else(wrong)
 }
 
 /// A key and the one algorithm it is used with.
-fn pin_algorithm(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Algorithm, DecodingKey), String> {
+fn pin_algorithm(
+    key: &Jwk,
+    allowed: &[Algorithm],
+) -> Result<(Option<String>, Algorithm, DecodingKey), String> {
     let id = key.common.key_id.clone();
     let shown = text::printable(id.as_deref().unwrap_or("without a kid"));
     let said = key.common.key_algorithm.map(|said| said.to_string());
     let said = said.ok_or_else(|| format!("keys: key {shown} has no alg"))?;
     let algorithm = algorithm(&said).map_err(|why| format!("keys: key {shown}: {why}"))?;
     if !allowed.contains(&algorithm) {
-        return Err(format!("keys: key {shown}: its alg {said} is not among the algorithms"));
+        return Err(format!(
+            "keys: key {shown}: its alg {said} is not among the algorithms"
+        ));
     }
-    let verifies = key.common.public_key_use.as_ref().is_none_or(|it| *it == PublicKeyUse::Signature)
-        && key.common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
+    let verifies = key
+        .common
+        .public_key_use
+        .as_ref()
+        .is_none_or(|it| *it == PublicKeyUse::Signature)
+        && key
+            .common
+            .key_operations
+            .as_ref()
+            .is_none_or(|all| all.contains(&KeyOperations::Verify));
     if !verifies {
-        return Err(format!("keys: key {shown}: its use or key_ops is not to verify signatures: remove it"));
+        return Err(format!(
+            "keys: key {shown}: its use or key_ops is not to verify signatures: remove it"
+        ));
     }
     let key = DecodingKey::from_jwk(key).map_err(|e| format!("keys: key {shown}: {e}"))?;
     if key.family() != algorithm.family() {
@@ -142,7 +196,12 @@ fn pin_algorithm(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Al
 /// Signatures checked by ring, which TLS uses here too.
 static BY_RING: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(new_error(ErrorKind::InvalidAlgorithm)),
-    verifier_factory: |algorithm, key| Ok(Box::new(Ring { algorithm: *algorithm, key: key.clone() })),
+    verifier_factory: |algorithm, key| {
+        Ok(Box::new(Ring {
+            algorithm: *algorithm,
+            key: key.clone(),
+        }))
+    },
     key_utils: KeyUtils::new_unimplemented(),
 };
 
@@ -158,14 +217,19 @@ impl JwtVerifier for Ring {
 }
 
 impl jsonwebtoken::signature::Verifier<Vec<u8>> for Ring {
-    fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), jsonwebtoken::signature::Error> {
+    fn verify(
+        &self,
+        message: &[u8],
+        signature: &Vec<u8>,
+    ) -> Result<(), jsonwebtoken::signature::Error> {
         let rsa = |parameters| match self.key.kind() {
             DecodingKeyKind::RsaModulusExponent { n, e } => {
                 verified::RsaPublicKeyComponents { n, e }.verify(parameters, message, signature)
             }
             DecodingKeyKind::SecretOrDer(_) => Err(Unspecified),
         };
-        let curve = |algorithm: &'static dyn verified::VerificationAlgorithm| match self.key.kind() {
+        let curve = |algorithm: &'static dyn verified::VerificationAlgorithm| match self.key.kind()
+        {
             DecodingKeyKind::SecretOrDer(key) => {
                 verified::UnparsedPublicKey::new(algorithm, key).verify(message, signature)
             }
@@ -197,7 +261,9 @@ impl Metadata {
     /// `None`: the audience is not an address.
     fn new(issuer: &str, audience: &str) -> Option<Metadata> {
         let uri: Uri = audience.parse().ok()?;
-        let scheme = uri.scheme_str().filter(|scheme| ["http", "https"].contains(scheme))?;
+        let scheme = uri
+            .scheme_str()
+            .filter(|scheme| ["http", "https"].contains(scheme))?;
         let path = uri.path().trim_end_matches('/');
         let address = format!("{scheme}://{}{METADATA_PATH}{path}", uri.authority()?);
         let document = json!({
@@ -212,7 +278,8 @@ impl Metadata {
 
 /// Whether a path leads to the metadata, which are answered without a token.
 pub fn is_metadata(path: &str) -> bool {
-    path.strip_prefix(METADATA_PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(METADATA_PATH)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -221,10 +288,21 @@ mod tests {
 
     #[test]
     fn the_address_of_the_metadata_is_the_audiences() {
-        let address = |audience| Metadata::new("https://login.example", audience).map(|metadata| metadata.address);
+        let address = |audience| {
+            Metadata::new("https://login.example", audience).map(|metadata| metadata.address)
+        };
         let root = format!("https://t.example{METADATA_PATH}");
-        assert_eq!(address("https://t.example/mcp"), Some(format!("{root}/mcp")));
-        assert_eq!((address("https://t.example"), address("toolhost")), (Some(root), None));
-        assert!(is_metadata(&format!("{METADATA_PATH}/mcp")) && !is_metadata(&format!("{METADATA_PATH}s")));
+        assert_eq!(
+            address("https://t.example/mcp"),
+            Some(format!("{root}/mcp"))
+        );
+        assert_eq!(
+            (address("https://t.example"), address("toolhost")),
+            (Some(root), None)
+        );
+        assert!(
+            is_metadata(&format!("{METADATA_PATH}/mcp"))
+                && !is_metadata(&format!("{METADATA_PATH}s"))
+        );
     }
 }

@@ -79,7 +79,10 @@ impl Listener {
     pub async fn bind(address: &Address) -> Result<Listener, String> {
         let failed = |e: io::Error| format!("--http {address}: {e}");
         match address {
-            Address::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp).map_err(failed),
+            Address::Tcp(address) => TcpListener::bind(address)
+                .await
+                .map(Listener::Tcp)
+                .map_err(failed),
             Address::Unix(path) => unix(path).map_err(failed),
         }
     }
@@ -94,8 +97,14 @@ impl Listener {
 
     pub async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Socket::Tcp(stream, peer)),
-            Listener::Unix(listener, ..) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+            Listener::Tcp(listener) => listener
+                .accept()
+                .await
+                .map(|(stream, peer)| Socket::Tcp(stream, peer)),
+            Listener::Unix(listener, ..) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| Socket::Unix(stream)),
         }
     }
 }
@@ -104,7 +113,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // Another server may listen there by now.
         if let Listener::Unix(_, path, own) = self
-            && path.symlink_metadata().is_ok_and(|facts| (facts.dev(), facts.ino()) == *own)
+            && path
+                .symlink_metadata()
+                .is_ok_and(|facts| (facts.dev(), facts.ino()) == *own)
         {
             let _ = std::fs::remove_file(path);
         }
@@ -121,8 +132,10 @@ fn lock_socket(path: &Path) -> io::Result<Flock<File>> {
             Ok(lock) => return Ok(lock),
             Err((folder, Errno::EWOULDBLOCK)) if Instant::now() < until => folder,
             Err((folder, Errno::EWOULDBLOCK)) => {
-                let words =
-                    format!("{} keeps its folder locked (flock): end that, or name another path", holder(&folder)?);
+                let words = format!(
+                    "{} keeps its folder locked (flock): end that, or name another path",
+                    holder(&folder)?
+                );
                 return Err(io::Error::other(words));
             }
             Err((_, why)) => return Err(why.into()),
@@ -134,13 +147,25 @@ fn lock_socket(path: &Path) -> io::Result<Flock<File>> {
 /// Who holds a lock of flock(2) on this file, in words (proc_locks(5)).
 fn holder(file: &File) -> io::Result<String> {
     let facts = file.metadata()?;
-    let id = format!(" {:02x}:{:02x}:{} ", major(facts.dev()), minor(facts.dev()), facts.ino());
+    let id = format!(
+        " {:02x}:{:02x}:{} ",
+        major(facts.dev()),
+        minor(facts.dev()),
+        facts.ino()
+    );
     let locks = std::fs::read_to_string("/proc/locks")?;
     // `1: FLOCK ADVISORY WRITE 1234 08:01:5678 0 EOF`; whoever waits has `->` before FLOCK.
-    let lock = locks.lines().find(|lock| lock.contains(": FLOCK ") && lock.contains(&id));
-    let pid = lock.and_then(|lock| lock.split_ascii_whitespace().nth(4)).unwrap_or("unknown");
+    let lock = locks
+        .lines()
+        .find(|lock| lock.contains(": FLOCK ") && lock.contains(&id));
+    let pid = lock
+        .and_then(|lock| lock.split_ascii_whitespace().nth(4))
+        .unwrap_or("unknown");
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Ok(format!("pid {pid} ({})", text::printable(program.trim_end())))
+    Ok(format!(
+        "pid {pid} ({})",
+        text::printable(program.trim_end())
+    ))
 }
 
 /// A socket that only its owner may connect to, from its first moment.
@@ -148,10 +173,15 @@ fn unix(path: &Path) -> io::Result<Listener> {
     let _lock = lock_socket(path)?;
     if let Ok(facts) = path.symlink_metadata() {
         if !facts.file_type().is_socket() {
-            return Err(io::Error::other("something other than a socket lies there: name another path, or remove it"));
+            return Err(io::Error::other(
+                "something other than a socket lies there: name another path, or remove it",
+            ));
         }
         if !files::is_me(facts.uid()) {
-            let words = format!("a socket of another user (uid {}) lies there: name another path", facts.uid());
+            let words = format!(
+                "a socket of another user (uid {}) lies there: name another path",
+                facts.uid()
+            );
             return Err(io::Error::other(words));
         }
         if listens(path)? {
@@ -164,7 +194,11 @@ fn unix(path: &Path) -> io::Result<Listener> {
     let bound = UnixListener::bind(path);
     umask(before);
     let (bound, facts) = (bound?, path.symlink_metadata()?);
-    Ok(Listener::Unix(bound, path.to_path_buf(), (facts.dev(), facts.ino())))
+    Ok(Listener::Unix(
+        bound,
+        path.to_path_buf(),
+        (facts.dev(), facts.ino()),
+    ))
 }
 
 /// Only a refused connection says that no server listens; EAGAIN means a server whose queue is full (unix(7)).
@@ -200,14 +234,19 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let at = |path: &Path, why: String| format!("{}: {why}", text::path(path));
     let read = |path: &Path, private: bool| -> Result<Vec<u8>, String> {
         let file = files::open(path, nix::fcntl::OFlag::empty());
-        let read = files::checked(file, MAX_PEM_BYTES, |facts| files::not_private(facts).filter(|_| private));
+        let read = files::checked(file, MAX_PEM_BYTES, |facts| {
+            files::not_private(facts).filter(|_| private)
+        });
         read.map_err(|why| at(path, why))
     };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(certificate, false)?).collect();
+    let chain: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(&read(certificate, false)?).collect();
     let chain = chain.map_err(|e| at(certificate, format!("not certificates in PEM: {e}")))?;
     let secret = PrivateKeyDer::from_pem_slice(&read(key, true)?);
     let secret = secret.map_err(|e| at(key, format!("no private key in PEM: {e}")))?;
-    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, secret);
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, secret);
     let mut config = config.map_err(|e| at(certificate, e.to_string()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))

@@ -69,7 +69,12 @@ pub struct Options {
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with
 /// `--insecure`.
-pub fn check_exposure(address: &Address, callers: &Callers, tls: bool, insecure: bool) -> Result<(), String> {
+pub fn check_exposure(
+    address: &Address,
+    callers: &Callers,
+    tls: bool,
+    insecure: bool,
+) -> Result<(), String> {
     if address.is_local() {
         return Ok(());
     }
@@ -96,9 +101,19 @@ pub async fn serve(
     stop: CancellationToken,
     kill: CancellationToken,
 ) -> io::Result<()> {
-    let Options { callers, names, tls, brokers, announced } = options;
+    let Options {
+        callers,
+        names,
+        tls,
+        brokers,
+        announced,
+    } = options;
     let server = Arc::new(Server {
-        mcp: transport::mcp::StreamableHttp::new(background.service(), callers.is_own(), kill.clone()),
+        mcp: transport::mcp::StreamableHttp::new(
+            background.service(),
+            callers.is_own(),
+            kill.clone(),
+        ),
         lists: Lists::default(),
         service: background.service(),
         background,
@@ -142,7 +157,10 @@ pub async fn serve(
     drop(listener);
     server.kill.cancel();
     let farewell = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::join!(tokio::time::timeout(SHUTDOWN_TIMEOUT, farewell), server.background.stop());
+    let _ = tokio::join!(
+        tokio::time::timeout(SHUTDOWN_TIMEOUT, farewell),
+        server.background.stop()
+    );
     Ok(())
 }
 
@@ -169,23 +187,38 @@ async fn wait_until_drained(server: &Server) {
 /// Every path of this server.
 fn router() -> Router<Arc<Server>> {
     Router::new()
-        .route("/healthz", get(async || reply::json(StatusCode::OK, &json!({ "status": "up" }))))
+        .route(
+            "/healthz",
+            get(async || reply::json(StatusCode::OK, &json!({ "status": "up" }))),
+        )
         .route("/readyz", get(ready))
-        .route("/openapi.json", get(async || reply::json_text(include_str!("openapi.json"))))
+        .route(
+            "/openapi.json",
+            get(async || reply::json_text(include_str!("openapi.json"))),
+        )
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{tool}", get(tools::one))
         .route("/v1/tools/{tool}/audit", get(tools::audit))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/actions", post(calls::act))
         .route("/v1/calls", get(background::list).post(calls::batch))
-        .route("/v1/calls/{call}", get(background::one).delete(background::cancel))
+        .route(
+            "/v1/calls/{call}",
+            get(background::one).delete(background::cancel),
+        )
         .route("/v1/approvals", get(tools::approvals))
         .route("/v1/approvals/{call}", post(tools::approve))
         .route("/v1/status", get(tools::status))
         .route("/metrics", get(tools::metrics))
         .route(jwt::METADATA_PATH, get(gate::metadata))
-        .route(&format!("{}/{{*path}}", jwt::METADATA_PATH), get(gate::metadata))
-        .route(calls::MCP_PATH, get(calls::mcp).post(calls::mcp).delete(calls::mcp))
+        .route(
+            &format!("{}/{{*path}}", jwt::METADATA_PATH),
+            get(gate::metadata),
+        )
+        .route(
+            calls::MCP_PATH,
+            get(calls::mcp).post(calls::mcp).delete(calls::mcp),
+        )
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
 }
@@ -196,10 +229,18 @@ async fn ready(State(server): State<Arc<Server>>) -> Response {
     } else if let Err(fault) = server.service.accepts_calls() {
         Some(fault.message)
     } else {
-        server.brokers.is_away().then(|| "a broker is away".to_owned())
+        server
+            .brokers
+            .is_away()
+            .then(|| "a broker is away".to_owned())
     };
-    let status = refused.as_ref().map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
-    reply::json(status, &json!({ "status": refused.as_deref().unwrap_or("ready") }))
+    let status = refused
+        .as_ref()
+        .map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
+    reply::json(
+        status,
+        &json!({ "status": refused.as_deref().unwrap_or("ready") }),
+    )
 }
 
 async fn no_such_path(method: Method, uri: Uri) -> Refusal {
@@ -208,12 +249,16 @@ async fn no_such_path(method: Method, uri: Uri) -> Refusal {
         return no_such_method(method).await;
     }
     let path = text::printable(&text::head(uri.path(), 100));
-    let fault = reply::malformed(format!("There is no {path} here; /openapi.json lists the paths."));
+    let fault = reply::malformed(format!(
+        "There is no {path} here; /openapi.json lists the paths."
+    ));
     Refusal::new(StatusCode::NOT_FOUND, fault)
 }
 
 async fn no_such_method(method: Method) -> Refusal {
     let method = text::printable(method.as_str());
-    let fault = reply::malformed(format!("Method {method} is not allowed; see the header Allow."));
+    let fault = reply::malformed(format!(
+        "Method {method} is not allowed; see the header Allow."
+    ));
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, fault)
 }

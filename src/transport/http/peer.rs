@@ -40,7 +40,11 @@ impl SocketDiag {
             Some(kernel) => kernel,
             None => Netlink::open(SockProtocol::NetlinkSockDiag)?,
         };
-        let owner = owner(kernel.ask(BY_FAMILY, 0, &request_body(theirs, ours), &[]), theirs, ours)?;
+        let owner = owner(
+            kernel.ask(BY_FAMILY, 0, &request_body(theirs, ours), &[]),
+            theirs,
+            ours,
+        )?;
         // Not kept after an error: a late answer would be taken for the answer to the next question.
         *open = Some(kernel);
         Ok(owner)
@@ -50,9 +54,18 @@ impl SocketDiag {
 /// inet_diag_req_v2: one socket by both of its addresses.
 fn request_body(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
     let (theirs_ip, ours_ip) = (theirs.ip().to_canonical(), ours.ip().to_canonical());
-    let family = if theirs_ip.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 };
+    let family = if theirs_ip.is_ipv4() {
+        nix::libc::AF_INET
+    } else {
+        nix::libc::AF_INET6
+    };
     let mut body = vec![u8::try_from(family).unwrap_or_default(), 6, 0, 0];
-    body.extend(CONNECTED.iter().fold(0u32, |all, state| all | 1 << state).to_ne_bytes());
+    body.extend(
+        CONNECTED
+            .iter()
+            .fold(0u32, |all, state| all | 1 << state)
+            .to_ne_bytes(),
+    );
     body.extend(ports(theirs, ours));
     for ip in [theirs_ip, ours_ip] {
         let mut place = [0; 16];
@@ -75,13 +88,19 @@ fn ports(theirs: SocketAddr, ours: SocketAddr) -> [u8; 4] {
 
 /// The uid in the kernel's answer, if it is about exactly this connection, and a process still holds that socket. Where
 /// the client's socket is gone the kernel may answer with a listener on its port.
-fn owner(answer: Result<Vec<u8>, Errno>, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+fn owner(
+    answer: Result<Vec<u8>, Errno>,
+    theirs: SocketAddr,
+    ours: SocketAddr,
+) -> io::Result<Option<u32>> {
     let answer = match answer {
         Err(Errno::ENOENT) => return Ok(None),
         answer => answer?,
     };
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-    let exact = answer.get(STATE).is_some_and(|state| CONNECTED.contains(state))
+    let exact = answer
+        .get(STATE)
+        .is_some_and(|state| CONNECTED.contains(state))
         && answer.get(PORTS..PORTS + 4) == Some(ports(theirs, ours).as_slice())
         && number(INODE).is_some_and(|inode| inode != 0);
     Ok(number(UID).filter(|_| exact))
@@ -104,7 +123,9 @@ mod tests {
     fn the_kernel_names_the_owner_of_exactly_this_connection() {
         let (me, kernel) = (nix::unistd::geteuid().as_raw(), SocketDiag::default());
         for at in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = TcpListener::bind(at) else { continue };
+            let Ok(listener) = TcpListener::bind(at) else {
+                continue;
+            };
             let ours = listener.local_addr().unwrap();
             let client = TcpStream::connect(ours).unwrap();
             let theirs = client.local_addr().unwrap();
@@ -118,7 +139,11 @@ mod tests {
             assert_eq!(owner(other, ours), None, "the other end is closed");
             // A half-closed connection has an owner until it is closed.
             client.shutdown(std::net::Shutdown::Write).unwrap();
-            assert_eq!((owner(theirs, ours), owner(ours, theirs)), (Some(me), Some(me)), "half closed");
+            assert_eq!(
+                (owner(theirs, ours), owner(ours, theirs)),
+                (Some(me), Some(me)),
+                "half closed"
+            );
             drop(client);
             assert_eq!(owner(theirs, ours), None, "closed");
             // A listener at the client's address is not the client.

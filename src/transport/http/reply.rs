@@ -44,7 +44,10 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(status: StatusCode, fault: Fault) -> Refusal {
-        Refusal { status, fault: Box::new(fault) }
+        Refusal {
+            status,
+            fault: Box::new(fault),
+        }
     }
 
     /// A request that cannot be read.
@@ -76,7 +79,9 @@ impl IntoResponse for Refusal {
         let Refusal { status, fault } = self;
         let mut response = json(status, &json!({ "error": fault }));
         if fault.retryable {
-            response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, retry_after(&fault));
         }
         response.extensions_mut().insert(*fault);
         response
@@ -103,7 +108,9 @@ pub fn status_of(fault: &Fault) -> StatusCode {
         Kind::AuthorizationError | Kind::SecurityError => StatusCode::FORBIDDEN,
         Kind::RateLimitError => StatusCode::TOO_MANY_REQUESTS,
         Kind::CapabilityError => StatusCode::NOT_IMPLEMENTED,
-        Kind::CircuitOpenError | Kind::DependencyError | Kind::ServiceError => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::CircuitOpenError | Kind::DependencyError | Kind::ServiceError => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     }
 }
 
@@ -124,7 +131,9 @@ pub fn plain_text(text: impl Into<Body>) -> Response {
 
 fn typed_response(kind: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -135,13 +144,18 @@ pub struct Recorded;
 /// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is counted in one.
 /// Status 404 counts as an answer, not as a refusal.
 pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
-    let (status, recorded) = (answer.status(), answer.extensions_mut().remove::<Recorded>());
-    let refused = (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
+    let (status, recorded) = (
+        answer.status(),
+        answer.extensions_mut().remove::<Recorded>(),
+    );
+    let refused =
+        (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
     if recorded.is_some() || !refused {
         return answer;
     }
     let fault = answer.extensions_mut().remove::<Fault>();
-    let fault = fault.unwrap_or_else(|| malformed(format!("The request was refused with status {status}.")));
+    let fault = fault
+        .unwrap_or_else(|| malformed(format!("The request was refused with status {status}.")));
     match service.record_refusal(caller, asked, fault) {
         Ok(()) => answer,
         Err(fault) => Refusal::from(fault).into_response(),
@@ -175,7 +189,12 @@ impl Recipient {
 
 /// Charges the memory of an answer's body until it is sent. Without room the answer is refused.
 pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Response {
-    let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+    let size = answer
+        .body()
+        .size_hint()
+        .exact()
+        .and_then(|size| usize::try_from(size).ok())
+        .unwrap_or_default();
     if size <= SMALL_ANSWER_BYTES {
         return answer;
     }
@@ -184,16 +203,32 @@ pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Res
         Err(fault) => return Refusal::from(fault).into_response(),
     };
     let (mut head, body) = answer.into_parts();
-    let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
-    head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
-    Response::from_parts(head, Body::from_stream(pieces(vec![body.to_bytes().into()], room)))
+    let Ok(body) = body.collect().await else {
+        return Response::from_parts(head, Body::empty());
+    };
+    head.headers
+        .insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    Response::from_parts(
+        head,
+        Body::from_stream(pieces(vec![body.to_bytes().into()], room)),
+    )
 }
 
 /// A report as a whole answer. `status`: replaces the status of its fault, unless the host itself failed.
-pub async fn report(report: Report, status: Option<StatusCode>, recipient: &Recipient, begun: Begun) -> Response {
+pub async fn report(
+    report: Report,
+    status: Option<StatusCode>,
+    recipient: &Recipient,
+    begun: Begun,
+) -> Response {
     let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
-    let status = status.filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR).unwrap_or(own);
-    let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
+    let status = status
+        .filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR)
+        .unwrap_or(own);
+    let retryable = report
+        .error
+        .as_ref()
+        .filter(|fault| fault.retryable && status != StatusCode::OK);
     let (retry, kept) = (retryable.map(retry_after), (begun, report.slot.clone()));
     let mut response = document(recipient.write(report, "", "\n").await, kept);
     *response.status_mut() = status;
@@ -211,23 +246,37 @@ pub fn document(parts: Parts, kept: impl Send + 'static) -> Response {
     }
     let length = HeaderValue::from(parts.iter().map(Part::bytes).sum::<usize>());
     let mut response = json_text(Body::from_stream(pieces(parts, kept)));
-    response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, length);
     response
 }
 
 /// The pieces of a message. What is `kept` lasts until the last of them is sent.
-fn pieces<K: Send + 'static>(parts: Parts, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+fn pieces<K: Send + 'static>(
+    parts: Parts,
+    kept: K,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
     struct Last<K>(Bytes, K);
     impl<K> AsRef<[u8]> for Last<K> {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    let (mut rest, mut kept) = (parts.into_iter().flat_map(Part::pieces).peekable(), Some(kept));
+    let (mut rest, mut kept) = (
+        parts.into_iter().flat_map(Part::pieces).peekable(),
+        Some(kept),
+    );
     let next = move || {
         let piece = rest.next()?;
-        let last = if rest.peek().is_none() { kept.take() } else { None };
-        Some(Ok(last.map_or(piece.clone(), |kept| Bytes::from_owner(Last(piece, kept)))))
+        let last = if rest.peek().is_none() {
+            kept.take()
+        } else {
+            None
+        };
+        Some(Ok(last.map_or(piece.clone(), |kept| {
+            Bytes::from_owner(Last(piece, kept))
+        })))
     };
     stream::iter(std::iter::from_fn(next))
 }
@@ -243,7 +292,10 @@ pub fn events<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Events)
         let next = tokio::time::timeout(KEEP_ALIVE, sent.recv()).await;
         Some((next.unwrap_or(Some(COMMENT.into()))?, sent))
     });
-    typed_response("text/event-stream", Body::from_stream(stream::select(sent, work).map(Ok::<_, Infallible>)))
+    typed_response(
+        "text/event-stream",
+        Body::from_stream(stream::select(sent, work).map(Ok::<_, Infallible>)),
+    )
 }
 
 impl Events {
@@ -273,7 +325,11 @@ impl Events {
     /// Sends the one `end` of a call.
     pub async fn end(&self, report: Report, recipient: &Recipient, begun: Begun) {
         let kept = (begun, report.slot.clone());
-        self.send_parts(recipient.write(report, "event: end\ndata: ", "\n\n").await, kept).await;
+        self.send_parts(
+            recipient.write(report, "event: end\ndata: ", "\n\n").await,
+            kept,
+        )
+        .await;
     }
 
     /// Sends the text of an event.

@@ -20,11 +20,27 @@ pub struct KnownRequest {
 impl FromRequestParts<Arc<Server>> for KnownRequest {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<KnownRequest, Refusal> {
-        let known = parts.extensions.get().cloned().zip(parts.extensions.get().cloned());
-        let (caller, connection) =
-            known.ok_or_else(|| Fault::new(Kind::InternalError, "The server does not know who sent this request."))?;
-        Ok(KnownRequest { server: server.clone(), caller, headers: parts.headers.clone(), connection })
+    async fn from_request_parts(
+        parts: &mut Parts,
+        server: &Arc<Server>,
+    ) -> Result<KnownRequest, Refusal> {
+        let known = parts
+            .extensions
+            .get()
+            .cloned()
+            .zip(parts.extensions.get().cloned());
+        let (caller, connection) = known.ok_or_else(|| {
+            Fault::new(
+                Kind::InternalError,
+                "The server does not know who sent this request.",
+            )
+        })?;
+        Ok(KnownRequest {
+            server: server.clone(),
+            caller,
+            headers: parts.headers.clone(),
+            connection,
+        })
     }
 }
 
@@ -43,7 +59,10 @@ impl KnownRequest {
     pub fn acting_now(&self) -> Result<Caller, Refusal> {
         let caller = self.server.callers.identify(&self.headers).map_err(|_| {
             let words = "The token of this request is not accepted any more.";
-            Refusal::new(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words))
+            Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                Fault::new(Kind::AuthorizationError, words),
+            )
         })?;
         Ok(self.server.service.who(&caller, None))
     }
@@ -53,18 +72,28 @@ impl KnownRequest {
         if self.server.stop.is_cancelled() {
             return Err(Refusal::stopping());
         }
-        Ok(Start { begun: self.server.begun.clone(), known: self })
+        Ok(Start {
+            begun: self.server.begun.clone(),
+            known: self,
+        })
     }
 
     /// A fault of the service outside of a call.
     pub fn refusal(&self, fault: Fault) -> Refusal {
-        if self.is_operator() { fault.for_operator() } else { fault }.into()
+        if self.is_operator() {
+            fault.for_operator()
+        } else {
+            fault
+        }
+        .into()
     }
 
     /// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be
     /// distinguished from who answers.
     pub fn approver(&self) -> Approver {
-        Approver::Operators { not_own: !self.server.callers.is_own() }
+        Approver::Operators {
+            not_own: !self.server.callers.is_own(),
+        }
     }
 }
 
@@ -74,7 +103,10 @@ pub struct Operator(pub KnownRequest);
 impl FromRequestParts<Arc<Server>> for Operator {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Operator, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        server: &Arc<Server>,
+    ) -> Result<Operator, Refusal> {
         let known = KnownRequest::from_request_parts(parts, server).await?;
         match known.is_operator() {
             true => Ok(Operator(known)),
@@ -84,7 +116,11 @@ impl FromRequestParts<Arc<Server>> for Operator {
 }
 
 pub fn not_operator() -> Refusal {
-    Fault::new(Kind::AuthorizationError, "This is for operators of the host.").into()
+    Fault::new(
+        Kind::AuthorizationError,
+        "This is for operators of the host.",
+    )
+    .into()
 }
 
 /// A request that leads to calls. The server does not end before this is dropped.
@@ -107,14 +143,22 @@ impl Start {
     /// Who reads the answer.
     pub fn recipient(&self, label: Option<String>) -> Recipient {
         let KnownRequest { server, caller, .. } = &self.known;
-        Recipient { service: server.service.clone(), caller: caller.clone(), label }
+        Recipient {
+            service: server.service.clone(),
+            caller: caller.clone(),
+            label,
+        }
     }
 
     /// Refuses a request that leads to no call. It has a record like every other refusal.
     pub async fn refuse(self, tool: &str, refusal: Refusal) -> Response {
         let recipient = self.recipient(None);
         let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
-        let request = CallRequest { id: Some(service::new_id()), counted: usize::MAX, ..request };
+        let request = CallRequest {
+            id: Some(service::new_id()),
+            counted: usize::MAX,
+            ..request
+        };
         let report = run(&self.known.server, request, Sink::none()).await;
         reply::report(report, Some(refusal.status), &recipient, self.begun).await
     }
@@ -131,8 +175,14 @@ pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let is_events =
-        |kind: &str| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"));
+    let accepted = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let is_events = |kind: &str| {
+        kind.split(';')
+            .next()
+            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+    };
     accepted.flat_map(|value| value.split(',')).any(is_events)
 }

@@ -75,8 +75,13 @@ impl Connection {
     /// Charges the connection to the caller of a good request. `Err`: the caller has its share of connections.
     pub fn charge_to(&self, server: &Server, caller: &Caller) -> Result<(), Refusal> {
         let mut principal = lock(&self.principal);
-        if principal.as_ref().is_none_or(|(user, _)| *user != caller.user) {
-            let claim = server.known.claim_unless_alone(&caller.user, server.callers.is_own());
+        if principal
+            .as_ref()
+            .is_none_or(|(user, _)| *user != caller.user)
+        {
+            let claim = server
+                .known
+                .claim_unless_alone(&caller.user, server.callers.is_own());
             let permit = server.known.try_enter_as(&claim, 1);
             let refuse = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full());
             *principal = Some((caller.user.clone(), permit.ok_or_else(refuse)?));
@@ -113,7 +118,11 @@ impl Warnings {
         if lines.0.elapsed() >= MINUTE {
             *lines = (Instant::now(), HashSet::new());
         }
-        let peer = if lines.1.len() < LINES { peer } else { "others" };
+        let peer = if lines.1.len() < LINES {
+            peer
+        } else {
+            "others"
+        };
         lines.1.insert((peer.to_owned(), reason))
     }
 }
@@ -125,9 +134,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_has_one_line_a_minute_and_the_many_share_one() {
         let warnings = Warnings::new();
-        let lines =
-            |many: usize| (0..many).filter(|peer| warnings.is_new(&format!("::{}", peer % 500), "refused")).count();
-        assert_eq!((lines(1), lines(1), lines(2), lines(10_000)), (1, 0, 1, LINES - 2 + 1));
+        let lines = |many: usize| {
+            (0..many)
+                .filter(|peer| warnings.is_new(&format!("::{}", peer % 500), "refused"))
+                .count()
+        };
+        assert_eq!(
+            (lines(1), lines(1), lines(2), lines(10_000)),
+            (1, 0, 1, LINES - 2 + 1)
+        );
         tokio::time::advance(MINUTE).await;
         assert_eq!((lines(1), lines(1)), (1, 0));
     }

@@ -24,9 +24,15 @@ const MAX_NAME_BYTES: usize = 64;
 pub fn make(name: &str, operator: bool) -> Result<(String, String), String> {
     check_name(name)?;
     let mut secret = [0; RANDOM_BYTES];
-    SystemRandom::new().fill(&mut secret).map_err(|_| "the kernel gives no random bytes".to_owned())?;
+    SystemRandom::new()
+        .fill(&mut secret)
+        .map_err(|_| "the kernel gives no random bytes".to_owned())?;
     let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
-    let line = format!("{name} {HASH}{}{}", hash(&token), if operator { " operator" } else { "" });
+    let line = format!(
+        "{name} {HASH}{}{}",
+        hash(&token),
+        if operator { " operator" } else { "" }
+    );
     Ok((token, line))
 }
 
@@ -39,9 +45,10 @@ fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
     match !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(plain) {
         true => Ok(()),
-        false => {
-            Err(format!("a name has 1 to {MAX_NAME_BYTES} letters, digits and . _ @ - ('{}')", text::printable(name)))
-        }
+        false => Err(format!(
+            "a name has 1 to {MAX_NAME_BYTES} letters, digits and . _ @ - ('{}')",
+            text::printable(name)
+        )),
     }
 }
 
@@ -62,25 +69,39 @@ pub struct Tokens {
 impl Tokens {
     /// An error names the file, the place and the fix.
     pub fn open(file: &Path) -> Result<Tokens, String> {
-        let file = std::path::absolute(file).map_err(|e| format!("token file {}: {e}", text::path(file)))?;
+        let file = std::path::absolute(file)
+            .map_err(|e| format!("token file {}: {e}", text::path(file)))?;
         let (stamp, lines) = read(&file)?;
-        Ok(Tokens { file, read: Mutex::new((Some(stamp), Arc::new(lines), String::new())) })
+        Ok(Tokens {
+            file,
+            read: Mutex::new((Some(stamp), Arc::new(lines), String::new())),
+        })
     }
 
     /// The caller of a token.
     pub fn caller(&self, token: &str) -> Option<Caller> {
-        let well_formed = token.strip_prefix(PREFIX).and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok());
+        let well_formed = token
+            .strip_prefix(PREFIX)
+            .and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok());
         well_formed.filter(|secret| secret.len() == RANDOM_BYTES)?;
         let hash = hash(token);
         // Every line is compared, so that the time does not reveal which one matches.
         self.lines().iter().fold(None, |found, line| {
             let same = bool::from(line.hash.as_bytes().ct_eq(hash.as_bytes()));
-            if same { Some(line.caller.clone()) } else { found }
+            if same {
+                Some(line.caller.clone())
+            } else {
+                found
+            }
         })
     }
 
     pub fn operators(&self) -> Vec<Caller> {
-        self.lines().iter().map(|line| line.caller.clone()).filter(|caller| caller.operator).collect()
+        self.lines()
+            .iter()
+            .map(|line| line.caller.clone())
+            .filter(|caller| caller.operator)
+            .collect()
     }
 
     /// Whether no caller is admitted now.
@@ -109,7 +130,10 @@ impl Tokens {
 
 fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     let at = |why: String| format!("token file {}: {why}", text::path(file));
-    let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
+    let (Some(folder), Some(name)) = (
+        file.parent(),
+        file.file_name().and_then(|name| name.to_str()),
+    ) else {
         return Err(at("its file name is not UTF-8 text".to_owned()));
     };
     // Anybody who can change the folder could restore a line that was removed.
@@ -119,13 +143,22 @@ fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     let bytes = files::checked(Ok(opened), MAX_FILE_BYTES, files::not_private).map_err(at)?;
     let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
     let mut lines: Vec<TokenLine> = Vec::new();
-    for (number, written) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
+    for (number, written) in text
+        .lines()
+        .enumerate()
+        .map(|(at, line)| (at + 1, line.trim()))
+    {
         if written.is_empty() || written.starts_with('#') {
             continue;
         }
         let line = line(written).map_err(|why| at(format!("line {number}: {why}")))?;
-        if lines.iter().any(|other| other.caller.user == line.caller.user && other.caller != line.caller) {
-            return Err(at(format!("line {number}: this name is an operator in one line and none in another")));
+        if lines
+            .iter()
+            .any(|other| other.caller.user == line.caller.user && other.caller != line.caller)
+        {
+            return Err(at(format!(
+                "line {number}: this name is an operator in one line and none in another"
+            )));
         }
         lines.push(line);
     }
@@ -135,12 +168,20 @@ fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
 /// A line may hold a token by mistake, so nothing of it is shown.
 fn line(written: &str) -> Result<TokenLine, String> {
     let mut words = written.split_ascii_whitespace();
-    let fix = "write `NAME sha256:HEX` or `NAME sha256:HEX operator`, as `toolhost token NAME` prints it";
-    let (Some(name), Some(hash), role, None) = (words.next(), words.next(), words.next(), words.next()) else {
+    let fix =
+        "write `NAME sha256:HEX` or `NAME sha256:HEX operator`, as `toolhost token NAME` prints it";
+    let (Some(name), Some(hash), role, None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
         return Err(fix.to_owned());
     };
     check_name(name).map_err(|_| fix.to_owned())?;
-    let hex = |hash: &&str| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
+    let hex = |hash: &&str| {
+        hash.len() == 64
+            && hash
+                .bytes()
+                .all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+    };
     let hash = hash.strip_prefix(HASH).filter(hex).ok_or(fix)?.to_owned();
     let caller = match role {
         None => Caller::named(name),
@@ -167,12 +208,19 @@ mod tests {
     fn a_token_is_its_line_and_a_bad_line_is_named_and_not_shown() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tokens");
-        let ((alice, line), (root, operator)) = (make("alice", false).unwrap(), make("ops", true).unwrap());
+        let ((alice, line), (root, operator)) =
+            (make("alice", false).unwrap(), make("ops", true).unwrap());
         put(&file, &format!("# who\n\n{line}\n{operator}\n"));
         let tokens = Tokens::open(&file).unwrap();
         assert_eq!(tokens.caller(&alice), Some(Caller::named("alice")));
         assert_eq!(tokens.caller(&root), Some(Caller::operator("ops")));
-        for made_up in ["", "alice", "th_", line.split_once(HASH).unwrap().1, &format!("{alice}x")] {
+        for made_up in [
+            "",
+            "alice",
+            "th_",
+            line.split_once(HASH).unwrap().1,
+            &format!("{alice}x"),
+        ] {
             assert_eq!(tokens.caller(made_up), None, "{made_up}");
         }
         // A file with a fault admits no caller, and the corrected one does again.
@@ -182,10 +230,16 @@ mod tests {
         assert!(tokens.caller(&root).is_some() && tokens.caller(&alice).is_none());
         let hash = "0".repeat(64);
         for (text, wanted) in [
-            ("alice th_secret".to_owned(), "line 1: write `NAME sha256:HEX`"),
+            (
+                "alice th_secret".to_owned(),
+                "line 1: write `NAME sha256:HEX`",
+            ),
             (format!("# c\nalice sha256:{hash} admin"), "line 2: write"),
             (format!("a:b sha256:{hash}"), "line 1: write"),
-            (format!("a sha256:{hash}\na sha256:{hash} operator"), "line 2: this name is an operator in one line"),
+            (
+                format!("a sha256:{hash}\na sha256:{hash} operator"),
+                "line 2: this name is an operator in one line",
+            ),
         ] {
             put(&file, &text);
             let why = Tokens::open(&file).unwrap_err();

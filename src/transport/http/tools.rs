@@ -25,11 +25,22 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     let caller = acting(&known, &uri)?;
     let format = format(&uri)?;
-    known.server.service.ready().map_err(|fault| known.refusal(fault))?;
+    known
+        .server
+        .service
+        .ready()
+        .map_err(|fault| known.refusal(fault))?;
     let namespace = parameter(&uri, "namespace").map(|namespace| namespace.into_owned());
     // Blocks where the text is to be made.
-    let text = tokio::task::spawn_blocking(move || offered_tools(&known, &caller).text(format, namespace)).await;
-    let text = text.map_err(|_| Fault::new(Kind::InternalError, "The host failed while it made this list."))?;
+    let text =
+        tokio::task::spawn_blocking(move || offered_tools(&known, &caller).text(format, namespace))
+            .await;
+    let text = text.map_err(|_| {
+        Fault::new(
+            Kind::InternalError,
+            "The host failed while it made this list.",
+        )
+    })?;
     Ok(match format {
         Some(Format::Prompt) => reply::plain_text(text),
         _ => reply::json_text(text),
@@ -37,11 +48,19 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
 }
 
 /// `GET /v1/tools/{tool}`.
-pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refusal> {
+pub async fn one(
+    known: KnownRequest,
+    Path(tool): Path<String>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
     let format = format(&uri)?;
     let caller = acting(&known, &uri)?;
     let id = ToolNames::new(&known, Some(&caller.user)).id(tool);
-    let tool = known.server.service.find(&caller, &id).map_err(|fault| known.refusal(fault))?;
+    let tool = known
+        .server
+        .service
+        .find(&caller, &id)
+        .map_err(|fault| known.refusal(fault))?;
     let Some(format) = format else {
         return Ok(reply::json(StatusCode::OK, &export::describe(&tool)));
     };
@@ -52,12 +71,22 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
 }
 
 /// `GET /v1/tools/{tool}/audit`, for operators.
-pub async fn audit(Operator(known): Operator, Path(tool): Path<String>) -> Result<Response, Refusal> {
+pub async fn audit(
+    Operator(known): Operator,
+    Path(tool): Path<String>,
+) -> Result<Response, Refusal> {
     let service = known.server.service.clone();
     // Blocks: it hashes scripts, and reads grants and the log.
     let report = tokio::task::spawn_blocking(move || service.audit(&tool)).await;
-    let failed = || Fault::new(Kind::InternalError, "The host failed while it made this report.");
-    let report = report.unwrap_or_else(|_| Err(failed())).map_err(|fault| known.refusal(fault))?;
+    let failed = || {
+        Fault::new(
+            Kind::InternalError,
+            "The host failed while it made this report.",
+        )
+    };
+    let report = report
+        .unwrap_or_else(|_| Err(failed()))
+        .map_err(|fault| known.refusal(fault))?;
     Ok(reply::json(StatusCode::OK, &report))
 }
 
@@ -81,13 +110,19 @@ impl ToolNames<'_> {
             return tool;
         }
         let offered = offered_tools(self.known, &self.caller);
-        offered.names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)
+        offered
+            .names
+            .id(name)
+            .map(|id| format!("{id}{range}"))
+            .unwrap_or(tool)
     }
 }
 
 /// The caller that `as` names, if this caller may act as that; without `as`, this caller.
 fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
-    let Some(name) = parameter(uri, "as") else { return Ok(known.caller.clone()) };
+    let Some(name) = parameter(uri, "as") else {
+        return Ok(known.caller.clone());
+    };
     let other = known.server.service.who(&known.caller, Some(&name));
     if other.user == name {
         return Ok(other);
@@ -117,15 +152,28 @@ fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
         let called = |id: &str| service.find(caller, id).ok();
         let all = service.tools(caller).unwrap_or_default();
         let tools = export::offered(all, called, |tool| service.can_call(caller, tool));
-        OfferedTools { names: export::names(&tools), tools, texts: Mutex::default() }
+        OfferedTools {
+            names: export::names(&tools),
+            tools,
+            texts: Mutex::default(),
+        }
     })
 }
 
 impl OfferedTools {
     /// The list as it is sent.
     fn text(&self, format: Option<Format>, namespace: Option<String>) -> Bytes {
-        let is_listed = |tool: &Tool| namespace.as_ref().is_none_or(|namespace| tool.manifest.namespace() == namespace);
-        let listed: Vec<_> = self.tools.iter().filter(|tool| is_listed(tool)).cloned().collect();
+        let is_listed = |tool: &Tool| {
+            namespace
+                .as_ref()
+                .is_none_or(|namespace| tool.manifest.namespace() == namespace)
+        };
+        let listed: Vec<_> = self
+            .tools
+            .iter()
+            .filter(|tool| is_listed(tool))
+            .cloned()
+            .collect();
         let make = || match format.map(|format| export::tools(&listed, &self.names, format)) {
             Some(Value::String(text)) => text.into(),
             Some(value) => text::json(&value, false).into(),
@@ -138,13 +186,18 @@ impl OfferedTools {
         if listed.is_empty() {
             return make();
         }
-        let text = lock(&self.texts).entry(TextKey { format, namespace }).or_default().clone();
+        let text = lock(&self.texts)
+            .entry(TextKey { format, namespace })
+            .or_default()
+            .clone();
         text.get_or_init(make).clone()
     }
 }
 
 fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {
-    let format = parameter(uri, "format").map(|format| Format::parse(&format)).transpose();
+    let format = parameter(uri, "format")
+        .map(|format| Format::parse(&format))
+        .transpose();
     format.map_err(|why| Refusal::malformed(format!("format: {why}.")))
 }
 
@@ -186,9 +239,21 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
 /// `GET /metrics`.
 pub async fn metrics(Operator(KnownRequest { server, .. }): Operator) -> Response {
     let (mut text, kept) = (server.service.metrics(), server.background.kept());
-    text.gauge("toolhost_background_calls_open", "Calls in the background that have not ended.", kept.open);
-    text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
-    text.gauge("toolhost_callbacks_owed", "Callbacks of ended calls that are not delivered yet.", kept.untold);
+    text.gauge(
+        "toolhost_background_calls_open",
+        "Calls in the background that have not ended.",
+        kept.open,
+    );
+    text.gauge(
+        "toolhost_background_calls_kept",
+        "Calls in the background whose results are kept.",
+        kept.ended,
+    );
+    text.gauge(
+        "toolhost_callbacks_owed",
+        "Callbacks of ended calls that are not delivered yet.",
+        kept.untold,
+    );
     reply::plain_text(text.whole())
 }
 
@@ -200,23 +265,36 @@ struct Approval {
 
 /// `GET /v1/approvals`.
 pub async fn approvals(Operator(KnownRequest { server, .. }): Operator) -> Response {
-    reply::json(StatusCode::OK, &json!({ "approvals": server.service.approvals() }))
+    reply::json(
+        StatusCode::OK,
+        &json!({ "approvals": server.service.approvals() }),
+    )
 }
 
 /// `POST /v1/approvals/{call}`.
-pub async fn approve(Operator(known): Operator, Path(call): Path<String>, body: Body) -> Result<Response, Refusal> {
+pub async fn approve(
+    Operator(known): Operator,
+    Path(call): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| false).await?;
-    let read = |text: &str| serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer);
+    let read =
+        |text: &str| serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer);
     let Approval { approve } = body::parse(&known, received.text, read)
         .await
-        .map_err(|_| Refusal::malformed("The body is {\"approve\": true} or {\"approve\": false}."))?;
+        .map_err(|_| {
+            Refusal::malformed("The body is {\"approve\": true} or {\"approve\": false}.")
+        })?;
     // The body may have taken long to arrive, so check again who this is.
     let operator = known.acting_now()?;
     if !operator.operator {
         return Err(not_operator());
     }
     match known.server.service.approve(&known.caller, &call, approve) {
-        Some(Ok(())) => Ok(reply::json(StatusCode::OK, &json!({ "call": call, "approved": approve }))),
+        Some(Ok(())) => Ok(reply::json(
+            StatusCode::OK,
+            &json!({ "call": call, "approved": approve }),
+        )),
         Some(Err(fault)) => Err(known.refusal(fault)),
         None => Err(no_such_call("No such call waits for an answer.")),
     }

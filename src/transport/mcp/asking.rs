@@ -11,10 +11,13 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use ring::rand::{SecureRandom, SystemRandom};
 use rmcp::model::{
-    CancelledNotificationParam, ClientCapabilities, ClientResult, ErrorData, GetExtensions, InputRequest,
-    InputRequests, InputRequiredResult, InputResponses, RequestId, RequestStateCodec, SealOptions, ServerRequest,
+    CancelledNotificationParam, ClientCapabilities, ClientResult, ErrorData, GetExtensions,
+    InputRequest, InputRequests, InputRequiredResult, InputResponses, RequestId, RequestStateCodec,
+    SealOptions, ServerRequest,
 };
-use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
+use rmcp::service::{
+    OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -65,7 +68,9 @@ impl Seal {
     }
 
     fn codec(&self) -> Result<&RequestStateCodec, ErrorData> {
-        self.0.as_ref().ok_or_else(|| ErrorData::internal_error("This host gives no random bytes.", None))
+        self.0
+            .as_ref()
+            .ok_or_else(|| ErrorData::internal_error("This host gives no random bytes.", None))
     }
 
     /// Opens the state that a client sends back. Its answers count only with a state of this server.
@@ -75,9 +80,14 @@ impl Seal {
         state: Option<&str>,
         answers: Option<InputResponses>,
     ) -> Result<SealedState, ErrorData> {
-        let Some(state) = state else { return Ok(SealedState::default()) };
+        let Some(state) = state else {
+            return Ok(SealedState::default());
+        };
         let words = "This requestState is for another call, or is too old.";
-        let opened = self.codec()?.open_with(state, bound).map_err(|_| ErrorData::invalid_params(words, None))?;
+        let opened = self
+            .codec()?
+            .open_with(state, bound)
+            .map_err(|_| ErrorData::invalid_params(words, None))?;
         let mut opened: SealedState = serde_json::from_slice(&opened).unwrap_or_default();
         let mut answers: Map<String, Value> = answers.unwrap_or_default().into_iter().collect();
         match &mut opened.person {
@@ -94,18 +104,27 @@ impl Seal {
         state: &SealedState,
         requests: InputRequests,
     ) -> Result<InputRequiredResult, ErrorData> {
-        let options = SealOptions::new().associated_data(bound).ttl(ANSWER_TIMEOUT);
-        let state = self.codec()?.seal_with(json!(state).to_string().as_bytes(), &options);
+        let options = SealOptions::new()
+            .associated_data(bound)
+            .ttl(ANSWER_TIMEOUT);
+        let state = self
+            .codec()?
+            .seal_with(json!(state).to_string().as_bytes(), &options);
         Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
 }
 
 /// What this client can be asked.
 pub fn supported_asks(context: &RequestContext<RoleServer>) -> Vec<Ask> {
-    let Some(client) = context.client_capabilities() else { return Vec::new() };
+    let Some(client) = context.client_capabilities() else {
+        return Vec::new();
+    };
     let has = |ask: &Ask| match ask {
         // A client that names kinds supports only these. All questions of this host are forms.
-        Ask::Elicitation => client.elicitation.as_ref().is_some_and(|kind| kind.form.is_some() || kind.url.is_none()),
+        Ask::Elicitation => client
+            .elicitation
+            .as_ref()
+            .is_some_and(|kind| kind.form.is_some() || kind.url.is_none()),
         Ask::Sampling => client.sampling.is_some(),
         Ask::Roots => client.roots.is_some(),
     };
@@ -114,9 +133,16 @@ pub fn supported_asks(context: &RequestContext<RoleServer>) -> Vec<Ask> {
 
 /// The error for a client that lacks a needed capability.
 pub fn missing_capability(questions: &Questions, client: &AskableClient) -> ErrorData {
-    let missing = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
-    let named: Map<String, Value> = missing.map(|ask| (ask.word().to_owned(), json!({}))).collect();
-    let needed: ClientCapabilities = serde_json::from_value(Value::Object(named)).unwrap_or_default();
+    let missing = questions
+        .asks()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|ask| !client.can.contains(ask));
+    let named: Map<String, Value> = missing
+        .map(|ask| (ask.word().to_owned(), json!({})))
+        .collect();
+    let needed: ClientCapabilities =
+        serde_json::from_value(Value::Object(named)).unwrap_or_default();
     ErrorData::missing_required_client_capability(needed)
 }
 
@@ -132,12 +158,15 @@ fn form(asked: &Value) -> Value {
         Value::Object(members) => {
             let known = |(name, member): (&String, &Value)| match (name.as_str(), member) {
                 ("properties", Value::Object(fields)) => {
-                    let fields = fields.iter().map(|(name, field)| (text::printable(name), form(field)));
+                    let fields = fields
+                        .iter()
+                        .map(|(name, field)| (text::printable(name), form(field)));
                     Some((name.clone(), fields.collect()))
                 }
-                (known, member) => {
-                    FORM_MEMBERS.split(' ').any(|other| other == known).then(|| (name.clone(), form(member)))
-                }
+                (known, member) => FORM_MEMBERS
+                    .split(' ')
+                    .any(|other| other == known)
+                    .then(|| (name.clone(), form(member))),
             };
             members.iter().filter_map(known).collect()
         }
@@ -152,12 +181,16 @@ pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, 
             let asked = &request["params"];
             let message = text::printable_block(asked["message"].as_str().unwrap_or_default());
             let schema = form(&asked["requestedSchema"]);
-            request["params"] = json!({"message": format!("{tool} asks: {message}"), "requestedSchema": schema});
+            request["params"] =
+                json!({"message": format!("{tool} asks: {message}"), "requestedSchema": schema});
         }
         serde_json::from_value(request).map(|request| (key, request))
     };
-    let requests: Result<InputRequests, serde_json::Error> = asked.into_iter().map(request).collect();
-    requests.map_err(|e| ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None))
+    let requests: Result<InputRequests, serde_json::Error> =
+        asked.into_iter().map(request).collect();
+    requests.map_err(|e| {
+        ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None)
+    })
 }
 
 /// A question that was sent. Dropping it before the answer withdraws the question.
@@ -169,21 +202,31 @@ impl Drop for SentQuestion {
         let peer = self.0.clone();
         let reason = Some("No call waits for this answer any more.".to_owned());
         tokio::spawn(async move {
-            let _ = peer.notify_cancelled(CancelledNotificationParam::new(Some(id), reason)).await;
+            let _ = peer
+                .notify_cancelled(CancelledNotificationParam::new(Some(id), reason))
+                .await;
         });
     }
 }
 
 /// Asks an older client, on the stream of the request that leads to the question.
-pub async fn elicit(peer: &Peer<RoleServer>, origin: &RequestId, request: InputRequest) -> Result<Value, ServiceError> {
+pub async fn elicit(
+    peer: &Peer<RoleServer>,
+    origin: &RequestId,
+    request: InputRequest,
+) -> Result<Value, ServiceError> {
     let mut request = match request {
         InputRequest::Elicitation(ask) => ServerRequest::ElicitRequest(ask),
         InputRequest::CreateMessage(ask) => ServerRequest::CreateMessageRequest(ask),
         InputRequest::ListRoots(ask) => ServerRequest::ListRootsRequest(ask),
         _ => return Ok(Value::Null),
     };
-    request.extensions_mut().insert(OriginatingRequestId(origin.clone()));
-    let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
+    request
+        .extensions_mut()
+        .insert(OriginatingRequestId(origin.clone()));
+    let sent = peer
+        .send_cancellable_request(request, PeerRequestOptions::no_options())
+        .await?;
     let mut question = SentQuestion(peer.clone(), Some(sent.id.clone()));
     let answer = sent.await_response().await;
     question.1 = None;
@@ -203,9 +246,17 @@ pub async fn ask_all(
 ) -> Result<(Map<String, Value>, Value), ErrorData> {
     let mut answers = Map::new();
     for (key, request) in requests(tool, questions.requests)? {
-        let failed = |why: String| ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None);
-        let answered = tokio::time::timeout(ANSWER_TIMEOUT, elicit(&context.peer, &context.id, request)).await;
-        answers.insert(key, answered.map_err(|_| failed("in time".into()))?.map_err(|e| failed(e.to_string()))?);
+        let failed = |why: String| {
+            ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None)
+        };
+        let answered =
+            tokio::time::timeout(ANSWER_TIMEOUT, elicit(&context.peer, &context.id, request)).await;
+        answers.insert(
+            key,
+            answered
+                .map_err(|_| failed("in time".into()))?
+                .map_err(|e| failed(e.to_string()))?,
+        );
     }
     Ok((answers, questions.state))
 }
@@ -218,7 +269,10 @@ pub struct OpenQuestions {
 
 impl OpenQuestions {
     pub fn new(limiter: Arc<Limiter>) -> OpenQuestions {
-        OpenQuestions { known: Mutex::default(), limiter }
+        OpenQuestions {
+            known: Mutex::default(),
+            limiter,
+        }
     }
 
     fn begin(&self, question: &Question) -> bool {
@@ -226,14 +280,18 @@ impl OpenQuestions {
         known.retain(|_, (until, _)| *until > now);
         let principal = question.through.as_ref().unwrap_or(&question.caller);
         let kept = self.limiter.questions.try_enter(principal, 1);
-        let Some((kept, until)) = kept.zip(question.until.parse().ok()) else { return false };
+        let Some((kept, until)) = kept.zip(question.until.parse().ok()) else {
+            return false;
+        };
         known.insert(question.call.clone(), (until, kept));
         true
     }
 
     /// Ends a question. True only once, and only before its deadline.
     fn end(&self, call: &str) -> bool {
-        lock(&self.known).remove(call).is_some_and(|(until, _)| until > Timestamp::now())
+        lock(&self.known)
+            .remove(call)
+            .is_some_and(|(until, _)| until > Timestamp::now())
     }
 }
 
@@ -256,14 +314,26 @@ impl Person {
     pub fn take_question(&self) -> Option<(PersonAnswer, InputRequests)> {
         let question = lock(&self.question).take()?;
         let form = confirmation(&question, self.operator)?;
-        let answer = PersonAnswer { call: question.call, digest: question.digest, answer: Value::Null };
+        let answer = PersonAnswer {
+            call: question.call,
+            digest: question.digest,
+            answer: Value::Null,
+        };
         Some((answer, [(PERSON.to_owned(), form)].into_iter().collect()))
     }
 
     fn ask_newer(&self, question: &Question, by: String) -> service::Answer {
-        let Some(PersonAnswer { call, digest, answer }) = lock(&self.answer).take() else {
+        let Some(PersonAnswer {
+            call,
+            digest,
+            answer,
+        }) = lock(&self.answer).take()
+        else {
             if !self.open.begin(question) {
-                return refuse(Kind::RateLimitError, "Too many calls wait for a person's answer.");
+                return refuse(
+                    Kind::RateLimitError,
+                    "Too many calls wait for a person's answer.",
+                );
             }
             *lock(&self.question) = Some(question.clone());
             return service::Answer::InputRequired;
@@ -283,7 +353,9 @@ impl service::Ask for Person {
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, service::Answer> {
         let by = format!("{} (as the MCP client says)", question.caller);
         Box::pin(async move {
-            let Some((peer, origin)) = &self.waiting_client else { return self.ask_newer(question, by) };
+            let Some((peer, origin)) = &self.waiting_client else {
+                return self.ask_newer(question, by);
+            };
             let answer = match confirmation(question, self.operator) {
                 Some(form) => elicit(peer, origin, form).await.unwrap_or_default(),
                 None => Value::Null,
@@ -313,7 +385,8 @@ fn parse_answer(answer: &Value, by: String) -> service::Answer {
 /// The question as a form. What a call may touch names paths of this host, which are for operators.
 fn confirmation(question: &Question, operator: bool) -> Option<InputRequest> {
     let tick = json!({"type": "boolean", "title": "Let this call run"});
-    let schema = json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
+    let schema =
+        json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
     let params = json!({"message": question.text(operator), "requestedSchema": schema});
     serde_json::from_value(json!({"method": "elicitation/create", "params": params})).ok()
 }
@@ -344,8 +417,16 @@ mod tests {
     fn a_question_is_open_for_its_time_and_answered_once() {
         let open = OpenQuestions::new(Arc::new(Limiter::new(1, 1)));
         assert!(open.begin(&question(1, "a", 60)) && open.end("1") && !open.end("1"));
-        assert!(open.begin(&question(2, "a", -1)) && !open.end("2"), "too late");
-        assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), 32);
+        assert!(
+            open.begin(&question(2, "a", -1)) && !open.end("2"),
+            "too late"
+        );
+        assert_eq!(
+            (3..50)
+                .filter(|call| open.begin(&question(*call, "a", 60)))
+                .count(),
+            32
+        );
         assert!(open.begin(&question(50, "b", 60)), "others have room");
         assert!(open.end("3") && open.begin(&question(51, "a", 60)));
     }
@@ -358,7 +439,10 @@ mod tests {
         });
         let made = form(&asked);
         assert_eq!(made["properties"]["n"]["enum"][0], "x");
-        assert_eq!((&made["required"], &made["properties"]["n"]["default"]), (&json!(["n"]), &json!("x")));
+        assert_eq!(
+            (&made["required"], &made["properties"]["n"]["default"]),
+            (&json!(["n"]), &json!("x"))
+        );
         assert!(made.get("$ref").is_none() && made["properties"]["n"].get("onclick").is_none());
         assert!(text::is_printable(&made.to_string()), "{made}");
     }

@@ -1,5 +1,8 @@
 //! Answers the MCP requests of one client, over HTTP or standard input and output.
-#![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
+#![allow(
+    deprecated,
+    reason = "levels of messages are deprecated, and clients of both eras set them"
+)]
 
 use super::asking::{self, OpenQuestions, Person, Seal, SealedState};
 use super::listed::{self, ToolList};
@@ -12,20 +15,24 @@ use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
-use crate::service::{Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output};
+use crate::service::{
+    Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output,
+};
 use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
-    CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
-    Implementation, InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities,
+    CreateTaskResult, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
+    GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InputRequiredResult,
+    InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
     ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse,
-    ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscribeRequestParams,
-    SubscriptionFilter, Tool, UnsubscribeRequestParams, UpdateTaskParams,
+    ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams, UpdateTaskParams,
 };
 use rmcp::service::{
-    NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext, SubscriptionSendError,
+    NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext,
+    SubscriptionSendError,
 };
 use rmcp::task_manager::TaskManager;
 use serde_json::{Value, json};
@@ -74,7 +81,10 @@ impl Mcp {
     /// Whether calls of a tool become tasks. They do not if a person must agree: then the client waits.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
         let tool = self.service.registry().snapshot().find(id).ok()?;
-        tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))
+        tool.manifest
+            .execution
+            .task
+            .filter(|_| !self.service.confirms(&tool))
     }
 }
 
@@ -105,7 +115,15 @@ impl Frontend {
         let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
         let (closing, ended) = (closing.clone(), closing.child_token());
         let (ends, notifies) = (ended.clone().drop_guard(), AtomicBool::new(false));
-        Frontend { mcp, closing, ended, _ends: ends, level, subscribed, notifies }
+        Frontend {
+            mcp,
+            closing,
+            ended,
+            _ends: ends,
+            level,
+            subscribed,
+            notifies,
+        }
     }
 
     /// The tools of this request's caller.
@@ -128,22 +146,38 @@ impl Frontend {
 
     /// Records a request that leads to no tool.
     async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: Fault) {
-        let Ok(asked) = McpRequest::find(context) else { return };
+        let Ok(asked) = McpRequest::find(context) else {
+            return;
+        };
         let request = CallRequest::refused(asked.caller.clone(), name, fault);
         let label = asked.label(context).unwrap_or_default();
-        let request = CallRequest { label, counted: asked.counted, ..request };
+        let request = CallRequest {
+            label,
+            counted: asked.counted,
+            ..request
+        };
         drop(self.mcp.service.call(request, Sink::none()).await);
     }
 
     /// Records a request whose parameters are wrong. Returns its error.
-    async fn invalid(&self, context: &RequestContext<RoleServer>, name: &str, error: ErrorData) -> ErrorData {
+    async fn invalid(
+        &self,
+        context: &RequestContext<RoleServer>,
+        name: &str,
+        error: ErrorData,
+    ) -> ErrorData {
         let fault = Fault::new(Kind::ParameterValidationError, error.message.clone());
         self.refused(context, name, fault).await;
         error
     }
 
     /// An unknown name is a protocol error, and leaves its record like every refusal.
-    async fn unknown(&self, context: &RequestContext<RoleServer>, name: &str, offered: &ToolList) -> ErrorData {
+    async fn unknown(
+        &self,
+        context: &RequestContext<RoleServer>,
+        name: &str,
+        offered: &ToolList,
+    ) -> ErrorData {
         let mut words = format!("Unknown tool: {}.", text::printable(&text::head(name, 100)));
         let hidden = |near: &&str| offered.tool(near).is_none();
         if let Some(near) = offered.names.nearest(name).filter(|near| !hidden(near)) {
@@ -166,23 +200,48 @@ impl Frontend {
         let can = asking::supported_asks(context);
         // Only a call that may ask can come back with answers.
         let asks = again.0.is_some() || !can.is_empty();
-        let bound = if asks { asking::bind(&who.user, id, &call.arguments.canonical_text()) } else { Vec::new() };
-        let SealedState { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
+        let bound = if asks {
+            asking::bind(&who.user, id, &call.arguments.canonical_text())
+        } else {
+            Vec::new()
+        };
+        let SealedState {
+            answers,
+            state,
+            person,
+        } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
             Ok(opened) => opened,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
-        let waiting_client =
-            context.meta.protocol_version().is_none().then(|| (context.peer.clone(), context.id.clone()));
+        let waiting_client = context
+            .meta
+            .protocol_version()
+            .is_none()
+            .then(|| (context.peer.clone(), context.id.clone()));
         let (open, operator) = (self.mcp.questions.clone(), who.operator);
-        let person = Person { operator, waiting_client, open, answer: person.into(), question: Mutex::default() };
+        let person = Person {
+            operator,
+            waiting_client,
+            open,
+            answer: person.into(),
+            question: Mutex::default(),
+        };
         let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
-        let client = output::AskableClient { can, answers, state };
+        let client = output::AskableClient {
+            can,
+            answers,
+            state,
+        };
         let call = match asked.complete(context, call) {
             Ok(call) => call,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
         let approver = approver(asked, person.as_ref());
-        let call = CallRequest { client, approver, ..call };
+        let call = CallRequest {
+            client,
+            approver,
+            ..call
+        };
         // rmcp only sets a token; dropping the future is what kills the call and records it.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
@@ -217,16 +276,25 @@ impl Frontend {
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
             if let Some((person, form)) = person.and_then(Person::take_question) {
-                let state = SealedState { state: client.state, answers: client.answers, person: Some(person) };
+                let state = SealedState {
+                    state: client.state,
+                    answers: client.answers,
+                    person: Some(person),
+                };
                 return self.mcp.seal.ask(bound, &state, form).map(Answered::Asks);
             }
             let questions = match report.questions.take() {
                 Some(questions) if report.error.is_none() => questions,
-                Some(questions) if modern => return Err(asking::missing_capability(&questions, &client)),
+                Some(questions) if modern => {
+                    return Err(asking::missing_capability(&questions, &client));
+                }
                 _ => return Ok(Answered::Report(Box::new(report))),
             };
             let Some(again) = again else {
-                let state = SealedState { state: questions.state, ..SealedState::default() };
+                let state = SealedState {
+                    state: questions.state,
+                    ..SealedState::default()
+                };
                 return self
                     .mcp
                     .seal
@@ -238,14 +306,22 @@ impl Frontend {
             let _held = report.release_slot_only();
             let open = self.mcp.service.begin_question();
             let _open = open.map_err(|fault| ErrorData::internal_error(fault.message, None))?;
-            (call.client.answers, call.client.state) = asking::ask_all(context, &tool, questions).await?;
+            (call.client.answers, call.client.state) =
+                asking::ask_all(context, &tool, questions).await?;
         }
         Err(ErrorData::internal_error("The tool asked too often.", None))
     }
 
     /// Who the request counts as, and whether that is an operator.
-    fn who(&self, asked: &McpRequest, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
-        Ok(self.mcp.service.who(&asked.caller, asked.label(context)?.as_deref()))
+    fn who(
+        &self,
+        asked: &McpRequest,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Caller, ErrorData> {
+        Ok(self
+            .mcp
+            .service
+            .who(&asked.caller, asked.label(context)?.as_deref()))
     }
 
     /// Begins a call as a task, which the client polls.
@@ -256,24 +332,48 @@ impl Frontend {
         kept: Permit,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
-        let client = output::AskableClient { can: asking::supported_asks(context), ..Default::default() };
+        let client = output::AskableClient {
+            can: asking::supported_asks(context),
+            ..Default::default()
+        };
         let call = asked.complete(context, call)?;
-        let call = CallRequest { client, approver: approver(asked, None), ..call };
+        let call = CallRequest {
+            client,
+            approver: approver(asked, None),
+            ..call
+        };
         let user = self.who(asked, context)?.user;
-        let Mcp { service, lists, tasks, .. } = &*self.mcp;
+        let Mcp {
+            service,
+            lists,
+            tasks,
+            ..
+        } = &*self.mcp;
         let host = (service.clone(), lists.clone());
-        Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), call, self.closing.clone())).into())
+        Ok(
+            CreateTaskResult::new(tasks.begin(host, (user, kept), call, self.closing.clone()))
+                .into(),
+        )
     }
 
     /// The manager of a task, if the task is the caller's.
-    fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<TaskManager, ErrorData> {
-        self.mcp.tasks.find(&self.who(McpRequest::find(context)?, context)?.user, id)
+    fn tasks(
+        &self,
+        context: &RequestContext<RoleServer>,
+        id: &str,
+    ) -> Result<TaskManager, ErrorData> {
+        self.mcp
+            .tasks
+            .find(&self.who(McpRequest::find(context)?, context)?.user, id)
     }
 }
 
 fn approver(asked: &McpRequest, person: Option<&Arc<Person>>) -> Approver {
     match person {
-        Some(person) => Approver::Client { transport: person.clone(), or: Box::new(asked.approver.clone()) },
+        Some(person) => Approver::Client {
+            transport: person.clone(),
+            or: Box::new(asked.approver.clone()),
+        },
         None => asked.approver.clone(),
     }
 }
@@ -301,8 +401,12 @@ impl ServerHandler for Frontend {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let caller = CALLER.try_with(|caller| self.mcp.service.who(caller, None)).ok()?;
-        ToolList::find(&self.mcp.lists, &self.mcp.service, &caller).tool(name).cloned()
+        let caller = CALLER
+            .try_with(|caller| self.mcp.service.who(caller, None))
+            .ok()?;
+        ToolList::find(&self.mcp.lists, &self.mcp.service, &caller)
+            .tool(name)
+            .cloned()
     }
 
     async fn list_tools(
@@ -333,10 +437,15 @@ impl ServerHandler for Frontend {
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
         let body_quota = body_quota.flatten().map(Arc::new);
-        let call = CallRequest { body_quota, ..CallRequest::new(asked.caller.clone(), id, arguments) };
+        let call = CallRequest {
+            body_quota,
+            ..CallRequest::new(asked.caller.clone(), id, arguments)
+        };
         let again = (request.request_state, request.input_responses);
         if let Some(used) = self.mcp.task_use(id) {
-            let can = context.client_capabilities().is_some_and(|client| client.supports_tasks());
+            let can = context
+                .client_capabilities()
+                .is_some_and(|client| client.supports_tasks());
             if !can && used == TaskUse::Required {
                 let tasks = ClientCapabilities::builder().enable_tasks().build();
                 let error = ErrorData::missing_required_client_capability(tasks);
@@ -344,7 +453,10 @@ impl ServerHandler for Frontend {
             }
             // A client that has too many tasks waits for this call instead.
             let limiter = self.mcp.service.limiter();
-            if let Some(kept) = can.then(|| limiter.tasks.try_enter(&asked.caller.user, 1)).flatten() {
+            if let Some(kept) = can
+                .then(|| limiter.tasks.try_enter(&asked.caller.user, 1))
+                .flatten()
+            {
                 return match self.begin_task(&context, call, kept) {
                     Err(error) => Err(self.invalid(&context, id, error).await),
                     begun => begun,
@@ -359,7 +471,9 @@ impl ServerHandler for Frontend {
                     result = results::result(*report) => result,
                     over = self.over(&context, asked) => return Err(over),
                 };
-                content.into_iter().for_each(|content| asked.set_answer(content));
+                content
+                    .into_iter()
+                    .for_each(|content| asked.set_answer(content));
                 result.into()
             }
         })
@@ -370,7 +484,9 @@ impl ServerHandler for Frontend {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        let task = self.tasks(&context, &request.task_id)?.get_task(&request.task_id)?;
+        let task = self
+            .tasks(&context, &request.task_id)?
+            .get_task(&request.task_id)?;
         McpRequest::find(&context)?.charge(GetTaskResult::new(task))
     }
 
@@ -379,7 +495,8 @@ impl ServerHandler for Frontend {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.tasks(&context, &request.task_id)?.update_task(&request.task_id, request.input_responses)
+        self.tasks(&context, &request.task_id)?
+            .update_task(&request.task_id, request.input_responses)
     }
 
     async fn cancel_task(
@@ -387,7 +504,8 @@ impl ServerHandler for Frontend {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.tasks(&context, &request.task_id)?.cancel_task(&request.task_id)
+        self.tasks(&context, &request.task_id)?
+            .cancel_task(&request.task_id)
     }
 
     async fn list_prompts(
@@ -404,21 +522,26 @@ impl ServerHandler for Frontend {
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let offered = self.offered_for_call(&context, &request.name).await?;
-        let id = offered.names.id(&request.name).filter(|_| offered.documents.has_prompt(&request.name));
+        let id = offered
+            .names
+            .id(&request.name)
+            .filter(|_| offered.documents.has_prompt(&request.name));
         let Some(id) = id else {
             let unknown = ErrorData::invalid_params("Unknown prompt.", None);
             return Err(self.invalid(&context, &request.name, unknown).await);
         };
-        let arguments = Arguments::Value(Value::Object(request.arguments.unwrap_or_default().into_iter().collect()));
+        let arguments = Arguments::Value(Value::Object(
+            request.arguments.unwrap_or_default().into_iter().collect(),
+        ));
         let again = (request.request_state, request.input_responses);
         let caller = McpRequest::find(&context)?.caller.clone();
         let call = CallRequest::new(caller, id, arguments);
         match self.answer(&context, call, again).await? {
             Answered::Asks(result) => Ok(result.into()),
             Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
-            Answered::Report(report) => {
-                McpRequest::find(&context)?.charge(listed::prompt(*report).await?).map(Into::into)
-            }
+            Answered::Report(report) => McpRequest::find(&context)?
+                .charge(listed::prompt(*report).await?)
+                .map(Into::into),
         }
     }
 
@@ -445,15 +568,17 @@ impl ServerHandler for Frontend {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let offered = self.offered_for_call(&context, &request.uri).await?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
-            return Err(self.invalid(&context, &request.uri, listed::missing(&request.uri)).await);
+            return Err(self
+                .invalid(&context, &request.uri, listed::missing(&request.uri))
+                .await);
         };
         let again = (request.request_state, request.input_responses);
         let caller = McpRequest::find(&context)?.caller.clone();
         let call = CallRequest::new(caller, id, Arguments::Value(arguments));
         match self.answer(&context, call, again).await? {
-            Answered::Report(report) if report.error.is_none() => {
-                McpRequest::find(&context)?.charge(listed::content(&report).await?).map(Into::into)
-            }
+            Answered::Report(report) if report.error.is_none() => McpRequest::find(&context)?
+                .charge(listed::content(&report).await?)
+                .map(Into::into),
             Answered::Report(report) => Err(listed::failed(&report)),
             Answered::Asks(result) => Ok(result.into()),
         }
@@ -464,7 +589,13 @@ impl ServerHandler for Frontend {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        if request.uri.len() > MAX_URI_BYTES || self.offered(&context)?.documents.resource(&request.uri).is_none() {
+        if request.uri.len() > MAX_URI_BYTES
+            || self
+                .offered(&context)?
+                .documents
+                .resource(&request.uri)
+                .is_none()
+        {
             return Err(listed::missing(&request.uri));
         }
         let mut subscribed = lock(&self.subscribed);
@@ -484,7 +615,11 @@ impl ServerHandler for Frontend {
         Ok(())
     }
 
-    async fn set_level(&self, request: SetLevelRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
         *lock(&self.level) = request.level;
         Ok(())
     }
@@ -494,7 +629,8 @@ impl ServerHandler for Frontend {
         if self.notifies.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (mut changes, ended, peer) = (self.mcp.service.changes(), self.ended.clone(), context.peer);
+        let (mut changes, ended, peer) =
+            (self.mcp.service.changes(), self.ended.clone(), context.peer);
         let subscribed = self.subscribed.clone();
         tokio::spawn(async move {
             loop {
@@ -509,7 +645,9 @@ impl ServerHandler for Frontend {
                 ];
                 let all: Vec<String> = lock(&subscribed).iter().cloned().collect();
                 for uri in all {
-                    let _ = peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await;
+                    let _ = peer
+                        .notify_resource_updated(ResourceUpdatedNotificationParam::new(uri))
+                        .await;
                 }
                 if lists.iter().any(Result::is_err) {
                     return;
@@ -518,7 +656,10 @@ impl ServerHandler for Frontend {
         });
     }
 
-    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
         Some(requested.clone())
     }
 
@@ -550,8 +691,13 @@ impl ServerHandler for Frontend {
         let Some(words) = message::fault_of(&method, params.as_ref(), modern) else {
             return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None));
         };
-        let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
-        Err(self.invalid(&context, name, ErrorData::invalid_params(words, None)).await)
+        let name = params
+            .as_ref()
+            .and_then(|params| params["name"].as_str())
+            .unwrap_or_default();
+        Err(self
+            .invalid(&context, name, ErrorData::invalid_params(words, None))
+            .await)
     }
 }
 
@@ -575,7 +721,11 @@ pub struct Notifier {
 
 impl Notifier {
     /// `session`: the level that an older client has set.
-    pub fn new(context: &RequestContext<RoleServer>, tool: &str, session: LoggingLevel) -> Notifier {
+    pub fn new(
+        context: &RequestContext<RoleServer>,
+        tool: &str,
+        session: LoggingLevel,
+    ) -> Notifier {
         // Newer clients name the level in each request that wants messages.
         let older = context.meta.protocol_version().is_none();
         let level = context.meta.log_level().or(older.then_some(session));
@@ -610,9 +760,17 @@ impl Notifier {
 
     async fn progress(&mut self, now: Progress) {
         let is_whole = now.total == Some(now.progress);
-        let is_due = self.sent.is_none_or(|sent| sent.elapsed() >= PROGRESS_INTERVAL)
+        let is_due = self
+            .sent
+            .is_none_or(|sent| sent.elapsed() >= PROGRESS_INTERVAL)
             || is_whole && !std::mem::replace(&mut self.whole, true);
-        let Some(token) = self.token.clone().filter(|_| is_due && now.progress > self.progress) else { return };
+        let Some(token) = self
+            .token
+            .clone()
+            .filter(|_| is_due && now.progress > self.progress)
+        else {
+            return;
+        };
         (self.progress, self.sent) = (now.progress, Some(Instant::now()));
         let mut params = ProgressNotificationParam::new(token, now.progress);
         (params.total, params.message) = (now.total, now.message);
@@ -626,7 +784,8 @@ impl Notifier {
             return;
         }
         self.messages_left -= 1;
-        let params = LoggingMessageNotificationParam::new(level, data).with_logger(self.tool.clone());
+        let params =
+            LoggingMessageNotificationParam::new(level, data).with_logger(self.tool.clone());
         let _ = self.peer.notify_logging_message(params).await;
     }
 }

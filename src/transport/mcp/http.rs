@@ -45,7 +45,11 @@ pub struct StreamableHttp {
 
 impl StreamableHttp {
     /// `is_alone`: only one user can connect. `closing` is cancelled when the server ends.
-    pub fn new(service: Arc<Service>, is_alone: bool, closing: CancellationToken) -> StreamableHttp {
+    pub fn new(
+        service: Arc<Service>,
+        is_alone: bool,
+        closing: CancellationToken,
+    ) -> StreamableHttp {
         let sessions = Sessions::new(service.limiter().clone(), is_alone);
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
@@ -63,7 +67,11 @@ impl StreamableHttp {
             move || Ok(Frontend::new(mcp.clone(), &closing))
         };
         let rmcp = StreamableHttpService::new(frontend, sessions.local.clone(), config);
-        StreamableHttp { mcp, sessions, rmcp }
+        StreamableHttp {
+            mcp,
+            sessions,
+            rmcp,
+        }
     }
 
     /// `POST`. `begun` is held until the answer is delivered.
@@ -74,12 +82,22 @@ impl StreamableHttp {
         Message(received): Message,
         begun: Arc<()>,
     ) -> Response<ReplyBody> {
-        let Received { message, arguments, small } = match received {
+        let Received {
+            message,
+            arguments,
+            small,
+        } = match received {
             Ok(Some(received)) => received,
             Ok(None) => return reply(StatusCode::ACCEPTED, Bytes::new()),
             Err(refusal) => {
-                let fault = Fault::new(Kind::ParameterValidationError, "The body is not an MCP message.");
-                let request = CallRequest { counted: usize::MAX, ..CallRequest::refused(caller, "", fault) };
+                let fault = Fault::new(
+                    Kind::ParameterValidationError,
+                    "The body is not an MCP message.",
+                );
+                let request = CallRequest {
+                    counted: usize::MAX,
+                    ..CallRequest::refused(caller, "", fault)
+                };
                 drop(self.mcp.service.call(request, Sink::none()).await);
                 return refused(StatusCode::BAD_REQUEST, &refusal);
             }
@@ -92,28 +110,43 @@ impl StreamableHttp {
         let lease = match self.lease(&mut parts, &caller, id.clone()) {
             Ok(lease) => lease,
             Err(LeaseError::Taken) => {
-                let refusal = message::refusal(ErrorCode::INVALID_REQUEST, message::DUPLICATE_ID, id);
+                let refusal =
+                    message::refusal(ErrorCode::INVALID_REQUEST, message::DUPLICATE_ID, id);
                 return refused(StatusCode::BAD_REQUEST, &refusal);
             }
             Err(_) => return busy("Too many requests of this session are open.", id),
         };
-        let begun = request.is_none_or(|request| request.request.method() != LISTENS).then_some(begun);
-        let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
+        let begun = request
+            .is_none_or(|request| request.request.method() != LISTENS)
+            .then_some(begun);
+        let begins = request
+            .is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let user = caller.user.clone();
         // A message without arguments gives its memory quota back here.
         let arguments = arguments.map(|text| (text, Some(charge))).into();
-        let own = McpRequest { approver, arguments, counted, ..self.request(caller) };
+        let own = McpRequest {
+            approver,
+            arguments,
+            counted,
+            ..self.request(caller)
+        };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
         if !begins {
             return self.answer(own, parts, body, (lease, begun)).await;
         }
-        let Some(kept) = self.sessions.reserve(&user).await else { return busy("Too many sessions are open.", id) };
+        let Some(kept) = self.sessions.reserve(&user).await else {
+            return busy("Too many sessions are open.", id);
+        };
         // In a task of its own, so that a new session is recorded even if its client leaves.
         let (own, sessions) = (Arc::new(own), self.sessions.clone());
         let answer = handle(self.rmcp.clone(), own.clone(), parts, body);
         let answered = tokio::spawn(async move {
             let answer = answer.await;
-            if let Some(id) = answer.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
+            if let Some(id) = answer
+                .headers()
+                .get(SESSION)
+                .and_then(|id| id.to_str().ok())
+            {
                 sessions.add(id, &user, kept);
             }
             answer
@@ -132,9 +165,14 @@ impl StreamableHttp {
             Ok(lease) => lease,
             Err(_) => return busy("Too many streams of this session are open.", None),
         };
-        let event = parts.headers.get(LAST_EVENT).and_then(|event| event.to_str().ok());
+        let event = parts
+            .headers
+            .get(LAST_EVENT)
+            .and_then(|event| event.to_str().ok());
         match (&lease, event.filter(|_| !ends)) {
-            (None, _) if ends && names_session => return reply(StatusCode::NOT_FOUND, Bytes::new()),
+            (None, _) if ends && names_session => {
+                return reply(StatusCode::NOT_FOUND, Bytes::new());
+            }
             (Some(lease), _) if ends => {
                 self.sessions.close(&lease.id).await;
                 return reply(StatusCode::NO_CONTENT, Bytes::new());
@@ -144,13 +182,16 @@ impl StreamableHttp {
                     let mut answer = Response::new(stream_replies(events, lease));
                     let kind = HeaderValue::from_static("text/event-stream");
                     answer.headers_mut().insert(header::CONTENT_TYPE, kind);
-                    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+                    answer
+                        .headers_mut()
+                        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
                     return answer;
                 }
             }
             _ => {}
         }
-        self.answer(self.request(caller), parts, Bytes::new(), (lease, None)).await
+        self.answer(self.request(caller), parts, Bytes::new(), (lease, None))
+            .await
     }
 
     /// Opens the session that a request names, if the caller began it. Otherwise the header is changed to a session
@@ -165,8 +206,13 @@ impl StreamableHttp {
             // rmcp would accept the session from any caller.
             parts.headers.remove(SESSION);
         }
-        let Some(session) = parts.headers.get_mut(SESSION) else { return Ok(None) };
-        match self.sessions.open(session.to_str().unwrap_or_default(), &caller.user, id) {
+        let Some(session) = parts.headers.get_mut(SESSION) else {
+            return Ok(None);
+        };
+        match self
+            .sessions
+            .open(session.to_str().unwrap_or_default(), &caller.user, id)
+        {
             Ok(lease) => Ok(Some(lease)),
             Err(LeaseError::Unknown) => {
                 *session = HeaderValue::from_static("unknown");
@@ -192,11 +238,20 @@ impl StreamableHttp {
         let left = request.left.clone().drop_guard();
         let is_post = parts.method == Method::POST;
         let knows = version(&parts) >= ProtocolVersion::V_2025_11_25.as_str();
-        let (head, mut body) = handle(self.rmcp.clone(), request.clone(), parts, body).await.into_parts();
-        let is_stream = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        let (head, mut body) = handle(self.rmcp.clone(), request.clone(), parts, body)
+            .await
+            .into_parts();
+        let is_stream = head
+            .headers
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|kind| kind == "text/event-stream");
         let replies = match lease {
             Some(lease) if is_post && is_stream => {
-                let first = body.frame().await.and_then(|Ok(frame)| frame.into_data().ok()).unwrap_or_default();
+                let first = body
+                    .frame()
+                    .await
+                    .and_then(|Ok(frame)| frame.into_data().ok())
+                    .unwrap_or_default();
                 match lease.record((request, first, body), knows, begun) {
                     Some(events) => {
                         left.disarm();
@@ -213,7 +268,11 @@ impl StreamableHttp {
 
 /// The protocol version of a request.
 fn version(parts: &Parts) -> &str {
-    parts.headers.get(VERSION).and_then(|version| version.to_str().ok()).unwrap_or_default()
+    parts
+        .headers
+        .get(VERSION)
+        .and_then(|version| version.to_str().ok())
+        .unwrap_or_default()
 }
 
 fn handle(
@@ -230,7 +289,11 @@ fn handle(
 }
 
 /// The body that rmcp sends, with the content of the result put in. `guard` is dropped with the body.
-fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, guard: impl Send + 'static) -> ReplyBody {
+fn direct(
+    request: Arc<McpRequest>,
+    body: BoxBody<Bytes, Infallible>,
+    guard: impl Send + 'static,
+) -> ReplyBody {
     let parts = body.into_data_stream().flat_map(move |data| {
         let Ok(data) = data;
         stream::iter(request.parts_of(&data).into_iter().flat_map(Part::pieces))
@@ -238,7 +301,10 @@ fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, guard: imp
     stream_replies(parts, guard)
 }
 
-fn stream_replies(parts: impl Stream<Item = Bytes> + Send + 'static, guard: impl Send + 'static) -> ReplyBody {
+fn stream_replies(
+    parts: impl Stream<Item = Bytes> + Send + 'static,
+    guard: impl Send + 'static,
+) -> ReplyBody {
     let frames = parts.map(move |part| {
         let _guard = &guard;
         Ok(Frame::data(part))
@@ -255,7 +321,9 @@ fn reply(status: StatusCode, bytes: Bytes) -> Response<ReplyBody> {
 fn busy(words: &str, id: Option<RequestId>) -> Response<ReplyBody> {
     let refusal = message::refusal(ErrorCode::INTERNAL_ERROR, words, id);
     let mut response = refused(StatusCode::SERVICE_UNAVAILABLE, &refusal);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
@@ -263,6 +331,9 @@ fn refused(status: StatusCode, refusal: &message::ErrorReply) -> Response<ReplyB
     let mut bytes = Vec::new();
     let written = message_of(refusal).and_then(|message| visible(&message, &mut bytes));
     let mut response = reply(status, written.map(|()| bytes).unwrap_or_default().into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     response
 }

@@ -10,9 +10,9 @@ use crate::transport::export;
 use crate::transport::lists::Lists;
 use crate::transport::names::Names;
 use rmcp::model::{
-    CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    ListToolsResult, MetaObject, PaginatedRequestParams, Prompt, PromptArgument, ReadResourceResult, Tool,
-    ToolAnnotations,
+    CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, MetaObject, PaginatedRequestParams, Prompt,
+    PromptArgument, ReadResourceResult, Tool, ToolAnnotations,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -44,14 +44,18 @@ impl ToolList {
             .into_iter()
             // If no version is chosen (all are pre-releases), the id keeps its name, and a call says why.
             .filter(|tool| {
-                snapshot.find(&tool.manifest.id).map_or(true, |chosen| chosen.reference() == tool.reference())
+                snapshot
+                    .find(&tool.manifest.id)
+                    .map_or(true, |chosen| chosen.reference() == tool.reference())
             })
             .collect();
         listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
         listed.dedup_by(|a, b| a.manifest.id == b.manifest.id);
         let names = Names::new(listed.iter().map(|tool| tool.manifest.named()));
-        for Manifest { id, .. } in
-            listed.iter().map(|tool| &*tool.manifest).filter(|tool| names.name(&tool.id).is_none())
+        for Manifest { id, .. } in listed
+            .iter()
+            .map(|tool| &*tool.manifest)
+            .filter(|tool| names.name(&tool.id).is_none())
         {
             tracing::warn!(target: "toolhost::mcp", id, "another tool has the same name; neither is offered");
         }
@@ -60,12 +64,24 @@ impl ToolList {
             // Tools that are left out keep their names: a call says why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| service.can_call(caller, tool) && tool.manifest.document().is_none())
-            .filter_map(|tool| Some(describe(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool))))
+            .filter_map(|tool| {
+                Some(describe(
+                    &tool.manifest,
+                    &names.name(&tool.manifest.id)?,
+                    service.effects(tool),
+                ))
+            })
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        let shown = listed.iter().filter(|tool| !tool.manifest.hidden && service.can_call(caller, tool));
+        let shown = listed
+            .iter()
+            .filter(|tool| !tool.manifest.hidden && service.can_call(caller, tool));
         let documents = Documents::new(shown, &names);
-        ToolList { names, tools, documents }
+        ToolList {
+            names,
+            tools,
+            documents,
+        }
     }
 
     /// The tool of exactly this name.
@@ -78,24 +94,38 @@ impl ToolList {
         if let Some(fault) = &mut report.error {
             *fault = output::for_model(fault);
             fault.message = self.names.in_text(&fault.message);
-            report.tool = self.names.name(&report.tool).unwrap_or_else(|| std::mem::take(&mut report.tool));
+            report.tool = self
+                .names
+                .name(&report.tool)
+                .unwrap_or_else(|| std::mem::take(&mut report.tool));
         }
     }
 
-    pub fn page(&self, request: Option<PaginatedRequestParams>) -> Result<ListToolsResult, ErrorData> {
-        let cursor = request.and_then(|request| request.cursor).filter(|cursor| !cursor.is_empty());
+    pub fn page(
+        &self,
+        request: Option<PaginatedRequestParams>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let cursor = request
+            .and_then(|request| request.cursor)
+            .filter(|cursor| !cursor.is_empty());
         let start = match cursor {
             None => 0,
             Some(cursor) => {
-                let last = cursor_name(&cursor)
-                    .ok_or_else(|| ErrorData::invalid_params("This cursor was not given by this server.", None))?;
+                let last = cursor_name(&cursor).ok_or_else(|| {
+                    ErrorData::invalid_params("This cursor was not given by this server.", None)
+                })?;
                 self.tools.partition_point(|tool| *tool.name <= *last)
             }
         };
         let page: Vec<Tool> = self.tools.iter().skip(start).take(PAGE).cloned().collect();
         let more = start + page.len() < self.tools.len();
-        let next = page.last().filter(|_| more).map(|tool| cursor_for(&tool.name));
-        let mut result = ListToolsResult::with_all_items(page).with_ttl_ms(0).with_cache_scope(CacheScope::Private);
+        let next = page
+            .last()
+            .filter(|_| more)
+            .map(|tool| cursor_for(&tool.name));
+        let mut result = ListToolsResult::with_all_items(page)
+            .with_ttl_ms(0)
+            .with_cache_scope(CacheScope::Private);
         result.next_cursor = next;
         Ok(result)
     }
@@ -103,7 +133,10 @@ impl ToolList {
 
 /// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats nothing.
 fn cursor_for(name: &str) -> String {
-    let check: String = crate::base::sha256_hex(format!("cursor {name}").as_bytes()).chars().take(8).collect();
+    let check: String = crate::base::sha256_hex(format!("cursor {name}").as_bytes())
+        .chars()
+        .take(8)
+        .collect();
     format!("{name}.{check}")
 }
 
@@ -115,9 +148,13 @@ fn cursor_name(cursor: &str) -> Option<String> {
 /// A manifest as a tool that the strictest client and model API takes. The service also checks what is left out here.
 /// `effects`: what it may touch here, where that is known.
 fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
-    let mut tool = Tool::new(name.to_owned(), export::description(manifest), Arc::new(export::input_schema(manifest)))
-        .with_title(text::printable(&manifest.display_name))
-        .with_meta(meta(manifest));
+    let mut tool = Tool::new(
+        name.to_owned(),
+        export::description(manifest),
+        Arc::new(export::input_schema(manifest)),
+    )
+    .with_title(text::printable(&manifest.display_name))
+    .with_meta(meta(manifest));
     if let Some(schema) = export::output_schema(manifest) {
         tool = tool.with_raw_output_schema(Arc::new(schema));
     }
@@ -130,14 +167,23 @@ fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
 /// Hints that follow from what policy allows the tool: it cannot do more than that.
 fn annotations(effects: Effects) -> ToolAnnotations {
     let reads_only = !effects.writes && !effects.hosts;
-    let hints = ToolAnnotations::new().read_only(reads_only).open_world(effects.hosts);
-    if reads_only { hints.destructive(false) } else { hints }
+    let hints = ToolAnnotations::new()
+        .read_only(reads_only)
+        .open_world(effects.hosts);
+    if reads_only {
+        hints.destructive(false)
+    } else {
+        hints
+    }
 }
 
 fn meta(manifest: &Manifest) -> MetaObject {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/toolId".into(), json!(manifest.id));
-    meta.insert("dev.toolhost/version".into(), json!(manifest.version.to_string()));
+    meta.insert(
+        "dev.toolhost/version".into(),
+        json!(manifest.version.to_string()),
+    );
     meta.insert("dev.toolhost/digest".into(), json!(manifest.digest));
     if !manifest.tags.is_empty() {
         meta.insert("dev.toolhost/tags".into(), json!(manifest.tags));
@@ -154,14 +200,19 @@ pub struct Documents {
 }
 
 impl Documents {
-    pub fn new<'t>(tools: impl Iterator<Item = &'t Arc<registry::Tool>>, names: &Names) -> Documents {
+    pub fn new<'t>(
+        tools: impl Iterator<Item = &'t Arc<registry::Tool>>,
+        names: &Names,
+    ) -> Documents {
         let mut documents = Documents::default();
         let mut shared = Vec::new();
         for manifest in tools.map(|tool| &tool.manifest) {
             match manifest.document() {
                 Some(Document::Prompt { .. }) => {
                     if let Some(name) = names.name(&manifest.id) {
-                        documents.prompts.insert(name.clone(), describe_prompt(manifest, name));
+                        documents
+                            .prompts
+                            .insert(name.clone(), describe_prompt(manifest, name));
                     }
                 }
                 Some(Document::Resource { uri, .. }) => {
@@ -184,21 +235,27 @@ impl Documents {
 
     pub fn prompts(&self) -> ListPromptsResult {
         let prompts = self.prompts.values().cloned().collect();
-        ListPromptsResult::with_all_items(prompts).with_ttl_ms(0).with_cache_scope(CacheScope::Private)
+        ListPromptsResult::with_all_items(prompts)
+            .with_ttl_ms(0)
+            .with_cache_scope(CacheScope::Private)
     }
 
     fn kinds(&self, templates: bool) -> impl Iterator<Item = (&String, &Arc<Manifest>)> {
-        self.resources.iter().filter(move |(_, manifest)| match manifest.document() {
-            Some(Document::Resource { variables, .. }) => variables.is_empty() != templates,
-            _ => false,
-        })
+        self.resources
+            .iter()
+            .filter(move |(_, manifest)| match manifest.document() {
+                Some(Document::Resource { variables, .. }) => variables.is_empty() != templates,
+                _ => false,
+            })
     }
 
     fn listed<T: DeserializeOwned>(&self, templates: bool, address: &str) -> Vec<T> {
         let of = |(uri, manifest): (&String, &Arc<Manifest>)| {
-            let (name, words) = (text::printable(&manifest.display_name), text::printable_block(&manifest.description));
-            let listed =
-                json!({"name": name, "title": name, "description": words, "mimeType": mime(manifest), address: uri});
+            let (name, words) = (
+                text::printable(&manifest.display_name),
+                text::printable_block(&manifest.description),
+            );
+            let listed = json!({"name": name, "title": name, "description": words, "mimeType": mime(manifest), address: uri});
             serde_json::from_value(listed).ok()
         };
         self.kinds(templates).filter_map(of).collect()
@@ -206,12 +263,16 @@ impl Documents {
 
     pub fn resources(&self) -> ListResourcesResult {
         let resources = self.listed(false, "uri");
-        ListResourcesResult::with_all_items(resources).with_ttl_ms(0).with_cache_scope(CacheScope::Private)
+        ListResourcesResult::with_all_items(resources)
+            .with_ttl_ms(0)
+            .with_cache_scope(CacheScope::Private)
     }
 
     pub fn templates(&self) -> ListResourceTemplatesResult {
         let templates = self.listed(true, "uriTemplate");
-        ListResourceTemplatesResult::with_all_items(templates).with_ttl_ms(0).with_cache_scope(CacheScope::Private)
+        ListResourceTemplatesResult::with_all_items(templates)
+            .with_ttl_ms(0)
+            .with_cache_scope(CacheScope::Private)
     }
 
     /// The resource at an address: its id, and the values of its variables.
@@ -219,7 +280,9 @@ impl Documents {
         if let Some(manifest) = self.resources.get(uri).filter(|_| !uri.contains('{')) {
             return Some((&manifest.id, json!({})));
         }
-        self.kinds(true).find_map(|(template, manifest)| Some((manifest.id.as_str(), match_template(template, uri)?)))
+        self.kinds(true).find_map(|(template, manifest)| {
+            Some((manifest.id.as_str(), match_template(template, uri)?))
+        })
     }
 }
 
@@ -228,9 +291,15 @@ fn match_template(template: &str, uri: &str) -> Option<Value> {
     let (mut parts, mut values) = (uri.split('/'), Map::new());
     for wanted in template.split('/') {
         let part = parts.next()?;
-        match wanted.strip_prefix('{').and_then(|wanted| wanted.strip_suffix('}')) {
+        match wanted
+            .strip_prefix('{')
+            .and_then(|wanted| wanted.strip_suffix('}'))
+        {
             Some(name) => {
-                let value = percent_encoding::percent_decode_str(part).decode_utf8().ok().filter(|v| !v.is_empty())?;
+                let value = percent_encoding::percent_decode_str(part)
+                    .decode_utf8()
+                    .ok()
+                    .filter(|v| !v.is_empty())?;
                 values.insert(name.to_owned(), json!(value));
             }
             None if wanted != part => return None,
@@ -261,7 +330,11 @@ fn describe_prompt(manifest: &Manifest, name: String) -> Prompt {
     });
     let arguments: Vec<PromptArgument> = arguments.collect();
     let arguments = (!arguments.is_empty()).then_some(arguments);
-    let mut prompt = Prompt::new(name, Some(text::printable_block(&manifest.description)), arguments);
+    let mut prompt = Prompt::new(
+        name,
+        Some(text::printable_block(&manifest.description)),
+        arguments,
+    );
     prompt.title = Some(text::printable(&manifest.display_name));
     prompt
 }
@@ -298,16 +371,30 @@ pub async fn prompt(report: Report) -> Result<GetPromptResult, ErrorData> {
 
 /// The content of a resource, from the output of its call.
 pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
-    let failed = |why: String| ErrorData::internal_error(format!("This resource cannot be read: {why}"), None);
-    let answer = report.output_data.as_ref().and_then(|answer| Some((answer, answer.content.clone()?.0)));
-    let Some((answer, blocks)) = answer else { return Err(failed("it has no content".into())) };
+    let failed = |why: String| {
+        ErrorData::internal_error(format!("This resource cannot be read: {why}"), None)
+    };
+    let answer = report
+        .output_data
+        .as_ref()
+        .and_then(|answer| Some((answer, answer.content.clone()?.0)));
+    let Some((answer, blocks)) = answer else {
+        return Err(failed("it has no content".into()));
+    };
     let read = move |text: &Text| -> Result<ReadResourceResult, serde_json::Error> {
         let blocks: Vec<Value> = serde_json::from_str(&text.as_str()[blocks])?;
-        let contents: Vec<Value> = blocks.into_iter().map(|mut block| block["resource"].take()).collect();
+        let contents: Vec<Value> = blocks
+            .into_iter()
+            .map(|mut block| block["resource"].take())
+            .collect();
         let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});
         serde_json::from_value(result)
     };
-    answer.read(false, read).await.map_err(|late| failed(late.message))?.map_err(|e| failed(e.to_string()))
+    answer
+        .read(false, read)
+        .await
+        .map_err(|late| failed(late.message))?
+        .map_err(|e| failed(e.to_string()))
 }
 
 #[cfg(test)]
@@ -319,7 +406,13 @@ mod tests {
         let of = |uri: &str| match_template("test://items/{id}/data", uri);
         assert_eq!(of("test://items/12/data"), Some(json!({"id": "12"})));
         assert_eq!(of("test://items/a%20b/data"), Some(json!({"id": "a b"})));
-        for other in ["test://items//data", "test://items/1/2/data", "test://items/1/data/x", "test://items/1", "x"] {
+        for other in [
+            "test://items//data",
+            "test://items/1/2/data",
+            "test://items/1/data/x",
+            "test://items/1",
+            "x",
+        ] {
             assert_eq!(of(other), None, "{other}");
         }
     }

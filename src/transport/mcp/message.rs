@@ -16,7 +16,9 @@ const ARGUMENTS: &str = "/params/arguments";
 
 /// A message as JSON. An error that answers no request has the id `null` (JSON-RPC 2.0, section 5).
 pub fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String, Value>> {
-    let Value::Object(mut message) = serde_json::to_value(item)? else { return Ok(Map::new()) };
+    let Value::Object(mut message) = serde_json::to_value(item)? else {
+        return Ok(Map::new());
+    };
     if message.contains_key("error") {
         message.entry("id").or_insert(Value::Null);
     }
@@ -40,7 +42,13 @@ impl Message {
     }
 
     pub fn is_request(&self) -> bool {
-        matches!(&self.0, Ok(Some(Received { message: JsonRpcMessage::Request(_), .. })))
+        matches!(
+            &self.0,
+            Ok(Some(Received {
+                message: JsonRpcMessage::Request(_),
+                ..
+            }))
+        )
     }
 
     /// Whether the message leads to no request. Its refusal is then recorded.
@@ -50,31 +58,59 @@ impl Message {
 }
 
 pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
+    let line = line
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(line)
+        .trim_ascii();
     if line.is_empty() {
         return Ok(None);
     }
-    let unreadable = |why: &str| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id_of(line));
+    let unreadable = |why: &str| {
+        refusal(
+            ErrorCode::PARSE_ERROR,
+            &format!("Not one JSON document: {why}"),
+            id_of(line),
+        )
+    };
     let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
     let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8"))?;
     let (rest, arguments) = cut_arguments(text).unzip();
-    let rest = json::compact(rest.as_deref().unwrap_or(text).as_bytes()).map_err(|bad| unreadable(&bad.message))?;
-    let value = rest.tree(MAX_TREE_BYTES).map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
-    let id: Option<RequestId> = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+    let rest = json::compact(rest.as_deref().unwrap_or(text).as_bytes())
+        .map_err(|bad| unreadable(&bad.message))?;
+    let value = rest
+        .tree(MAX_TREE_BYTES)
+        .map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
+    let id: Option<RequestId> = value
+        .get("id")
+        .and_then(|id| serde_json::from_value(id.clone()).ok());
     if value.get("id").is_some() && id.is_none() {
         return Err(invalid("The id must be a string or a whole number.", None));
     }
-    let cursor = value.pointer("/params/cursor").filter(|_| value["method"] == "tools/list");
+    let cursor = value
+        .pointer("/params/cursor")
+        .filter(|_| value["method"] == "tools/list");
     if cursor.is_some_and(|cursor| !cursor.is_string() && !cursor.is_null()) {
-        return Err(refusal(ErrorCode::INVALID_PARAMS, "The cursor must be a string.", id));
+        return Err(refusal(
+            ErrorCode::INVALID_PARAMS,
+            "The cursor must be a string.",
+            id,
+        ));
     }
     let has_method = value.get("method").is_some();
     // rmcp compares headers with arguments, so its text has the arguments if their tree stays small.
     let is_small = |whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES;
-    let whole = arguments.as_ref().filter(|arguments| arguments.len() <= MAX_TREE_BYTES);
-    let whole = whole.and_then(|_| json::compact(text.as_bytes()).ok()).filter(is_small);
+    let whole = arguments
+        .as_ref()
+        .filter(|arguments| arguments.len() <= MAX_TREE_BYTES);
+    let whole = whole
+        .and_then(|_| json::compact(text.as_bytes()).ok())
+        .filter(is_small);
     match serde_json::from_value(value) {
-        Ok(message) => Ok(Some(Received { small: whole.unwrap_or(rest), message, arguments })),
+        Ok(message) => Ok(Some(Received {
+            small: whole.unwrap_or(rest),
+            message,
+            arguments,
+        })),
         // A notification we do not know needs no answer.
         Err(_) if id.is_none() && has_method => Ok(None),
         Err(_) => Err(invalid("Not a message of this protocol.", id)),
@@ -93,16 +129,23 @@ pub fn id_of(line: &[u8]) -> Option<RequestId> {
 /// A call with `{}` in place of its arguments, and the arguments as they are written.
 fn cut_arguments(text: &str) -> Option<(String, String)> {
     let method = serde_json::from_str::<String>(json::member(text, "/method")?).ok()?;
-    let arguments = json::member(text, ARGUMENTS).filter(|arguments| method == CALL && arguments.starts_with('{'))?;
+    let arguments = json::member(text, ARGUMENTS)
+        .filter(|arguments| method == CALL && arguments.starts_with('{'))?;
     let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
-    Some((format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]), arguments.to_owned()))
+    Some((
+        format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]),
+        arguments.to_owned(),
+    ))
 }
 
 /// A JSON-RPC error that answers a message which cannot be served.
 pub type ErrorReply = Box<TxJsonRpcMessage<RoleServer>>;
 
 pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> ErrorReply {
-    Box::new(JsonRpcMessage::error(ErrorData::new(code, words.to_owned(), None), id))
+    Box::new(JsonRpcMessage::error(
+        ErrorData::new(code, words.to_owned(), None),
+        id,
+    ))
 }
 
 /// Methods that we know, and those that only the older era has.
@@ -148,8 +191,14 @@ mod tests {
             (r#"[1]"#, false),
             (r#""{}""#, false),
         ] {
-            let received = read(good.replace(r#"{"x":1}"#, arguments).as_bytes()).unwrap().unwrap();
-            assert_eq!(received.arguments.as_deref(), Some(arguments).filter(|_| taken), "for the pipeline to judge");
+            let received = read(good.replace(r#"{"x":1}"#, arguments).as_bytes())
+                .unwrap()
+                .unwrap();
+            assert_eq!(
+                received.arguments.as_deref(),
+                Some(arguments).filter(|_| taken),
+                "for the pipeline to judge"
+            );
         }
         let twice = good.replace(r#""name":"a__b""#, r#""name":"a__b","name":"c""#);
         for bad in [
@@ -158,7 +207,10 @@ mod tests {
             &good.replace(",\"params\"", ",\"x\":@,\"params\""),
         ] {
             let answer = refused(bad);
-            assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
+            assert!(
+                answer.contains("-32700") && answer.contains("\"id\":1"),
+                "{answer}"
+            );
         }
         let echoed = |line: &str| read(line.as_bytes()).unwrap().unwrap().arguments;
         for same in [
@@ -167,15 +219,31 @@ mod tests {
             good.replace("arguments", "\\u0061rguments"),
             format!("\u{feff}{good}"),
         ] {
-            assert_eq!(echoed(&same).as_deref(), Some(r#"{"x":1}"#), "another spelling of the same: {same}");
+            assert_eq!(
+                echoed(&same).as_deref(),
+                Some(r#"{"x":1}"#),
+                "another spelling of the same: {same}"
+            );
         }
         let private = r#""_meta":{"x":{"$serde_json::private::RawValue":"[[],[],[]]"}},"name""#;
-        assert!(refused(&good.replace("\"name\"", private)).contains("-32700"), "text that would become a tree");
-        let mut half = good.replace("\"id\":1,", "").replace("}}}", "}},\"id\":12").into_bytes();
+        assert!(
+            refused(&good.replace("\"name\"", private)).contains("-32700"),
+            "text that would become a tree"
+        );
+        let mut half = good
+            .replace("\"id\":1,", "")
+            .replace("}}}", "}},\"id\":12")
+            .into_bytes();
         assert_eq!(id_of(&half), None, "perhaps not all of it");
         half.extend_from_slice(b" ,\xff}");
         assert_eq!(id_of(&half), Some(RequestId::Number(12)));
-        let many = good.replace("\"method\"", &format!("\"x\":[{}1],\"method\"", "1,".repeat(100_000)));
-        assert!(refused(&many).contains("too many values"), "a tree is bounded");
+        let many = good.replace(
+            "\"method\"",
+            &format!("\"x\":[{}1],\"method\"", "1,".repeat(100_000)),
+        );
+        assert!(
+            refused(&many).contains("too many values"),
+            "a tree is bounded"
+        );
     }
 }

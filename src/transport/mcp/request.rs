@@ -53,7 +53,9 @@ impl McpRequest {
     pub fn find(context: &RequestContext<RoleServer>) -> Result<&McpRequest, ErrorData> {
         let own = context.extensions.get::<Arc<McpRequest>>();
         let found = own.or_else(|| context.extensions.get::<Parts>()?.extensions.get());
-        found.map(Arc::as_ref).ok_or_else(|| ErrorData::internal_error("This request came without its caller.", None))
+        found
+            .map(Arc::as_ref)
+            .ok_or_else(|| ErrorData::internal_error("This request came without its caller.", None))
     }
 
     /// Keeps the content of the answer until that is sent.
@@ -68,7 +70,8 @@ impl McpRequest {
             || Err(answers::too_large("The answer")),
             |size| self.limiter.try_answer(&self.caller.user, size),
         );
-        *lock(&self.room) = Some(room.map_err(|fault| ErrorData::internal_error(fault.message, None))?);
+        *lock(&self.room) =
+            Some(room.map_err(|fault| ErrorData::internal_error(fault.message, None))?);
         Ok(answer)
     }
 
@@ -100,19 +103,33 @@ impl McpRequest {
         let refuse = |words: String| ErrorData::invalid_params(words, None);
         match context.meta.get(LABEL) {
             None | Some(Value::Null) => Ok(self.label.clone()),
-            Some(Value::String(label)) => service::label(Some(label.clone())).map_err(|fault| refuse(fault.message)),
+            Some(Value::String(label)) => {
+                service::label(Some(label.clone())).map_err(|fault| refuse(fault.message))
+            }
             // Otherwise the call would be for the caller itself.
             Some(_) => Err(refuse(format!("_meta: {LABEL} must be a string."))),
         }
     }
 
     /// Adds to a call what its request says: label and trace.
-    pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> Result<CallRequest, ErrorData> {
+    pub fn complete(
+        &self,
+        context: &RequestContext<RoleServer>,
+        call: CallRequest,
+    ) -> Result<CallRequest, ErrorData> {
         let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
         let trace = match text("traceparent") {
             Some(parent) => TraceContext::parse(parent, text("tracestate")),
-            None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::from_headers(&parts.headers)),
+            None => context
+                .extensions
+                .get::<Parts>()
+                .and_then(|parts| TraceContext::from_headers(&parts.headers)),
         };
-        Ok(CallRequest { label: self.label(context)?, trace, counted: self.counted, ..call })
+        Ok(CallRequest {
+            label: self.label(context)?,
+            trace,
+            counted: self.counted,
+            ..call
+        })
     }
 }

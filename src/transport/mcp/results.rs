@@ -32,7 +32,9 @@ pub struct ResultContent {
 impl ResultContent {
     /// This message with the content in it. `None`: the message is not the result.
     pub fn put_into(&self, message: &[u8]) -> Option<Parts> {
-        let at = message.windows(PLACE.len()).position(|part| part == PLACE)?;
+        let at = message
+            .windows(PLACE.len())
+            .position(|part| part == PLACE)?;
         let (before, after) = (message[..at].to_vec(), message[at + PLACE.len()..].to_vec());
         Some([vec![before.into()], self.parts.clone(), vec![after.into()]].concat())
     }
@@ -61,26 +63,48 @@ async fn content(report: Report) -> (CallToolResult, Option<ResultContent>) {
         other => other,
     };
     match parts {
-        Ok(parts) => (CallToolResult::success(Vec::new()), Some(ResultContent { parts, slot: slot.into() })),
+        Ok(parts) => (
+            CallToolResult::success(Vec::new()),
+            Some(ResultContent {
+                parts,
+                slot: slot.into(),
+            }),
+        ),
         Err(fault) => (failure(&Report::of_fault(id, &tool, fault)), None),
     }
 }
 
 /// A result with its content in it, which a task keeps as a tree.
 pub async fn whole(report: Report) -> CallToolResult {
-    let deadline = report.output_data.as_ref().and_then(ToolAnswer::deadline).cloned();
+    let deadline = report
+        .output_data
+        .as_ref()
+        .and_then(ToolAnswer::deadline)
+        .cloned();
     let (mut result, content) = self::result(report).await;
-    let Some(content) = content else { return result };
+    let Some(content) = content else {
+        return result;
+    };
     let bytes = content.parts.iter().map(Part::bytes).sum::<usize>();
     let read = move || {
         let all = [vec![part("{")], content.parts, vec![part("}")]].concat();
         let document: Vec<u8> = all.into_iter().flat_map(Part::pieces).flatten().collect();
-        let tree = json::compact(&document).ok().and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
+        let tree = json::compact(&document)
+            .ok()
+            .and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
         tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok())
     };
     let deadline = deadline.unwrap_or_else(|| CallDeadline::usual("", None));
-    match deadline.run(bytes > LARGE_TEXT_BYTES, read).await.ok().flatten() {
-        Some(filled) => (result.content, result.structured_content) = (filled.content, filled.structured_content),
+    match deadline
+        .run(bytes > LARGE_TEXT_BYTES, read)
+        .await
+        .ok()
+        .flatten()
+    {
+        Some(filled) => {
+            (result.content, result.structured_content) =
+                (filled.content, filled.structured_content)
+        }
         None => {
             let words = "Error: ResourceLimitError. Message: This tool ran, but its answer is too large for a \
                          task. Ask it for less, or call it without a task.";
@@ -112,13 +136,27 @@ fn part(text: &str) -> Part {
 /// The members `content` and `structuredContent` of the answer of a call that succeeded.
 async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     let manifest = report.manifest.take();
-    let has_schema = manifest.as_ref().is_some_and(|manifest| manifest.output.is_some());
-    let wraps = manifest.is_some_and(|manifest| export::wraps_output(&manifest)) && !report.speaks_envelope;
-    let mut answer = report.output_data.take().unwrap_or_else(|| ToolAnswer::from(&Value::Null));
+    let has_schema = manifest
+        .as_ref()
+        .is_some_and(|manifest| manifest.output.is_some());
+    let wraps =
+        manifest.is_some_and(|manifest| export::wraps_output(&manifest)) && !report.speaks_envelope;
+    let mut answer = report
+        .output_data
+        .take()
+        .unwrap_or_else(|| ToolAnswer::from(&Value::Null));
     // Blocks that the tool made, and what it answered beside them.
-    let (blocks, beside) = answer.content.take().map_or((None, Some(0..answer.bytes())), |(blocks, beside)| {
-        (Some(answer.part_of(blocks.start + 1..blocks.end - 1)).filter(|blocks| blocks.bytes() > 0), beside)
-    });
+    let (blocks, beside) =
+        answer
+            .content
+            .take()
+            .map_or((None, Some(0..answer.bytes())), |(blocks, beside)| {
+                (
+                    Some(answer.part_of(blocks.start + 1..blocks.end - 1))
+                        .filter(|blocks| blocks.bytes() > 0),
+                    beside,
+                )
+            });
     let has_blocks = blocks.is_some();
     let json = match beside.clone() {
         _ if report.speaks_envelope => {
@@ -135,24 +173,42 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     // The text form of the structured part follows the tool's own blocks.
     if !has_blocks || beside.is_some() {
         let bytes = json.iter().map(Part::bytes).sum::<usize>();
-        let indented = match beside.filter(|_| !has_schema && !is_string && !report.speaks_envelope) {
+        let indented = match beside.filter(|_| !has_schema && !is_string && !report.speaks_envelope)
+        {
             Some(place) if bytes <= MAX_INDENTED_BYTES => {
-                answer.read(false, move |text| indented(&text.as_str()[place])).await?
+                answer
+                    .read(false, move |text| indented(&text.as_str()[place]))
+                    .await?
             }
             _ => None,
         };
         content.push(match indented {
             Some(text) => block(vec![text]),
             None if is_string && !has_schema => block(json.clone()),
-            None => {
-                block([vec![part("\"")], json.iter().cloned().map(Part::quoted).collect(), vec![part("\"")]].concat())
-            }
+            None => block(
+                [
+                    vec![part("\"")],
+                    json.iter().cloned().map(Part::quoted).collect(),
+                    vec![part("\"")],
+                ]
+                .concat(),
+            ),
         });
     }
-    let dropped = report.artifacts.iter().filter(|artifact| !artifact.published);
+    let dropped = report
+        .artifacts
+        .iter()
+        .filter(|artifact| !artifact.published);
     let dropped: Vec<String> = dropped
         .map(|artifact| {
-            format!("{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
+            format!(
+                "{}: {}",
+                artifact.path,
+                artifact
+                    .dropped_because
+                    .as_deref()
+                    .unwrap_or("it was dropped")
+            )
         })
         .collect();
     if !dropped.is_empty() {
@@ -179,7 +235,12 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
 
 /// One block of text, of a JSON string.
 fn block(string: Parts) -> Parts {
-    [vec![part("{\"type\":\"text\",\"text\":")], string, vec![part("}")]].concat()
+    [
+        vec![part("{\"type\":\"text\",\"text\":")],
+        string,
+        vec![part("}")],
+    ]
+    .concat()
 }
 
 /// A JSON string of this JSON, indented. `None`: it would be very long.

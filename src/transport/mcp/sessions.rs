@@ -82,13 +82,22 @@ impl Sessions {
         local.session_config.keep_alive = None;
         local.session_config.completed_cache_ttl = Duration::ZERO;
         local.session_config.sse_retry = Some(RETRY);
-        Arc::new(Sessions { local: Arc::new(local), known: Mutex::default(), limiter, is_alone })
+        Arc::new(Sessions {
+            local: Arc::new(local),
+            known: Mutex::default(),
+            limiter,
+            is_alone,
+        })
     }
 
     /// A place for one more session of this user.
     pub async fn reserve(&self, user: &str) -> Option<Permit> {
-        self.forget(|session| session.used.elapsed() > IDLE, usize::MAX).await;
-        let claim = self.limiter.sessions.claim_unless_alone(user, self.is_alone);
+        self.forget(|session| session.used.elapsed() > IDLE, usize::MAX)
+            .await;
+        let claim = self
+            .limiter
+            .sessions
+            .claim_unless_alone(user, self.is_alone);
         loop {
             if let Some(kept) = self.limiter.sessions.try_enter_as(&claim, 1) {
                 return Some(kept);
@@ -102,7 +111,14 @@ impl Sessions {
     pub fn add(&self, id: &str, user: &str, kept: Permit) {
         let (user, used) = (user.to_owned(), Instant::now());
         let (requests, responses) = (HashSet::new(), HashMap::new());
-        let session = Session { user, used, uses: 0, requests, responses, _kept: kept };
+        let session = Session {
+            user,
+            used,
+            uses: 0,
+            requests,
+            responses,
+            _kept: kept,
+        };
         lock(&self.known).insert(id.to_owned(), session);
     }
 
@@ -110,10 +126,18 @@ impl Sessions {
     async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) -> usize {
         let gone: Vec<(String, Session)> = {
             let mut known = lock(&self.known);
-            let unused = known.iter().filter(|(_, session)| session.uses == 0 && which(session));
-            let mut unused: Vec<_> = unused.map(|(id, session)| (session.used, id.clone())).collect();
+            let unused = known
+                .iter()
+                .filter(|(_, session)| session.uses == 0 && which(session));
+            let mut unused: Vec<_> = unused
+                .map(|(id, session)| (session.used, id.clone()))
+                .collect();
             unused.sort();
-            unused.into_iter().take(most).filter_map(|(_, id)| known.remove_entry(&id)).collect()
+            unused
+                .into_iter()
+                .take(most)
+                .filter_map(|(_, id)| known.remove_entry(&id))
+                .collect()
         };
         let count = gone.len();
         for (id, session) in gone {
@@ -131,7 +155,10 @@ impl Sessions {
     }
 
     async fn end(&self, id: String, session: Session) {
-        session.responses.values().for_each(|response| response.request.left.cancel());
+        session
+            .responses
+            .values()
+            .for_each(|response| response.request.left.cancel());
         // rmcp may have ended it by itself already.
         let _ = self.local.close_session(&id.into()).await;
     }
@@ -144,15 +171,25 @@ impl Sessions {
         request: Option<RequestId>,
     ) -> Result<SessionLease, LeaseError> {
         let mut known = lock(&self.known);
-        let session = known.get_mut(id).filter(|session| session.user == user).ok_or(LeaseError::Unknown)?;
+        let session = known
+            .get_mut(id)
+            .filter(|session| session.user == user)
+            .ok_or(LeaseError::Unknown)?;
         if request.is_some() && session.requests.len() >= OPEN {
             return Err(LeaseError::Full);
         }
-        if request.as_ref().is_some_and(|request| !session.requests.insert(request.clone())) {
+        if request
+            .as_ref()
+            .is_some_and(|request| !session.requests.insert(request.clone()))
+        {
             return Err(LeaseError::Taken);
         }
         (session.uses, session.used) = (session.uses + 1, Instant::now());
-        Ok(SessionLease { sessions: self.clone(), id: id.into(), request })
+        Ok(SessionLease {
+            sessions: self.clone(),
+            id: id.into(),
+            request,
+        })
     }
 
     /// Keeps a response that is complete and unread. Older ones of the same user are removed for it.
@@ -163,15 +200,20 @@ impl Sessions {
                 return;
             }
             state.events.iter_mut().for_each(|event| event.room = None);
-            let content = response.request.answer().map_or(0, |answer| answer.parts.iter().map(Part::bytes).sum());
+            let content = response
+                .request
+                .answer()
+                .map_or(0, |answer| answer.parts.iter().map(Part::bytes).sum());
             (state.bytes + content, state.lasts.take())
         };
         // Dropping the lease needs the lock of the sessions.
         drop(lasts);
         response.request.release();
-        let room =
-            (bytes <= MAX_STORED_BYTES).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
-        let Some(room) = room.flatten() else { return self.forget_response(response) };
+        let room = (bytes <= MAX_STORED_BYTES)
+            .then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
+        let Some(room) = room.flatten() else {
+            return self.forget_response(response);
+        };
         lock(&response.state).kept = Some(room);
         let (sessions, response) = (self.clone(), response.clone());
         tokio::spawn(async move {
@@ -187,14 +229,17 @@ impl Sessions {
             }
             let kept_since = |response: &Arc<Recording>| {
                 let state = lock(&response.state);
-                state.over.filter(|_| state.kept.is_some() && state.reader.is_none())
+                state
+                    .over
+                    .filter(|_| state.kept.is_some() && state.reader.is_none())
             };
             let oldest = {
                 let known = lock(&self.known);
                 let own = known.values().filter(|session| session.user == user);
                 let kept = own.flat_map(|session| session.responses.values());
                 let kept = kept.filter_map(|response| Some((kept_since(response)?, response)));
-                kept.min_by_key(|(since, _)| *since).map(|(_, response)| response.clone())?
+                kept.min_by_key(|(since, _)| *since)
+                    .map(|(_, response)| response.clone())?
             };
             self.forget_response(&oldest);
         }
@@ -202,7 +247,9 @@ impl Sessions {
 
     fn forget_response(&self, response: &Arc<Recording>) {
         for session in lock(&self.known).values_mut() {
-            session.responses.retain(|_, other| !Arc::ptr_eq(other, response));
+            session
+                .responses
+                .retain(|_, other| !Arc::ptr_eq(other, response));
         }
         drop(lock(&response.state).kept.take());
     }
@@ -212,7 +259,9 @@ impl Drop for SessionLease {
     fn drop(&mut self) {
         if let Some(session) = lock(&self.sessions.known).get_mut(&self.id) {
             (session.uses, session.used) = (session.uses - 1, Instant::now());
-            self.request.take().map(|request| session.requests.remove(&request));
+            self.request
+                .take()
+                .map(|request| session.requests.remove(&request));
         }
     }
 }
@@ -262,13 +311,33 @@ impl SessionLease {
         knows: bool,
         begun: Option<Arc<()>>,
     ) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
-        let id = std::str::from_utf8(&first).ok()?.lines().find_map(|line| line.strip_prefix("id: "))?;
-        let (place, number) = parse_event_id(id).map(|(place, number)| (place, number.to_owned()))?;
+        let id = std::str::from_utf8(&first)
+            .ok()?
+            .lines()
+            .find_map(|line| line.strip_prefix("id: "))?;
+        let (place, number) =
+            parse_event_id(id).map(|(place, number)| (place, number.to_owned()))?;
         let (sessions, session) = (self.sessions.clone(), self.id.clone());
-        let state = RecordingState { first: place, lasts: Some((self, begun)), ..RecordingState::default() };
-        let recording = Arc::new(Recording { request, state: Mutex::new(state), changed: Notify::new() });
-        lock(&sessions.known).get_mut(&session)?.responses.insert(number, recording.clone());
-        let reading = ResponseReader::new(&sessions, recording.clone(), place + u64::from(!knows), false);
+        let state = RecordingState {
+            first: place,
+            lasts: Some((self, begun)),
+            ..RecordingState::default()
+        };
+        let recording = Arc::new(Recording {
+            request,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        });
+        lock(&sessions.known)
+            .get_mut(&session)?
+            .responses
+            .insert(number, recording.clone());
+        let reading = ResponseReader::new(
+            &sessions,
+            recording.clone(),
+            place + u64::from(!knows),
+            false,
+        );
         tokio::spawn(recording.record_all(sessions, first, body));
         Some(reading.into_stream())
     }
@@ -277,20 +346,34 @@ impl SessionLease {
     /// kept any more.
     pub fn resume(&self, event: &str) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let (place, number) = parse_event_id(event).or(event.contains('/').then_some((0, "")))?;
-        let response = lock(&self.sessions.known).get(&self.id)?.responses.get(number).cloned();
-        let reading =
-            response.map(|response| ResponseReader::new(&self.sessions, response, place.saturating_add(1), true));
+        let response = lock(&self.sessions.known)
+            .get(&self.id)?
+            .responses
+            .get(number)
+            .cloned();
+        let reading = response.map(|response| {
+            ResponseReader::new(&self.sessions, response, place.saturating_add(1), true)
+        });
         let events = reading.map(ResponseReader::into_stream);
         Some(futures_util::StreamExt::flatten(stream::iter(events)))
     }
 }
 
 impl Recording {
-    async fn record_all(self: Arc<Self>, sessions: Arc<Sessions>, first: Bytes, mut body: BoxBody<Bytes, Infallible>) {
+    async fn record_all(
+        self: Arc<Self>,
+        sessions: Arc<Sessions>,
+        first: Bytes,
+        mut body: BoxBody<Bytes, Infallible>,
+    ) {
         self.push(first).await;
         while let Some(Ok(frame)) = body.frame().await {
             // A comment only shows that the connection is there.
-            if let Some(event) = frame.into_data().ok().filter(|event| !event.starts_with(b":")) {
+            if let Some(event) = frame
+                .into_data()
+                .ok()
+                .filter(|event| !event.starts_with(b":"))
+            {
                 self.push(event).await;
             }
         }
@@ -306,7 +389,12 @@ impl Recording {
         let room = if is_charged {
             None
         } else {
-            Some(self.request.limiter.answer(&self.request.caller.user, event.len()).await)
+            Some(
+                self.request
+                    .limiter
+                    .answer(&self.request.caller.user, event.len())
+                    .await,
+            )
         };
         loop {
             let changed = self.changed.notified();
@@ -315,7 +403,8 @@ impl Recording {
             {
                 let mut state = lock(&self.state);
                 let is_full = |state: &RecordingState| {
-                    !state.events.is_empty() && (state.events.len() >= EVENTS || state.bytes + event.len() > BYTES)
+                    !state.events.is_empty()
+                        && (state.events.len() >= EVENTS || state.bytes + event.len() > BYTES)
                 };
                 while is_full(&state) && state.reader.is_none_or(|(_, next)| next > state.first) {
                     state.bytes -= state.events.pop_front().map_or(0, |oldest| oldest.bytes);
@@ -323,7 +412,11 @@ impl Recording {
                 }
                 if !is_full(&state) {
                     state.bytes += event.len();
-                    state.events.push_back(RecordedEvent { parts, bytes: event.len(), room });
+                    state.events.push_back(RecordedEvent {
+                        parts,
+                        bytes: event.len(),
+                        room,
+                    });
                     break;
                 }
             }
@@ -343,7 +436,12 @@ struct ResponseReader {
 }
 
 impl ResponseReader {
-    fn new(sessions: &Arc<Sessions>, response: Arc<Recording>, from: u64, has_id: bool) -> ResponseReader {
+    fn new(
+        sessions: &Arc<Sessions>,
+        response: Arc<Recording>,
+        from: u64,
+        has_id: bool,
+    ) -> ResponseReader {
         let number = {
             let mut state = lock(&response.state);
             state.readers += 1;
@@ -351,7 +449,12 @@ impl ResponseReader {
             state.readers
         };
         response.changed.notify_waiters();
-        ResponseReader { sessions: sessions.clone(), response, number, has_id }
+        ResponseReader {
+            sessions: sessions.clone(),
+            response,
+            number,
+            has_id,
+        }
     }
 
     fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
@@ -360,7 +463,10 @@ impl ResponseReader {
                 Ok(parts) => parts?,
                 Err(_) => vec![COMMENT.into()],
             };
-            Some((stream::iter(parts.into_iter().flat_map(Part::pieces)), reading))
+            Some((
+                stream::iter(parts.into_iter().flat_map(Part::pieces)),
+                reading,
+            ))
         });
         futures_util::StreamExt::flatten(events)
     }
@@ -377,7 +483,10 @@ impl ResponseReader {
                 if number != self.number {
                     return None;
                 }
-                match usize::try_from(place - state.first).ok().and_then(|at| state.events.get(at)) {
+                match usize::try_from(place - state.first)
+                    .ok()
+                    .and_then(|at| state.events.get(at))
+                {
                     Some(event) => {
                         let parts = event.parts.clone();
                         state.reader = Some((number, place + 1));
@@ -398,14 +507,22 @@ impl Drop for ResponseReader {
     fn drop(&mut self) {
         let leaves = {
             let mut state = lock(&self.response.state);
-            state.reader.take_if(|(number, _)| *number == self.number).is_some() && state.over.is_none()
+            state
+                .reader
+                .take_if(|(number, _)| *number == self.number)
+                .is_some()
+                && state.over.is_none()
         };
         self.response.changed.notify_waiters();
         self.sessions.settle(&self.response);
         if leaves {
             // The call and its recording go on for this long.
             let (response, number) = (self.response.clone(), self.number);
-            let away = if self.has_id { RECONNECT_TIMEOUT } else { Duration::ZERO };
+            let away = if self.has_id {
+                RECONNECT_TIMEOUT
+            } else {
+                Duration::ZERO
+            };
             tokio::spawn(async move {
                 tokio::time::sleep(away).await;
                 if lock(&response.state).readers == number {
@@ -434,20 +551,33 @@ mod tests {
                 let lease = sessions.open(user, user, None).ok().expect("its own");
                 let request = Arc::new(McpRequest::new(Caller::named(user), &limiter));
                 let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
-                let body = Full::new(Bytes::from(format!("data: {user}\nid: 1/{number}\n\n"))).boxed();
-                let events = lease.record((request, first, body), true, None).expect("recorded");
+                let body =
+                    Full::new(Bytes::from(format!("data: {user}\nid: 1/{number}\n\n"))).boxed();
+                let events = lease
+                    .record((request, first, body), true, None)
+                    .expect("recorded");
                 assert_eq!(events.count().await, 2);
             }
         }
-        assert!(sessions.open("a", "b", None).is_err(), "of another principal");
+        assert!(
+            sessions.open("a", "b", None).is_err(),
+            "of another principal"
+        );
         let lease = sessions.open("a", "a", None).ok().expect("its own");
-        let found: Vec<usize> = futures_util::future::join_all(
-            ["0/0", "0/79", "0/80"]
-                .map(|event| async { lease.resume(event).expect("an event of a response").count().await }),
-        )
-        .await;
+        let found: Vec<usize> =
+            futures_util::future::join_all(["0/0", "0/79", "0/80"].map(|event| async {
+                lease
+                    .resume(event)
+                    .expect("an event of a response")
+                    .count()
+                    .await
+            }))
+            .await;
         assert_eq!(found, [0, 1, 0], "the oldest went first");
-        assert_eq!(["a", "b"].map(|session| lock(&sessions.known)[session].responses.len()), [64, 64]);
+        assert_eq!(
+            ["a", "b"].map(|session| lock(&sessions.known)[session].responses.len()),
+            [64, 64]
+        );
     }
 
     /// An answer that has its memory never waits for more, and gives it back once it was read.
@@ -463,13 +593,24 @@ mod tests {
             let lease = sessions.open("s", "a", None).ok().expect("its own");
             let request = Arc::new(McpRequest::new(Caller::named("a"), &limiter));
             let text = request.charge("x".repeat(LONG - 1024)).expect("room");
-            assert!(limiter.try_answer("a", LONG).is_err(), "the control: it takes the rest");
+            assert!(
+                limiter.try_answer("a", LONG).is_err(),
+                "the control: it takes the rest"
+            );
             let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
             let body = Full::new(Bytes::from(format!("data: {text}\nid: 1/{number}\n\n"))).boxed();
-            let events = lease.record((request, first, body), true, None).expect("recorded");
-            assert!(events.collect::<Vec<_>>().await.concat().len() > LONG - 1024, "both events");
+            let events = lease
+                .record((request, first, body), true, None)
+                .expect("recorded");
+            assert!(
+                events.collect::<Vec<_>>().await.concat().len() > LONG - 1024,
+                "both events"
+            );
         }
         drop(others);
-        assert!(limiter.try_answer("a", SHARE).is_ok(), "all of it is free again");
+        assert!(
+            limiter.try_answer("a", SHARE).is_ok(),
+            "all of it is free again"
+        );
     }
 }

@@ -67,7 +67,10 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let connection = Arc::new(StdioConnection {
-        output: tokio::sync::Mutex::new(BufWriter::with_capacity(PIECE, WriteTimeout::new(Box::new(output)))),
+        output: tokio::sync::Mutex::new(BufWriter::with_capacity(
+            PIECE,
+            WriteTimeout::new(Box::new(output)),
+        )),
         open: Mutex::default(),
         closed: Notify::new(),
         places: Arc::new(Semaphore::new(MAX_OPEN_REQUESTS)),
@@ -81,7 +84,11 @@ where
     tokio::spawn(connection.clone().read_all(BufReader::new(input), sender));
     let watched = closing.clone();
     tokio::spawn(async move {
-        while !is_gone() && tokio::time::timeout(CLIENT_CHECK_INTERVAL, watched.cancelled()).await.is_err() {}
+        while !is_gone()
+            && tokio::time::timeout(CLIENT_CHECK_INTERVAL, watched.cancelled())
+                .await
+                .is_err()
+        {}
         watched.cancel();
     });
     let frontend = Frontend::new(mcp, &closing);
@@ -134,8 +141,11 @@ struct OpenRequest {
 
 impl StdioConnection {
     /// Reads until the end of the input, then lets calls finish for a moment.
-    async fn read_all<R>(self: Arc<Self>, input: BufReader<R>, messages: mpsc::Sender<RxJsonRpcMessage<RoleServer>>)
-    where
+    async fn read_all<R>(
+        self: Arc<Self>,
+        input: BufReader<R>,
+        messages: mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
+    ) where
         R: AsyncRead + Unpin,
     {
         tokio::select! {
@@ -157,7 +167,9 @@ impl StdioConnection {
             let received = match next_line(&mut input, &mut line).await {
                 Ok(Some(true)) => message::read(&line),
                 Ok(Some(false)) => {
-                    let words = format!("The message is too long: at most {MAX_LINE_BYTES} bytes are read.");
+                    let words = format!(
+                        "The message is too long: at most {MAX_LINE_BYTES} bytes are read."
+                    );
                     Err(refusal(ErrorCode::INVALID_REQUEST, &words, id_of(&line)))
                 }
                 Ok(None) | Err(_) => return,
@@ -187,8 +199,15 @@ impl StdioConnection {
 
     /// The message for rmcp. Cancellations are not passed on: rmcp would forget the id while the call is still ending,
     /// and send the answer of one request to the next one with that id.
-    async fn open(&self, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, ErrorReply> {
-        let Received { mut message, arguments, .. } = received;
+    async fn open(
+        &self,
+        received: Received,
+    ) -> Result<Option<RxJsonRpcMessage<RoleServer>>, ErrorReply> {
+        let Received {
+            mut message,
+            arguments,
+            ..
+        } = received;
         match &mut message {
             JsonRpcMessage::Request(request) => {
                 let Ok(place) = self.places.clone().try_acquire_owned() else {
@@ -196,7 +215,8 @@ impl StdioConnection {
                     let fault = Fault::new(Kind::RateLimitError, words);
                     let _ = self.service.record_refusal(&self.client.caller, "", fault);
                     // Another request with this id may be open, and gets its own answer.
-                    let id = Some(request.id.clone()).filter(|id| !lock(&self.open).contains_key(id));
+                    let id =
+                        Some(request.id.clone()).filter(|id| !lock(&self.open).contains_key(id));
                     return Err(refusal(ErrorCode::INTERNAL_ERROR, words, id));
                 };
                 let Client { caller, label } = self.client.clone();
@@ -207,7 +227,10 @@ impl StdioConnection {
                 };
                 let own = Arc::new(own);
                 request.request.extensions_mut().insert(own.clone());
-                let opened = OpenRequest { request: own, _place: place };
+                let opened = OpenRequest {
+                    request: own,
+                    _place: place,
+                };
                 loop {
                     match lock(&self.open).entry(request.id.clone()) {
                         Entry::Vacant(entry) => {
@@ -228,10 +251,18 @@ impl StdioConnection {
                 }
             }
             JsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification {
+                if let ClientNotification::CancelledNotification(cancelled) =
+                    &notification.notification
+                {
                     let open = lock(&self.open);
-                    let request = cancelled.params.request_id.as_ref().and_then(|id| open.get(id));
-                    request.into_iter().for_each(|open| open.request.left.cancel());
+                    let request = cancelled
+                        .params
+                        .request_id
+                        .as_ref()
+                        .and_then(|id| open.get(id));
+                    request
+                        .into_iter()
+                        .for_each(|open| open.request.left.cancel());
                     return Ok(None);
                 }
             }
@@ -241,12 +272,18 @@ impl StdioConnection {
     }
 
     /// Writes one message with its content in it, and nothing of another between its parts.
-    async fn write(&self, message: &impl Serialize, content: Option<Arc<ResultContent>>) -> io::Result<()> {
+    async fn write(
+        &self,
+        message: &impl Serialize,
+        content: Option<Arc<ResultContent>>,
+    ) -> io::Result<()> {
         let mut line = Vec::new();
         visible(message, &mut line)?;
         line.push(b'\n');
         let mut output = self.output.lock().await;
-        let parts = content.and_then(|content| content.put_into(&line)).unwrap_or_else(|| vec![line.into()]);
+        let parts = content
+            .and_then(|content| content.put_into(&line))
+            .unwrap_or_else(|| vec![line.into()]);
         let written = async {
             for piece in parts.into_iter().flat_map(Part::pieces) {
                 output.write_all(&piece).await?;
@@ -267,7 +304,10 @@ struct Lines {
 impl Transport<RoleServer> for Lines {
     type Error = io::Error;
 
-    fn send(&mut self, item: TxJsonRpcMessage<RoleServer>) -> impl Future<Output = io::Result<()>> + Send + 'static {
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let connection = self.connection.clone();
         async move {
             let id = match &item {
@@ -275,11 +315,20 @@ impl Transport<RoleServer> for Lines {
                 JsonRpcMessage::Error(error) => error.id.clone(),
                 _ => None,
             };
-            let request = id.as_ref().and_then(|id| Some(lock(&connection.open).get(id)?.request.clone()));
+            let request = id
+                .as_ref()
+                .and_then(|id| Some(lock(&connection.open).get(id)?.request.clone()));
             let written = match &request {
                 // The client has cancelled the request.
                 Some(request) if request.left.is_cancelled() => Ok(()),
-                _ => connection.write(&message_of(&item)?, request.and_then(|request| request.answer())).await,
+                _ => {
+                    connection
+                        .write(
+                            &message_of(&item)?,
+                            request.and_then(|request| request.answer()),
+                        )
+                        .await
+                }
             };
             if let Some(id) = id {
                 lock(&connection.open).remove(&id);
@@ -299,7 +348,10 @@ impl Transport<RoleServer> for Lines {
 }
 
 /// Reads one line into `line`. `Some(false)`: it was too long, and only its start is kept. `None`: the end.
-async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+async fn next_line<R: AsyncRead + Unpin>(
+    input: &mut BufReader<R>,
+    line: &mut Vec<u8>,
+) -> io::Result<Option<bool>> {
     line.clear();
     // Gives back the memory of an earlier long line.
     line.shrink_to(LARGE_TEXT_BYTES);

@@ -37,7 +37,10 @@ impl Tasks {
     pub fn find(&self, user: &str, id: &str) -> Result<TaskManager, ErrorData> {
         let words = "You have no such task. Tasks end with the server, and are forgotten a while after their end.";
         let known = lock(&self.0);
-        let own = known.get(id).filter(|task| task.user == user).map(|task| task.manager.clone());
+        let own = known
+            .get(id)
+            .filter(|task| task.user == user)
+            .map(|task| task.manager.clone());
         own.ok_or_else(|| ErrorData::invalid_params(words, None))
     }
 
@@ -66,7 +69,14 @@ impl Tasks {
             })
         });
         let id = task.task_id.clone();
-        lock(&self.0).insert(id.clone(), OwnedTask { user, manager, _kept: kept });
+        lock(&self.0).insert(
+            id.clone(),
+            OwnedTask {
+                user,
+                manager,
+                _kept: kept,
+            },
+        );
         let tasks = self.clone();
         tokio::spawn(async move {
             let _ = ended.await;
@@ -100,12 +110,22 @@ async fn run(
         let mut answers = Map::new();
         let asked = requests(&tool, questions.requests)?;
         // All are open at once; each key identifies one question of the task.
-        let keyed = |key: &str| if round == 0 { key.to_owned() } else { format!("{key}.{round}") };
+        let keyed = |key: &str| {
+            if round == 0 {
+                key.to_owned()
+            } else {
+                format!("{key}.{round}")
+            }
+        };
         let asked = asked.into_iter().map(|(key, request)| {
             let answer = context.request_input(keyed(&key), request);
             async move { answer.await.map(|answer| (key, answer)) }
         });
-        let answered = tokio::time::timeout(asking::ANSWER_TIMEOUT, futures_util::future::join_all(asked)).await;
+        let answered = tokio::time::timeout(
+            asking::ANSWER_TIMEOUT,
+            futures_util::future::join_all(asked),
+        )
+        .await;
         let late = |_| ErrorData::internal_error("The client did not answer in time.", None);
         for answer in answered.map_err(late)? {
             let (key, answer) = answer?;

@@ -28,25 +28,42 @@ fn world() -> &'static World {
         let mut root = CertificateParams::new(Vec::new()).expect("a root");
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let mut roots = RootCertStore::empty();
-        roots.add(root.self_signed(&key).expect("a root").der().clone()).expect("a root");
+        roots
+            .add(root.self_signed(&key).expect("a root").der().clone())
+            .expect("a root");
         let issuer = Issuer::new(root, key);
         let acceptor = |name: &str| {
             let key = KeyPair::generate().expect("a key");
             let params = CertificateParams::new(vec![name.to_owned()]).expect("a host");
-            let certificate = params.signed_by(&key, &issuer).expect("a certificate").der().clone();
+            let certificate = params
+                .signed_by(&key, &issuer)
+                .expect("a certificate")
+                .der()
+                .clone();
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-            let config = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
+            let config = ServerConfig::builder()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate], key);
             let mut config = config.expect("a configuration");
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             TlsAcceptor::from(Arc::new(config))
         };
-        World { trust: tls::trust(roots), a: acceptor("a.test"), b: acceptor("b.test") }
+        World {
+            trust: tls::trust(roots),
+            a: acceptor("a.test"),
+            b: acceptor("b.test"),
+        }
     })
 }
 
 fn rule(name: &str, value: &str, methods: &[&str], paths: &[&str]) -> (String, HeaderRule) {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    let (methods, paths, name, value) = (texts(methods), texts(paths), name.to_owned(), value.to_owned());
+    let (methods, paths, name, value) = (
+        texts(methods),
+        texts(paths),
+        name.to_owned(),
+        value.to_owned(),
+    );
     (
         "KEY".to_owned(),
         HeaderRule {
@@ -70,7 +87,11 @@ fn begin(rig: &Rig, values: &str) {
 
 /// A relay that adds these headers, in a call with the secret.
 fn guarded(rules: Vec<(String, HeaderRule)>) -> Rig {
-    let rig = rig(&["a.test", "b.test", "a.test:8443"], rules, Some(Arc::clone(&world().trust)));
+    let rig = rig(
+        &["a.test", "b.test", "a.test:8443"],
+        rules,
+        Some(Arc::clone(&world().trust)),
+    );
     begin(&rig, &format!("{{\"KEY\": \"{SECRET}\"}}"));
     rig
 }
@@ -82,7 +103,11 @@ fn bearer() -> Vec<(String, HeaderRule)> {
 /// The number of headers with the secret.
 fn added(got: &str) -> usize {
     let line = format!("\r\nauthorization: bearer {SECRET}\r\n").to_ascii_lowercase();
-    assert_eq!(got.matches(SECRET).count(), got.to_ascii_lowercase().matches(&line).count(), "{got}");
+    assert_eq!(
+        got.matches(SECRET).count(),
+        got.to_ascii_lowercase().matches(&line).count(),
+        "{got}"
+    );
     got.matches(SECRET).count()
 }
 
@@ -111,7 +136,9 @@ impl Rig {
         let (own, answer) = (Arc::clone(&kept), answer.to_owned());
         let serve = move |stream| {
             let answer = answer.clone();
-            keep(stream, Arc::clone(&own), move |bytes| Some(answers(bytes, &answer)))
+            keep(stream, Arc::clone(&own), move |bytes| {
+                Some(answers(bytes, &answer))
+            })
         };
         self.encrypted(acceptor, serve).await;
         kept
@@ -124,7 +151,12 @@ fn last(request: &str) -> String {
 
 #[tokio::test]
 async fn what_could_be_another_request_is_refused() {
-    let rules = vec![rule("authorization", "Bearer {}", &["GET", "POST"], &["/v1/**", "/exact"])];
+    let rules = vec![rule(
+        "authorization",
+        "Bearer {}",
+        &["GET", "POST"],
+        &["/v1/**", "/exact"],
+    )];
     let rig = guarded(rules);
     let kept = rig.secure(&world().a, OK).await;
     let line = |line: &str| format!("{line} HTTP/1.1\r\nHost: a.test\r\n\r\n");
@@ -162,15 +194,27 @@ async fn what_could_be_another_request_is_refused() {
     for request in &bad {
         let answer = rig.http(&format!("{request}{GOOD}")).await;
         let code: Vec<&str> = answer.split(' ').take(2).collect();
-        assert!(["400", "403", "417", "505"].contains(&code[1]), "{request}{answer}");
+        assert!(
+            ["400", "403", "417", "505"].contains(&code[1]),
+            "{request}{answer}"
+        );
         assert_eq!(answer.matches("\r\n\r\n").count(), 1, "{request}{answer}");
         assert_eq!(take(&kept), "", "{request}");
     }
     let totals = rig.end().await;
-    assert_eq!((totals.requests, totals.requests_refused), (bad.len() as u64, bad.len() as u64));
+    assert_eq!(
+        (totals.requests, totals.requests_refused),
+        (bad.len() as u64, bad.len() as u64)
+    );
     assert!(lock(&rig.heard).dialled.is_empty());
     begin(&rig, &format!("{{\"KEY\": \"{SECRET}\"}}"));
-    for good in ["GET /v1/x/..a?q=../..//%2f&%71=2", "POST /v1/", "GET /%65xact?x"].map(line) {
+    for good in [
+        "GET /v1/x/..a?q=../..//%2f&%71=2",
+        "POST /v1/",
+        "GET /%65xact?x",
+    ]
+    .map(line)
+    {
         assert!(rig.http(&last(&good)).await.ends_with("ok"), "{good}");
         assert_eq!(added(&take(&kept)), 1);
     }
@@ -182,11 +226,15 @@ async fn nothing_is_sent_to_a_host_with_another_certificate() {
     let kept = rig.secure(&world().b, OK).await;
     let answer = rig.http(GOOD).await;
     assert!(
-        answer.starts_with("HTTP/1.1 502 ") && answer.contains("\r\n\r\ntoolhost: no TLS with a.test: "),
+        answer.starts_with("HTTP/1.1 502 ")
+            && answer.contains("\r\n\r\ntoolhost: no TLS with a.test: "),
         "{answer}"
     );
     let (target, refusal) = rig.refusal(TrafficKind::Connection).await;
-    assert!(target == "a.test:8443" && matches!(refusal, RefusalReason::Tls { .. }), "{target} {refusal:?}");
+    assert!(
+        target == "a.test:8443" && matches!(refusal, RefusalReason::Tls { .. }),
+        "{target} {refusal:?}"
+    );
     assert_eq!(take(&kept), "");
 }
 
@@ -199,7 +247,10 @@ async fn values_end_with_their_call() {
     rig.end().await;
     rig.say(&ToRelay::Begin);
     let answer = rig.http(GOOD).await;
-    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("the secret KEY has no value"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 403 ") && answer.contains("the secret KEY has no value"),
+        "{answer}"
+    );
     assert_eq!(take(&kept), "");
     rig.end().await;
     begin(&rig, "{\"KEY\": \"abc\"}");
@@ -209,16 +260,32 @@ async fn values_end_with_their_call() {
 
 #[test]
 fn whatever_a_tool_sends_each_request_has_one_header() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let own = Arc::clone(&seen);
-    let rules = vec![rule("authorization", "Bearer {}", &["GET", "POST"], &["/v1/**"])];
+    let rules = vec![rule(
+        "authorization",
+        "Bearer {}",
+        &["GET", "POST"],
+        &["/v1/**"],
+    )];
     let rig = runtime.block_on(async move {
         let rig = guarded(rules);
-        rig.encrypted(&world().a, move |stream| note(stream, Arc::clone(&own))).await;
+        rig.encrypted(&world().a, move |stream| note(stream, Arc::clone(&own)))
+            .await;
         rig
     });
-    let lines = ["GET /v1/x", "POST /v1/x", "GET http://a.test/v1/", "GET /v1/../x", "GET /v2/x", "PUT /v1/x"];
+    let lines = [
+        "GET /v1/x",
+        "POST /v1/x",
+        "GET http://a.test/v1/",
+        "GET /v1/../x",
+        "GET /v2/x",
+        "PUT /v1/x",
+    ];
     let lines = lines.map(|line| format!("{line} HTTP/1.1\r\nHost: a.test\r\n"));
     let headers = [
         "Host: a.test\r\n",
@@ -234,9 +301,23 @@ fn whatever_a_tool_sends_each_request_has_one_header() {
         " folded\r\n",
         "\r\n",
     ];
-    let bodies = ["", "abcde", "0\r\n\r\n", "5\r\nabcde\r\n0\r\nAuthorization: mine\r\n\r\n"];
-    fuzz(&runtime, &rig, &seen, [&lines.each_ref().map(String::as_str), &headers, &bodies], |line| {
-        let (request, header) = line.split_once(" a.test:8443 ").unwrap_or_default();
-        ["GET /v1/", "POST /v1/"].iter().any(|good| request.starts_with(good)) && header == format!("Bearer {SECRET}")
-    });
+    let bodies = [
+        "",
+        "abcde",
+        "0\r\n\r\n",
+        "5\r\nabcde\r\n0\r\nAuthorization: mine\r\n\r\n",
+    ];
+    fuzz(
+        &runtime,
+        &rig,
+        &seen,
+        [&lines.each_ref().map(String::as_str), &headers, &bodies],
+        |line| {
+            let (request, header) = line.split_once(" a.test:8443 ").unwrap_or_default();
+            ["GET /v1/", "POST /v1/"]
+                .iter()
+                .any(|good| request.starts_with(good))
+                && header == format!("Bearer {SECRET}")
+        },
+    );
 }

@@ -44,7 +44,11 @@ impl Rule {
             Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
         };
         let whole = args[(argument & !HIGH) as usize];
-        let value = (if argument & HIGH == 0 { whole } else { whole >> 32 }) as u32;
+        let value = (if argument & HIGH == 0 {
+            whole
+        } else {
+            whole >> 32
+        }) as u32;
         let passes = |test: &Test| match test {
             In(values) => values.contains(&value),
             Between(first, last) => (*first..=*last).contains(&value),
@@ -83,7 +87,9 @@ fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
         // Error 0 is not a refusal: the call is said to have succeeded.
-        Errno(1..) if refusal == DenyAction::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
+        Errno(1..) if refusal == DenyAction::Notify => {
+            return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)];
+        }
         Rule::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],
         Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
@@ -100,7 +106,12 @@ fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
         // A value that passes jumps over the remaining comparisons; one that fails goes to the next, or over `then`.
         let mut compare = |code: u16, value: u32| {
             left -= 1;
-            insn(code, left as u8, if left == 0 { then.len() as u8 } else { 0 }, value)
+            insn(
+                code,
+                left as u8,
+                if left == 0 { then.len() as u8 } else { 0 },
+                value,
+            )
         };
         for test in *tests {
             match test {
@@ -166,14 +177,24 @@ pub fn compile(runs: &[(u32, Rule)], refusal: DenyAction) -> Vec<Insn> {
     // begins. A block that would push the beginning of another too far is put behind all, and a jump of any length in
     // its place.
     let leads = |to: &To, number: usize| matches!(to, To::Block(at) if *at == number);
-    let first = |number: usize| comparisons.iter().position(|(_, yes, no)| leads(yes, number) || leads(no, number));
-    let farthest: Vec<usize> = (0..blocks.len()).map(|number| first(number).unwrap_or(0) + 256).collect();
+    let first = |number: usize| {
+        comparisons
+            .iter()
+            .position(|(_, yes, no)| leads(yes, number) || leads(no, number))
+    };
+    let farthest: Vec<usize> = (0..blocks.len())
+        .map(|number| first(number).unwrap_or(0) + 256)
+        .collect();
     let (mut code, mut far) = (Vec::new(), Vec::new());
     for (number, rule) in blocks.iter().enumerate() {
         let (place, whole) = (comparisons.len() + code.len(), block(rule, refusal));
         let next = place + whole.len();
         places.push(place);
-        if farthest[number + 1..].iter().enumerate().all(|(more, farthest)| next + more <= *farthest) {
+        if farthest[number + 1..]
+            .iter()
+            .enumerate()
+            .all(|(more, farthest)| next + more <= *farthest)
+        {
             code.extend(whole);
         } else {
             far.push((code.len(), whole));
@@ -189,7 +210,12 @@ pub fn compile(runs: &[(u32, Rule)], refusal: DenyAction) -> Vec<Insn> {
             To::Comparison(at) => at - own - 1,
             To::Block(at) => places[*at] - own - 1,
         };
-        out.push(insn(IF_AT_LEAST, jump(at_least) as u8, jump(less) as u8, *number));
+        out.push(insn(
+            IF_AT_LEAST,
+            jump(at_least) as u8,
+            jump(less) as u8,
+            *number,
+        ));
     }
     out.extend(code);
     out

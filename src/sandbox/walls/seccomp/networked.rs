@@ -25,16 +25,34 @@ macro_rules! kind {
 }
 /// Not MPTCP, SCTP, ICMP, UDP-Lite. A program that asks for MPTCP goes on with TCP.
 const NO_PROTOCOL: Rule = Errno(libc::EPROTONOSUPPORT as u32);
-const STREAM: Rule = Case(2, &[(&[In(&[0, libc::IPPROTO_TCP as u32])], Allow)], &NO_PROTOCOL);
-const DATAGRAM: Rule = Case(2, &[(&[In(&[0, libc::IPPROTO_UDP as u32])], Allow)], &NO_PROTOCOL);
-const KINDS: Rule = Case(1, &[(kind!(libc::SOCK_STREAM), STREAM), (kind!(libc::SOCK_DGRAM), DATAGRAM)], &Errno(EPERM));
+const STREAM: Rule = Case(
+    2,
+    &[(&[In(&[0, libc::IPPROTO_TCP as u32])], Allow)],
+    &NO_PROTOCOL,
+);
+const DATAGRAM: Rule = Case(
+    2,
+    &[(&[In(&[0, libc::IPPROTO_UDP as u32])], Allow)],
+    &NO_PROTOCOL,
+);
+const KINDS: Rule = Case(
+    1,
+    &[
+        (kind!(libc::SOCK_STREAM), STREAM),
+        (kind!(libc::SOCK_DGRAM), DATAGRAM),
+    ],
+    &Errno(EPERM),
+);
 
 /// EOPNOTSUPP with MSG_FASTOPEN, which connects and sends at once, and with MSG_ZEROCOPY.
 macro_rules! later {
     ($flags:expr) => {
         Case(
             $flags,
-            &[(&[AnyOf((libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) as u32)], Errno(libc::EOPNOTSUPP as u32))],
+            &[(
+                &[AnyOf((libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) as u32)],
+                Errno(libc::EOPNOTSUPP as u32),
+            )],
             &Allow,
         )
     };
@@ -42,7 +60,10 @@ macro_rules! later {
 
 const SOCKET_LEVEL: &[Test] = &[In(&[libc::SOL_SOCKET as u32])];
 /// Buffers keep their size, so that the memory of a socket is known; setting it answers success and changes nothing.
-const BUFFERS: (&[Test], Rule) = (&[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])], Errno(0));
+const BUFFERS: (&[Test], Rule) = (
+    &[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])],
+    Errno(0),
+);
 const SOCKET: &[Test] = super::SOCKET_OPTIONS;
 /// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in the list: other
 /// code of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data with the first packet.
@@ -60,10 +81,22 @@ const IPV6_MTU: &[Test] = &[In(&[24])];
 const SET: Rule = Case(
     1,
     &[
-        (SOCKET_LEVEL, Case(2, &[BUFFERS, (SOCKET, Allow)], &NO_OPTION)),
-        (&[In(&[libc::IPPROTO_TCP as u32])], Case(2, &[(TCP, Allow)], &NO_OPTION)),
-        (&[In(&[libc::IPPROTO_IP as u32])], Case(2, &[(IP, Allow)], &NO_OPTION)),
-        (&[In(&[libc::IPPROTO_IPV6 as u32])], Case(2, &[(IPV6, Allow)], &NO_OPTION)),
+        (
+            SOCKET_LEVEL,
+            Case(2, &[BUFFERS, (SOCKET, Allow)], &NO_OPTION),
+        ),
+        (
+            &[In(&[libc::IPPROTO_TCP as u32])],
+            Case(2, &[(TCP, Allow)], &NO_OPTION),
+        ),
+        (
+            &[In(&[libc::IPPROTO_IP as u32])],
+            Case(2, &[(IP, Allow)], &NO_OPTION),
+        ),
+        (
+            &[In(&[libc::IPPROTO_IPV6 as u32])],
+            Case(2, &[(IPV6, Allow)], &NO_OPTION),
+        ),
     ],
     &NO_OPTION,
 );
@@ -71,16 +104,28 @@ const GET: Rule = Case(
     1,
     &[
         (SOCKET_LEVEL, Case(2, &[(SOCKET, Allow)], &NO_OPTION)),
-        (&[In(&[libc::IPPROTO_TCP as u32])], Case(2, &[(TCP, Allow), (TCP_FACTS, Allow)], &NO_OPTION)),
-        (&[In(&[libc::IPPROTO_IP as u32])], Case(2, &[(IP, Allow), (IP_MTU, Allow)], &NO_OPTION)),
-        (&[In(&[libc::IPPROTO_IPV6 as u32])], Case(2, &[(IPV6, Allow), (IPV6_MTU, Allow)], &NO_OPTION)),
+        (
+            &[In(&[libc::IPPROTO_TCP as u32])],
+            Case(2, &[(TCP, Allow), (TCP_FACTS, Allow)], &NO_OPTION),
+        ),
+        (
+            &[In(&[libc::IPPROTO_IP as u32])],
+            Case(2, &[(IP, Allow), (IP_MTU, Allow)], &NO_OPTION),
+        ),
+        (
+            &[In(&[libc::IPPROTO_IPV6 as u32])],
+            Case(2, &[(IPV6, Allow), (IPV6_MTU, Allow)], &NO_OPTION),
+        ),
     ],
     &NO_OPTION,
 );
 
 /// Replace the rules of the other lists.
 pub const RULES: &[(i64, Rule)] = &[
-    (libc::SYS_socket, Case(0, &[(INTERNET, KINDS)], &Errno(EPERM))),
+    (
+        libc::SYS_socket,
+        Case(0, &[(INTERNET, KINDS)], &Errno(EPERM)),
+    ),
     (libc::SYS_connect, Allow),
     (libc::SYS_sendto, later!(3)),
     (libc::SYS_sendmsg, later!(2)),

@@ -31,11 +31,19 @@ pub struct PathArgument {
 }
 
 const fn at(path: usize, usage: FileUse) -> PathArgument {
-    PathArgument { folder: None, path, usage }
+    PathArgument {
+        folder: None,
+        path,
+        usage,
+    }
 }
 
 const fn below(folder: usize, usage: FileUse) -> PathArgument {
-    PathArgument { folder: Some(folder), path: folder + 1, usage }
+    PathArgument {
+        folder: Some(folder),
+        path: folder + 1,
+        usage,
+    }
 }
 
 /// System calls that name files. Not in the list: those that only ask about a file (stat(2), access(2)), which are most
@@ -53,11 +61,32 @@ const FILES: &[(i64, &[PathArgument])] = &[
     (libc::SYS_rmdir, &[at(0, FileUse::WriteItself)]),
     (libc::SYS_unlink, &[at(0, FileUse::WriteItself)]),
     (libc::SYS_unlinkat, &[below(0, FileUse::WriteItself)]),
-    (libc::SYS_rename, &[at(0, FileUse::WriteItself), at(1, FileUse::WriteItself)]),
-    (libc::SYS_renameat, &[below(0, FileUse::WriteItself), below(2, FileUse::WriteItself)]),
-    (libc::SYS_renameat2, &[below(0, FileUse::WriteItself), below(2, FileUse::WriteItself)]),
-    (libc::SYS_link, &[at(0, FileUse::ReadItself), at(1, FileUse::Make)]),
-    (libc::SYS_linkat, &[below(0, FileUse::ReadItself), below(2, FileUse::Make)]),
+    (
+        libc::SYS_rename,
+        &[at(0, FileUse::WriteItself), at(1, FileUse::WriteItself)],
+    ),
+    (
+        libc::SYS_renameat,
+        &[
+            below(0, FileUse::WriteItself),
+            below(2, FileUse::WriteItself),
+        ],
+    ),
+    (
+        libc::SYS_renameat2,
+        &[
+            below(0, FileUse::WriteItself),
+            below(2, FileUse::WriteItself),
+        ],
+    ),
+    (
+        libc::SYS_link,
+        &[at(0, FileUse::ReadItself), at(1, FileUse::Make)],
+    ),
+    (
+        libc::SYS_linkat,
+        &[below(0, FileUse::ReadItself), below(2, FileUse::Make)],
+    ),
     (libc::SYS_symlink, &[at(1, FileUse::Make)]),
     (libc::SYS_symlinkat, &[below(1, FileUse::Make)]),
     (libc::SYS_truncate, &[at(0, FileUse::Write)]),
@@ -76,13 +105,19 @@ const FILES: &[(i64, &[PathArgument])] = &[
 
 /// The paths that a system call names.
 pub fn named(number: u32) -> &'static [PathArgument] {
-    FILES.iter().find(|(file, _)| *file == i64::from(number)).map_or(&[], |(_, named)| named)
+    FILES
+        .iter()
+        .find(|(file, _)| *file == i64::from(number))
+        .map_or(&[], |(_, named)| named)
 }
 
 /// The name of a system call.
 pub fn name(number: u32) -> String {
     let known = syscalls::Sysno::new(number as usize);
-    known.map_or_else(|| format!("number {number}"), |known| known.name().to_owned())
+    known.map_or_else(
+        || format!("number {number}"),
+        |known| known.name().to_owned(),
+    )
 }
 
 /// The rules of one shape, for the kernel and for the listener.

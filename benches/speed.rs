@@ -1,10 +1,12 @@
 //! `cargo bench`: what a call costs, beside the same program without walls and beside bubblewrap.
 //!
-//! For: whoever changes the walls or the road. In: `--quick` (fewer rounds), `--long` (100,000 calls where memory is
-//! looked at), `--strict` (a missed gate fails the run), and words: only sections whose name holds one of them. Out: a table with the gate beside each number.
+//! For: whoever changes the walls or the road. In: `--quick` (fewer rounds), `--long` (100,000
+//! calls where memory is looked at), `--strict` (a missed gate fails the run), and words: only
+//! sections whose name holds one of them. Out: a table with the gate beside each number.
 //!
-//! Whatever is compared is called in turn within one run, so that a busy machine slows all of it alike; gates are
-//! ratios of the p50. Needs nothing installed: what is missing is named and not measured.
+//! Whatever is compared is called in turn within one run, so that a busy machine slows all of it
+//! alike; gates are ratios of the p50. Needs nothing installed: what is missing is named and not
+//! measured.
 
 #[path = "speed/bare.rs"]
 mod bare;
@@ -146,10 +148,12 @@ fn run(plan: &Plan) -> anyhow::Result<bool> {
     );
     if busy().parse().is_ok_and(|load: f64| load > 1.0) {
         println!(
-            "the machine is busy: tails are its neighbours', and at many at once the kernel's session groups"
+            "the machine is busy: tails are its neighbours', and at many at once the kernel's \
+            session groups"
         );
         println!(
-            "(sched_autogroup) give each tool, a session of its own, more CPU than the bare programs get"
+            "(sched_autogroup) give each tool, a session of its own, more CPU than the bare \
+            programs get"
         );
     }
     for (name, case) in CASES {

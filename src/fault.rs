@@ -71,7 +71,8 @@ pub struct Fault {
     /// For anybody, an agent included: no host path, errno or policy text.
     pub message: String,
     pub details: Option<String>,
-    /// Of arguments with several flaws: a sentence for each, where `message` has all of them in one line.
+    /// Of arguments with several flaws: a sentence for each, where `message` has all of them in one
+    /// line.
     pub flaws: Vec<String>,
     /// For the person at the command line and the log: path, place and fix.
     pub person: Option<String>,
@@ -79,7 +80,8 @@ pub struct Fault {
     pub retryable: bool,
     /// When it may, milliseconds from now.
     pub retry_after_ms: Option<u64>,
-    /// The caller can fix this fault although its kind has another origin: by another path, or by better code.
+    /// The caller can fix this fault although its kind has another origin: by another path, or by
+    /// better code.
     pub by_caller: bool,
     /// An operator reads it over a network: its JSON has `person`.
     pub shows_person: bool,

@@ -1,8 +1,8 @@
 //! toolhost: drop a script and its manifest into a folder and an agent can call it; the kernel
 //! holds it to what the operator approved; anyone can read, and prove, exactly what it may touch.
 //!
-//! Each module imports only from lower floors (its number), `policy` also from `manifest`, and `base` the limits of
-//! `quantity`: `tests/tidy.rs`.
+//! Each module imports only from lower floors (its number), `policy` also from `manifest`, and
+//! `base` the limits of `quantity`: `tests/tidy.rs`.
 
 pub mod base; // 0  small pieces that every module may use
 pub mod broker; // 2  messages to and from RabbitMQ and Pulsar

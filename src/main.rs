@@ -1,5 +1,5 @@
-//! Front door: argv[0] says whether this process is the launcher, a role behind the walls, or the command line.
-//! Decided before any thread or runtime is started.
+//! Front door: argv[0] says whether this process is the launcher, a role behind the walls, or the
+//! command line. Decided before any thread or runtime is started.
 
 use std::process::ExitCode;
 #[cfg(feature = "wasi")]

@@ -1,4 +1,5 @@
-//! Limits and their units, in one place. Values of a policy or a manifest pass through `policy::confine`.
+//! Limits and their units, in one place. Values of a policy or a manifest pass through
+//! `policy::confine`.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +13,8 @@ pub const MIN_TIMEOUT_MS: u64 = 100;
 pub const OVERDUE: std::time::Duration = std::time::Duration::from_millis(900);
 /// Largest manifest or policy file that is read, bytes.
 pub const MAX_DEFINITION_BYTES: u64 = MIB;
-/// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes a tree only where a schema
-/// checks it; otherwise it stays text.
+/// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes a tree
+/// only where a schema checks it; otherwise it stays text.
 pub const MAX_TREE_BYTES: usize = 32 * MIB as usize;
 /// Largest answer that is sent to a client, bytes; `outputBytes` is at most this.
 pub const MAX_RESPONSE_BYTES: u64 = 32 * MIB;
@@ -32,11 +33,13 @@ pub const MAX_REGEX_BYTES: usize = 512 * KIB as usize;
 pub const MAX_REGEX_CACHE_BYTES: usize = 256 * KIB as usize;
 /// Longest text that may pass as `"format": "regex"`, bytes.
 pub const MAX_FORMAT_BYTES: usize = 4 * KIB as usize;
-/// Most steps that checking one value against a JSON Schema may take: some seconds at the very worst.
+/// Most steps that checking one value against a JSON Schema may take: some seconds at the very
+/// worst.
 pub const MAX_CHECK_STEPS: usize = 100_000_000;
 /// A check that is estimated to take more steps than this runs apart from other calls.
 pub const LONG_CHECK_STEPS: usize = 1_000_000;
-/// Most defaults filled into the arguments of one call; a long one counts once more for each 128 bytes.
+/// Most defaults filled into the arguments of one call; a long one counts once more for each 128
+/// bytes.
 pub const MAX_FILLED_DEFAULTS: usize = 10_000;
 /// Most faults reported about one call's arguments or output.
 pub const MAX_FAULTS_TOLD: usize = 20;
@@ -48,7 +51,8 @@ pub const MAX_SCRIPT_BYTES: u64 = 64 * MIB;
 pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.
 pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
-/// Most hosts that a manifest may ask for, and ports among them, each of which is a listening socket.
+/// Most hosts that a manifest may ask for, and ports among them, each of which is a listening
+/// socket.
 pub const MAX_HOSTS: usize = 200;
 pub const MAX_PORTS: usize = 25;
 /// Longest interval between two looks at memory and CPU where no cgroup counts, milliseconds.
@@ -56,7 +60,8 @@ pub const SAMPLE_MS: u64 = 20;
 /// Longest text of one environment literal, bytes.
 pub const MAX_ENV_BYTES: usize = 32 * 1024;
 
-/// Longest text in which an action is looked for, bytes; its block may be as long as a tool's input is by default.
+/// Longest text in which an action is looked for, bytes; its block may be as long as a tool's input
+/// is by default.
 pub const MAX_ACTION_TEXT_BYTES: usize = 4 * MIB as usize;
 /// Deepest nesting of an action block, most elements in it, and most inputs.
 pub const MAX_ACTION_DEPTH: usize = 32;

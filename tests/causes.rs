@@ -1,4 +1,5 @@
-//! What fails for no fault of the tool names its cause: a removed file, a limit of this process, another user's folder.
+//! What fails for no fault of the tool names its cause: a removed file, a limit of this process,
+//! another user's folder.
 
 use crate::http::Web;
 use crate::prelude::*;
@@ -77,7 +78,8 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     fails("esc:script", "not a regular file any more");
 }
 
-/// Scripts may lie where this host may not write, also directly in a base folder: it runs without a folder for results.
+/// Scripts may lie where this host may not write, also directly in a base folder: it runs without a
+/// folder for results.
 #[test]
 fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
     if !is_root() {
@@ -158,7 +160,8 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
     );
 }
 
-/// A host whose tools have launchers of their own, so that each needs new processes; `program` starts it.
+/// A host whose tools have launchers of their own, so that each needs new processes; `program`
+/// starts it.
 fn host_of_many_tools(who: Who, program: impl FnOnce(&Playground) -> Command) -> (Playground, Web) {
     let playground = Playground::new(who, "/var/tmp");
     (0..12).for_each(|n| _ = playground.tool(&format!("t{n}"), "python", "print(1)\n", json!({})));
@@ -169,7 +172,8 @@ fn host_of_many_tools(who: Who, program: impl FnOnce(&Playground) -> Command) ->
     (playground, web)
 }
 
-/// Whether the call of this tool succeeds. If not, that is because no process could be made, for this reason.
+/// Whether the call of this tool succeeds. If not, that is because no process could be made, for
+/// this reason.
 fn has_processes(web: &Web, tool: usize, why: &str) -> bool {
     let reply = web.call(&format!("esc:t{tool}"), &json!({}), &[]);
     if reply.status == 200 {
@@ -219,7 +223,8 @@ fn a_host_that_may_start_no_more_processes_names_the_limit() {
     }
 }
 
-/// The same, whichever process meets the limit of a control group: the host, a launcher, or one of the call's own.
+/// The same, whichever process meets the limit of a control group: the host, a launcher, or one of
+/// the call's own.
 #[test]
 fn a_host_in_a_full_control_group_names_it() {
     let folder = PathBuf::from(format!(

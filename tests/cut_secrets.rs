@@ -1,4 +1,5 @@
-//! A secret that a tool cuts into several parts of its answer: it shows in none of them, nor in all together.
+//! A secret that a tool cuts into several parts of its answer: it shows in none of them, nor in all
+//! together.
 
 use crate::dressed_secrets::keyed;
 use crate::http::calls::events;
@@ -8,10 +9,11 @@ use crate::prelude::*;
 const STREAM: &str = "Accept: text/event-stream";
 const KEY: &str = "hunter2-äöü-swordfish";
 
-/// Yields the parts that it is given; with `wait` it waits before the last one until a file is there.
-const SCRIPT: &str = "import os, time\nHERE = os.path.dirname(__file__)\ndef go(parts, key='', wait=False):\n  \
-                      for n, part in enumerate(parts):\n    \
-                      while wait and n == len(parts) - 1 and not os.path.exists(HERE + '/made'): time.sleep(0.01)\n    \
+/// Yields the parts that it is given; with `wait` it waits before the last one until a file is
+/// there.
+const SCRIPT: &str = "import os, time\nHERE = os.path.dirname(__file__)\ndef go(parts, key='', \
+                      wait=False):\n  for n, part in enumerate(parts):\n    while wait and n == \
+                      len(parts) - 1 and not os.path.exists(HERE + '/made'): time.sleep(0.01)\n    \
                       yield part\n";
 
 fn put(playground: &Playground, name: &str, mut more: Value) {
@@ -80,7 +82,8 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
                 "{who:?} {length}"
             );
         }
-        // What only looked like a secret is sent later, and no part is lost at the end or before an object.
+        // What only looked like a secret is sent later, and no part is lost at the end or before an
+        // object.
         for (parts, wanted) in [
             (json!(["hunter", "2-", "x"]), vec!["hunter2-x"]),
             (json!(["a hunter2"]), vec!["a hunter2"]),
@@ -99,8 +102,8 @@ fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
     });
 }
 
-/// A caller can guess a secret of the host. That a part is held back must not show whether it begins as the secret
-/// does.
+/// A caller can guess a secret of the host. That a part is held back must not show whether it
+/// begins as the secret does.
 #[test]
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
     as_everyone("secrets of the host cut into parts", |who| {
@@ -119,7 +122,8 @@ fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
         );
         assert_eq!(texts.concat(), "a***b", "{who:?}: {end}");
         let made = playground.path("user_scripts/keyed/made");
-        // How much is shown of a guess before the next part comes: until nothing came for a while after the first part.
+        // How much is shown of a guess before the next part comes: until nothing came for a while
+        // after the first part.
         let early = &|guess: &str| {
             let body =
                 json!({"parts": ["x".repeat(4000) + guess, "end"], "wait": true}).to_string();

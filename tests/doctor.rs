@@ -1,5 +1,5 @@
-//! `doctor` and `audit --probe`, as root and as an ordinary user.
-//! Where this machine cannot raise the walls, the tests check that the report says so and how to fix it.
+//! `doctor` and `audit --probe`, as root and as an ordinary user. Where this machine cannot raise
+//! the walls, the tests check that the report says so and how to fix it.
 
 use crate::prelude::*;
 use crate::shipped;
@@ -173,7 +173,8 @@ fn the_probe_proves_a_confinement_and_never_runs_the_script() {
     }
 }
 
-/// An ordinary user's tool is granted a folder that this user cannot list: the probe reports it and fails.
+/// An ordinary user's tool is granted a folder that this user cannot list: the probe reports it and
+/// fails.
 #[test]
 fn what_is_not_as_said_is_said_and_fails() {
     if !cfg!(feature = "wasi") || !is_root() {
@@ -261,8 +262,8 @@ impl Drop for Delegated {
     }
 }
 
-/// A delegated group with the host in it may not hand its controllers down; the host moves itself below, but
-/// no other process.
+/// A delegated group with the host in it may not hand its controllers down; the host moves itself
+/// below, but no other process.
 #[test]
 fn a_delegated_group_counts_where_the_host_is_alone_in_it() {
     if !is_root() || !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {

@@ -1,4 +1,5 @@
-//! Secrets in other dresses: what a tool prints, logs and fails with shows none of them, and another text stays.
+//! Secrets in other dresses: what a tool prints, logs and fails with shows none of them, and
+//! another text stays.
 
 use crate::http::private;
 use crate::prelude::*;
@@ -7,12 +8,12 @@ const KEY: &str = "s3cret/Key+with=signs-0123456789&<'\"";
 const DRESSED: &str = include_str!("network/dressed.py");
 
 /// Tells its key and another in each dress: as answer, in its log, and where it fails.
-const TELLS: &str = "\nimport os, sys\ngiven = json.load(sys.stdin)\nkey = os.environ.get('KEY') or given['key']\n\
-    own, other = dressed(key), dressed(another(key))\n\
-    for name in own: print(name, own[name], other[name], file=sys.stderr)\n\
-    if given.get('fails'): sys.exit(own['mixed'] + ' ' + other['mixed'])\n\
-    print(json.dumps({'own': own, 'other': other, 'backwards': {n: t[::-1] for n, t in own.items()},\n  \
-    'others': {n: t[::-1] for n, t in other.items()}, 'names': {key: 1, key + '!': 2}}))\n";
+const TELLS: &str = "\nimport os, sys\ngiven = json.load(sys.stdin)\nkey = os.environ.get('KEY') \
+    or given['key']\nown, other = dressed(key), dressed(another(key))\nfor name in own: \
+    print(name, own[name], other[name], file=sys.stderr)\nif given.get('fails'): \
+    sys.exit(own['mixed'] + ' ' + other['mixed'])\nprint(json.dumps({'own': own, 'other': other, \
+    'backwards': {n: t[::-1] for n, t in own.items()},\n  'others': \
+    {n: t[::-1] for n, t in other.items()}, 'names': {key: 1, key + '!': 2}}))\n";
 
 fn tool(playground: &Playground, name: &str, mut more: Value) {
     more["parameters"] = json!({"type": "object", "properties": {
@@ -128,7 +129,8 @@ fn no_dress_of_a_secret_is_printed_or_kept() {
                 "{who:?}: {error}"
             );
         }
-        // An argument is hidden where it stands, also in a list where an object is expected, and however short.
+        // An argument is hidden where it stands, also in a list where an object is expected, and
+        // however short.
         let wrong = json!({"key": KEY, "login": [{"pin": "7531"}]}).to_string();
         let refused = playground.call_with("esc:given", &wrong, &["--log", "debug"]);
         assert_eq!(refused.kind(), "ParameterValidationError", "{refused:?}");

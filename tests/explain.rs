@@ -1,4 +1,5 @@
-//! What a recorded call tells of refusals: `toolhost call TOOL --explain`, and `observe = true` in a policy.
+//! What a recorded call tells of refusals: `toolhost call TOOL --explain`, and `observe = true` in
+//! a policy.
 
 use crate::prelude::*;
 
@@ -30,8 +31,8 @@ const REFUSED: &[[&str; 4]] = &[
 ];
 
 /// Opens the files that it is given.
-const OPENS: &str = "import json, sys\nfor path in json.load(sys.stdin)['files']:\n    try:\n        open(path)\n    \
-    except OSError:\n        pass\nprint(1)\n";
+const OPENS: &str = "import json, sys\nfor path in json.load(sys.stdin)['files']:\n    \
+    try:\n        open(path)\n    except OSError:\n        pass\nprint(1)\n";
 
 const OWN: &str = "[files]\nread = [{ path = \"./**\", why = \"a test\" }";
 
@@ -185,9 +186,9 @@ fn the_line_that_would_ask_is_one_that_does() {
 
 #[test]
 fn every_interpreter_is_recorded_without_its_own_noise() {
-    let javascript = "const fs = require('fs');\nfor (const file of ['/srv/none.txt', '../x/y']) {\n  \
-        try { fs.readFileSync(file); } catch {}\n}\ntry { fs.writeFileSync('made.txt', 'x'); } catch {}\n\
-        console.log('1');\n";
+    let javascript = "const fs = require('fs');\nfor (const file of ['/srv/none.txt', '../x/y']) \
+        {\n  try { fs.readFileSync(file); } catch {}\n}\ntry \
+        { fs.writeFileSync('made.txt', 'x'); } catch {}\nconsole.log('1');\n";
     let wanted = [
         ["read", "/srv/none.txt", "view: not granted", "manifest"],
         ["read", "../x/y", "view: not granted", "manifest"],
@@ -261,7 +262,8 @@ fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
     }
 }
 
-/// However a call ends: out of time, out of processor time that the recorder spends for it, for want of a host.
+/// However a call ends: out of time, out of processor time that the recorder spends for it, for
+/// want of a host.
 #[test]
 fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own() {
     let playground = Playground::new(Who::User, "/var/tmp");
@@ -273,9 +275,9 @@ fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own
         late,
         json!({"execution": {"timeoutMs": 1500}}),
     );
-    let works = "import os\nos.chdir('/tmp')\nos.mkdir('x')\n\
-        for n in range(30):\n    os.symlink('x/../' * 20 + 'l%d' % (n + 1), 'l%d' % n)\n\
-        while True:\n    try:\n        os.open('/tmp/l0', os.O_RDONLY)\n    except OSError:\n        pass\n";
+    let works = "import os\nos.chdir('/tmp')\nos.mkdir('x')\nfor n in range(30):\n    \
+        os.symlink('x/../' * 20 + 'l%d' % (n + 1), 'l%d' % n)\nwhile True:\n    try:\n        \
+        os.open('/tmp/l0', os.O_RDONLY)\n    except OSError:\n        pass\n";
     playground.tool("works", "python", works, json!({"limits": {"cpuMs": 1000}}));
     let calls = "import urllib.request\nurllib.request.urlopen('https://example.com/x')\n";
     playground.tool("calls", "python", calls, json!({}));
@@ -329,8 +331,8 @@ fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own
     );
 }
 
-/// Ways to open a path that a model of paths in user space would not see, each tried with a path that is not granted
-/// and with the tool's own script.
+/// Ways to open a path that a model of paths in user space would not see, each tried with a path
+/// that is not granted and with the tool's own script.
 #[test]
 fn no_way_of_naming_a_path_blinds_the_recorder() {
     for who in Who::both() {
@@ -454,9 +456,9 @@ fn no_grant_is_proposed_for_what_is_private_or_ours() {
 #[test]
 fn what_is_proposed_is_judged_first() {
     let playground = Playground::new(Who::User, "/var/tmp");
-    let script = "import urllib.request\nfor path in ['/usr/share/made', '/srv/made']:\n    try:\n        \
-        open(path, 'w')\n    except OSError:\n        pass\n\
-        for host in ['http://169.254.169.254/x', 'http://example.com/x']:\n    try:\n        \
+    let script = "import urllib.request\nfor path in ['/usr/share/made', '/srv/made']:\n    \
+        try:\n        open(path, 'w')\n    except OSError:\n        pass\nfor host in \
+        ['http://169.254.169.254/x', 'http://example.com/x']:\n    try:\n        \
         urllib.request.urlopen(host)\n    except OSError:\n        pass\nprint(1)\n";
     playground.tool("writes", "python", script, json!({}));
     playground.settle();
@@ -485,10 +487,10 @@ fn what_is_proposed_is_judged_first() {
 
 #[test]
 fn no_secret_stands_in_what_a_caller_is_told() {
-    let script = "import json, os, sys\nkey = json.load(sys.stdin)['key']\n\
-        for path in ['/srv/' + key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/' + 'z' * 300]:\n    \
-        try:\n        open(path)\n    except OSError:\n        pass\n\
-        os.symlink('/srv/' + key, '/tmp/l')\nopen('/tmp/l')\n";
+    let script = "import json, os, sys\nkey = json.load(sys.stdin)['key']\nfor path in ['/srv/' + \
+        key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/' + 'z' * 300]:\n    try:\n        \
+        open(path)\n    except OSError:\n        pass\nos.symlink('/srv/' + key, \
+        '/tmp/l')\nopen('/tmp/l')\n";
     let schema =
         json!({"type": "object", "properties": {"key": {"type": "string", "writeOnly": true}}});
     let playground = Playground::with(
@@ -504,7 +506,8 @@ fn no_secret_stands_in_what_a_caller_is_told() {
     for told in [&ended.text(), &ended.stderr] {
         assert!(!told.contains("hunter2"), "{told}");
     }
-    // An operator reads what the tool tried to open: a caller's secret is hidden where it stands, and hides nothing else.
+    // An operator reads what the tool tried to open: a caller's secret is hidden where it stands,
+    // and hides nothing else.
     let record = playground.records().pop().unwrap();
     assert_eq!(record["arguments"], r#"{"key":"***"}"#);
     assert!(
@@ -563,7 +566,8 @@ fn session(pid: u32) -> Option<u32> {
         .map(|leader| leader.as_raw() as u32)
 }
 
-/// The recorder of a call of this playground: host → keeper → launcher → recorder, which leads a session.
+/// The recorder of a call of this playground: host → keeper → launcher → recorder, which leads a
+/// session.
 fn recorder(playground: &Playground) -> Option<u32> {
     let launchers: BTreeSet<u32> = processes_of("toolhost-launcher")
         .into_iter()
@@ -640,7 +644,8 @@ fn status_field(status: &str, name: &str) -> Vec<String> {
 /// A user namespace, and the capabilities that a process had there.
 type Permitted = BTreeSet<(PathBuf, u64)>;
 
-/// The permitted capabilities of the launcher, and those that the recorder had at any time of one call.
+/// The permitted capabilities of the launcher, and those that the recorder had at any time of one
+/// call.
 fn capabilities_of(playground: &Playground) -> (Permitted, Permitted) {
     // How many pids a process of the launcher's namespace has, seen from here.
     let depth = status_field(&fs::read_to_string("/proc/self/status").unwrap(), "NSpid").len() + 1;
@@ -705,8 +710,8 @@ fn descendants(first: u32) -> Vec<u32> {
     found
 }
 
-/// The recorder reads the memory of a hostile tool: until it has entered the tool's namespaces it has the three
-/// capabilities that this takes, and afterwards one.
+/// The recorder reads the memory of a hostile tool: until it has entered the tool's namespaces it
+/// has the three capabilities that this takes, and afterwards one.
 #[test]
 fn the_recorder_has_no_more_capabilities_than_it_needs() {
     const TRACE: u64 = 1 << 19;

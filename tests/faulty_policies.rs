@@ -1,4 +1,5 @@
-//! A policy with a fault stops the tools that it names and no others; one without `[files] read` leaves the own folder.
+//! A policy with a fault stops the tools that it names and no others; one without `[files] read`
+//! leaves the own folder.
 
 use crate::prelude::*;
 
@@ -46,7 +47,8 @@ fn a_faulty_policy_stops_its_tools_and_no_others() {
             "{ended:?}"
         );
         run("bad/main.py", "SecurityError: has a fault");
-        // Others run, also by the path of a script: it answers a number, which that tool does not take for an object.
+        // Others run, also by the path of a script: it answers a number, which that tool does not
+        // take for an object.
         playground.expect("good:tool", "{}", "ok 1");
         run("good/main.py", "OutputValidationError");
         let told = playground.cli(&["check"]);
@@ -93,7 +95,8 @@ fn a_faulty_policy_stops_its_tools_and_no_others() {
     });
 }
 
-/// A policy with a fault still says where its secrets lie, and a folder that cannot be read is every folder.
+/// A policy with a fault still says where its secrets lie, and a folder that cannot be read is
+/// every folder.
 #[test]
 fn a_fault_gives_no_tool_more_than_before() {
     as_everyone("faults and secrets", |who| {
@@ -134,7 +137,8 @@ fn a_fault_gives_no_tool_more_than_before() {
         playground.policy("s", "s:s", &secret);
         settle();
         playground.expect("s:s", "{}", "ok 1");
-        // A tool writes there while no policy names the file; afterwards it is no source of a secret.
+        // A tool writes there while no policy names the file; afterwards it is no source of a
+        // secret.
         fs::remove_file(playground.path("sandbox-policies/s.policy.toml")).unwrap();
         playground.settle();
         playground.expect("w:w", "{}", "ok 1");

@@ -43,8 +43,9 @@ const FORKER: &str = "import os, time\nfor _ in range(10):\n    \
     if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\nprint('{\"n\": 0}')\n";
 const BOMB: &str =
     "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n";
-const LEAVER: &str = "import os, json\nbefore = os.listdir('/tmp') + os.listdir('/dev/shm')\n\
-    for n in ('/tmp/left', '/dev/shm/left'):\n    open(n, 'w').write('x')\nprint(json.dumps({'n': len(before)}))\n";
+const LEAVER: &str = "import os, json\nbefore = os.listdir('/tmp') + os.listdir('/dev/shm')\nfor n \
+    in ('/tmp/left', '/dev/shm/left'):\n    open(n, \
+    'w').write('x')\nprint(json.dumps({'n': len(before)}))\n";
 
 pub fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
@@ -97,7 +98,8 @@ impl Before {
         let who = playground.who;
         playground.assert_quiet("the server");
         assert_eq!(playground.mounts(), self.mounts, "{who:?}");
-        // Other hosts on this machine keep compiled modules in /tmp; this one was given a folder of its own for that.
+        // Other hosts on this machine keep compiled modules in /tmp; this one was given a folder of
+        // its own for that.
         let ours =
             |name: &&String| name.contains("toolhost") && !name.starts_with("toolhost-wasm-");
         let mut new: Vec<String> = names("/tmp")
@@ -119,7 +121,8 @@ pub fn assert_no_script_runs(playground: &Playground) {
     assert!(running.is_empty(), "{:?}: {running:?}", playground.who);
 }
 
-/// Descriptors that the server holds for each launcher that it keeps. Concurrent calls make it keep more launchers.
+/// Descriptors that the server holds for each launcher that it keeps. Concurrent calls make it keep
+/// more launchers.
 fn each_launcher(server: &mut Server) -> usize {
     for at_once in 2..6 {
         let (before, few) = server.holds_at_rest();
@@ -186,7 +189,8 @@ fn rounds_leave_nothing(who: Who, rounds: usize) {
             }
         }
     }
-    // How many launchers are kept depends on how many calls met; beyond theirs not one descriptor may stay.
+    // How many launchers are kept depends on how many calls met; beyond theirs not one descriptor
+    // may stay.
     let (now, kept) = server.holds_at_rest();
     let (was, is) = (descriptors + kept * each, now + launchers * each);
     assert_eq!(
@@ -299,7 +303,8 @@ fn grants_are_looked_at_anew_for_each_call() {
     call("new");
 }
 
-/// What was stopped while it was idle begins no call, so another takes its place: the call does not wait for its limit.
+/// What was stopped while it was idle begins no call, so another takes its place: the call does not
+/// wait for its limit.
 #[cfg(feature = "wasi")]
 #[test]
 fn a_stopped_idle_launcher_or_worker_is_replaced() {
@@ -399,7 +404,8 @@ fn a_killed_idle_launcher_is_replaced() {
         let keepers = below(&[server.child.id()]);
         let launchers = below(&keepers);
         assert!(!keepers.is_empty() && !launchers.is_empty(), "none is kept");
-        // Odd rounds: only the inner process, so that the keeper still holds the socket when the next call comes.
+        // Odd rounds: only the inner process, so that the keeper still holds the socket when the
+        // next call comes.
         let killed = if round % 2 == 1 {
             launchers.clone()
         } else {

@@ -93,7 +93,8 @@ fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
     );
 }
 
-/// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the host's.
+/// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the
+/// host's.
 #[test]
 fn no_text_of_others_shows_a_field_of_its_own() {
     let forger =

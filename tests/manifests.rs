@@ -13,7 +13,8 @@ fn with(old: &str, new: &str) -> String {
     GOOD.replacen(&old, new, 1)
 }
 
-/// The rows of what is refused: code, line, pointer, what to replace, by what, a piece of the message.
+/// The rows of what is refused: code, line, pointer, what to replace, by what, a piece of the
+/// message.
 fn refused() -> impl Iterator<Item = [&'static str; 6]> {
     let rows = include_str!("manifests/refused.txt")
         .lines()
@@ -21,11 +22,13 @@ fn refused() -> impl Iterator<Item = [&'static str; 6]> {
     rows.map(|row| row.split(" ¦ ").collect::<Vec<_>>().try_into().unwrap())
 }
 
-/// What the reader refuses by shape or for safety, the published schema refuses too, as far as a schema can.
+/// What the reader refuses by shape or for safety, the published schema refuses too, as far as a
+/// schema can.
 #[test]
 fn every_bad_manifest_says_what_where_and_the_fix_and_the_published_schema_refuses_it() {
     // JSON Schema cannot check what is inside a tool's schemas.
-    let beyond = "not a valid JSON Schema|does not fit its own schema|inside its own schema|leads to nothing|linear time";
+    let beyond = "not a valid JSON Schema|does not fit its own schema|inside its own schema|leads \
+        to nothing|linear time";
     let (schema, mut refused_too) = (published(), 0);
     for [code, line, pointer, old, new, message] in refused() {
         let text = with(old, new);
@@ -178,14 +181,15 @@ fn the_published_schema_takes_what_the_reader_takes() {
         (
             "[\"self\"]",
             "[%]",
-            ". ¦ ./ ¦ ./* ¦ * ¦ ** ¦ ./** ¦ .cache/** ¦ dir/ ¦ a/./b//c/** ¦ data/in.csv ¦ *.csv ¦ data/*.c?v ¦ \
-             data/* ¦ /srv/exports/** ¦ / ¦ /** ¦ a..b/c ¦ a b ¦ über/ä*.txt ¦ x:y ¦ ..a ¦ a!b~",
+            ". ¦ ./ ¦ ./* ¦ * ¦ ** ¦ ./** ¦ .cache/** ¦ dir/ ¦ a/./b//c/** ¦ data/in.csv ¦ *.csv ¦ \
+             data/*.c?v ¦ data/* ¦ /srv/exports/** ¦ / ¦ /** ¦ a..b/c ¦ a b ¦ über/ä*.txt ¦ x:y ¦ \
+             ..a ¦ a!b~",
         ),
         (
             "\"allowHosts\": []",
             "\"allowHosts\": [%]",
-            "API.Example.COM ¦ example.com. ¦ *.example.com ¦ * ¦ *:443 ¦ example.com:443 ¦ 127.0.0.1:8080 ¦ ::1 ¦ \
-             [2001:DB8::1]:443 ¦ localhost ¦ ::ffff:1.2.3.4 ¦ xn--a-b.c",
+            "API.Example.COM ¦ example.com. ¦ *.example.com ¦ * ¦ *:443 ¦ example.com:443 ¦ \
+             127.0.0.1:8080 ¦ ::1 ¦ [2001:DB8::1]:443 ¦ localhost ¦ ::ffff:1.2.3.4 ¦ xn--a-b.c",
         ),
         (
             "\"^1\"",
@@ -279,7 +283,8 @@ fn hostile_schemas_cost_little() {
         one((0..24).fold(json!({}), looked_at_by_all_above)),
         // A cycle that never descends into the value.
         json!({ "type": "object", "properties": {}, "not": { "anyOf": [{ "$ref": "#" }] } }),
-        // References that mean something harmless to us, and something else to a checker that follows names or escapes.
+        // References that mean something harmless to us, and something else to a checker that
+        // follows names or escapes.
         json!({ "type": "object", "properties": { "a": { "$id": "http://x.test/y", "$ref": "#/$defs/d" } },
             "$defs": { "d": {} } }),
         json!({ "type": "object", "x-a": { "$id": "http://x.test/y", "t": {} },
@@ -291,7 +296,8 @@ fn hostile_schemas_cost_little() {
     for parameters in refused {
         assert!(!loads(parameters.clone()), "{}", shown(&parameters));
     }
-    // What the patterns of one manifest cost is bounded for all of them together, and plain ones load.
+    // What the patterns of one manifest cost is bounded for all of them together, and plain ones
+    // load.
     let crowd = |pattern: &dyn Fn(usize) -> String| {
         let field = |n: usize| {
             (

@@ -169,7 +169,8 @@ proptest! {
         let text = format!("{before} {dress} {after}");
         let shown = whole(&mask, &text);
         prop_assert_eq!(shown.len(), text.len());
-        // Of base64 its ends belong to its neighbours, too; and what follows a secret may be read with its last sign.
+        // Of base64 its ends belong to its neighbours, too; and what follows a secret may be read
+        // with its last sign.
         let stars = shown.iter().filter(|b| **b == b'*').count();
         let least = if based { secret.len() } else { dress.len().saturating_sub(12) };
         prop_assert!(stars >= least, "{dress}\n{}", String::from_utf8_lossy(&shown));

@@ -247,8 +247,8 @@ async fn tools_are_listed_alike_in_both_eras_and_results_are_structured_with_an_
             *envelope
         );
 
-        // What a client is given of an answer that is large, and of one that indentation would make a hundred times
-        // as long.
+        // What a client is given of an answer that is large, and of one that indentation would make
+        // a hundred times as long.
         let rows: Value = (0..2000)
             .map(|n| json!({"n": n, "ö\u{202e}": "\"\\\n"}))
             .collect();
@@ -459,7 +459,8 @@ async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
         assert_eq!(client.ended(Duration::from_secs(2)).await, Ok(()));
         assert_eq!(dropped(), before + 1);
     }
-    // A client that cannot be answered is gone: its reading end is closed, and then something is answered.
+    // A client that cannot be answered is gone: its reading end is closed, and then something is
+    // answered.
     let mut client = Client::start(&world, false).await;
     let (_, before) = client.lasting(&world).await;
     drop(std::mem::replace(
@@ -614,7 +615,8 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
         begun = world.runs() - runs;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    // One tool has 48 of the 64 places, and the pipe of this test holds 1 MiB: two or three answers.
+    // One tool has 48 of the 64 places, and the pipe of this test holds 1 MiB: two or three
+    // answers.
     assert!(
         (48..=54).contains(&begun),
         "{begun} of 80 calls ran, and nobody had read an answer"
@@ -624,7 +626,8 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
     assert!(ended.expect_err("answers are lost").contains("unread"));
 }
 
-/// A change is sent under the client's own id, which may be any, to the request that is open under it and to no other.
+/// A change is sent under the client's own id, which may be any, to the request that is open under
+/// it and to no other.
 #[tokio::test]
 async fn a_listener_is_sent_changes_under_its_own_id() {
     let world = world();

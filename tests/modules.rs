@@ -1,10 +1,11 @@
-//! What a module costs the host before it runs: read once, compiled once, within limits, and remembered.
+//! What a module costs the host before it runs: read once, compiled once, within limits, and
+//! remembered.
 
 pub use crate::harness::PRINTS_ONE as GOOD;
 use crate::prelude::*;
 
-/// `GOOD`, and a function that is never called: changing `variables` in `loops` nested loops costs the compiler
-/// their product.
+/// `GOOD`, and a function that is never called: changing `variables` in `loops` nested loops costs
+/// the compiler their product.
 fn costly(variables: usize, loops: usize) -> String {
     let mut text = GOOD[..GOOD.rfind("(func").unwrap()].to_owned();
     text += &format!("(func (local{})", " i32".repeat(variables));
@@ -113,7 +114,8 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     );
 }
 
-/// Forty functions that each take the compiler most of a second, and more time than a module of their size may.
+/// Forty functions that each take the compiler most of a second, and more time than a module of
+/// their size may.
 fn slow(first: usize) -> String {
     let one = costly(300, 300);
     let body = &one[GOOD.rfind("(func").unwrap()..one.rfind("(func").unwrap()];

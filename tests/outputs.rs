@@ -1,4 +1,5 @@
-//! Outputs as data: what a script may print or how it may end → the exact type, and a part of the message.
+//! Outputs as data: what a script may print or how it may end → the exact type, and a part of the
+//! message.
 
 use crate::harness::fake;
 use crate::http::Web;
@@ -109,7 +110,8 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
     }
 }
 
-/// A tool may give back a secret that it was given: it is hidden in the answer too, and the notes say so.
+/// A tool may give back a secret that it was given: it is hidden in the answer too, and the notes
+/// say so.
 #[tokio::test]
 async fn a_secret_argument_is_hidden_in_a_successful_answer() {
     let parameters = json!({ "type": "object", "properties": {
@@ -163,7 +165,8 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
         Some(json!({ "token": "***", "plain": "hunter2" })),
         "the control"
     );
-    // One that is too short to be searched for is hidden where it is a whole value, and nowhere else.
+    // One that is too short to be searched for is hidden where it is a whole value, and nowhere
+    // else.
     let report = world
         .call("fake:confided", json!({ "token": "Pin7", "plain": "pin7" }))
         .await;

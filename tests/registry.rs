@@ -1,4 +1,5 @@
-//! The registry on real folders: hostile files, names, versions, refresh, scripts, and the verbs over it.
+//! The registry on real folders: hostile files, names, versions, refresh, scripts, and the verbs
+//! over it.
 
 use crate::prelude::*;
 use toolhost::fault::Kind;
@@ -353,7 +354,8 @@ fn refresh_replaces_or_keeps_everything() {
     assert_eq!(registry.snapshot().sources, sources);
 }
 
-/// A manifest in the middle of an edit leaves its tool as it was; one that was never good, or went, has none.
+/// A manifest in the middle of an edit leaves its tool as it was; one that was never good, or went,
+/// has none.
 #[test]
 fn a_manifest_that_breaks_keeps_its_old_definition() {
     let world = World::new();
@@ -511,8 +513,8 @@ fn requirements_are_settled_without_hanging() {
 #[test]
 fn a_script_path_leads_to_one_file_below_a_base_and_anything_else_is_refused() {
     let world = World::new();
-    for file in "user_scripts/a/b.py user_scripts/a/%2e%2e.py user_scripts/examples/echo.py tool-defs/own/beside.py \
-                 outside/x.py user_scripts2/x.py"
+    for file in "user_scripts/a/b.py user_scripts/a/%2e%2e.py user_scripts/examples/echo.py \
+                 tool-defs/own/beside.py outside/x.py user_scripts2/x.py"
         .split(' ')
     {
         world.file(file, "1");
@@ -552,9 +554,10 @@ fn a_script_path_leads_to_one_file_below_a_base_and_anything_else_is_refused() {
         );
     }
     let absolute = world.path("user_scripts/a/b.py");
-    let refused = "../outside/x.py a/../../outside/x.py a/../b.py a\\..\\..\\x.py .. ../user_scripts2/x.py /etc/passwd \
-        C:\\x.py C:/x.py ~/x.py ~root/x.py \\\\server\\x.py //server/x.py file:///etc/passwd FILE:x.py http://h/x.py \
-        a\0b.py a/b.py\n \u{202e}yp.x . a/ link.py linked/x.py a/inner.py fifo.py folder.py";
+    let refused = "../outside/x.py a/../../outside/x.py a/../b.py a\\..\\..\\x.py .. \
+        ../user_scripts2/x.py /etc/passwd C:\\x.py C:/x.py ~/x.py ~root/x.py \\\\server\\x.py \
+        //server/x.py file:///etc/passwd FILE:x.py http://h/x.py a\0b.py a/b.py\n \u{202e}yp.x . \
+        a/ link.py linked/x.py a/inner.py fifo.py folder.py";
     for written in refused.split(' ').chain(["", absolute.to_str().unwrap()]) {
         let fault = resolve(written).expect_err(written);
         assert_eq!(fault.kind, Kind::SecurityError, "{written:?}: {fault:?}");
@@ -580,8 +583,8 @@ fn a_script_path_leads_to_one_file_below_a_base_and_anything_else_is_refused() {
     }
     // The manifest's folder helps only inside a base.
     assert!(registry::scripts::resolve(&bases, Some(&world.path("outside")), "x.py").is_err());
-    // A link that is swapped in between a look and its use: tests/requirements/swapped_files.rs, against a live server.
-    // A manifest with such a path is told at load.
+    // A link that is swapped in between a look and its use: tests/requirements/swapped_files.rs,
+    // against a live server. A manifest with such a path is told at load.
     let missing = world.script("tool-defs/missing.tool.json", "s:missing", "no/such.py");
     let upwards = world.script("tool-defs/upwards.tool.json", "s:upwards", "../x.py");
     let registry = world.registry();

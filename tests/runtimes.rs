@@ -26,8 +26,8 @@ fn discover(folders: &[&Path], off_limits: &[PathBuf]) -> runtimes::Discovered {
     )
 }
 
-/// A folder of its own; in `local/` a Python: `bin/python3 -> python3.12`, a standard library, one shared library and a
-/// folder that has no part in it.
+/// A folder of its own; in `local/` a Python: `bin/python3 -> python3.12`, a standard library, one
+/// shared library and a folder that has no part in it.
 fn local() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().canonicalize().unwrap();

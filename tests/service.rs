@@ -233,7 +233,10 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
                 Ok(json!({"hello": input["name"]}))
             });
         executors.methods.register_sync("Greeter", "broken", |_| {
-            Ok(json!({"success": false, "error": {"type": "DependencyError", "message": "no database"}}))
+            Ok(
+                json!({"success": false, "error": {"type": "DependencyError", "message": "no \
+                database"}}),
+            )
         });
         executors
             .methods
@@ -273,8 +276,8 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
     assert_eq!(world.runs(), 0, "no process");
 }
 
-/// A new kind of tool through the public interface: answers what it is given, waits, or tells how long its call's clock
-/// has run, in microseconds.
+/// A new kind of tool through the public interface: answers what it is given, waits, or tells how
+/// long its call's clock has run, in microseconds.
 struct XEcho;
 
 impl Executor for XEcho {
@@ -462,7 +465,8 @@ fn narrowing(root: &Path) {
     define(root, "u:eager", script("eager/echo.py", "python"), asks);
     fs::create_dir_all(root.join("user_scripts/eager")).unwrap();
     fs::write(root.join("user_scripts/eager/echo.py"), "").unwrap();
-    let policy = "name = \"narrow\"\nwhy = \"w\"\ntools = [\"u:eager\"]\nmode = \"narrow\"\n[limits]\ntimeout_ms = 5_000\n";
+    let policy = "name = \"narrow\"\nwhy = \"w\"\ntools = [\"u:eager\"]\nmode = \
+        \"narrow\"\n[limits]\ntimeout_ms = 5_000\n";
     fs::write(root.join("sandbox-policies/narrow.policy.toml"), policy).unwrap();
 }
 
@@ -541,9 +545,10 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
             json!({"scriptPath": format!("{script}/echo.py"), "env": {name: text}}),
         )
     };
-    // The variables that child programs obey are too many to list: a call sets only those that the manifest declares.
-    let obeyed = "BASH_ENV ENV PERL5OPT GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 OPENSSL_CONF RUBYOPT JAVA_TOOL_OPTIONS \
-                  SSLKEYLOGFILE GCONV_PATH MODE";
+    // The variables that child programs obey are too many to list: a call sets only those that the
+    // manifest declares.
+    let obeyed = "BASH_ENV ENV PERL5OPT GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 OPENSSL_CONF RUBYOPT \
+                  JAVA_TOOL_OPTIONS SSLKEYLOGFILE GCONV_PATH MODE";
     for name in crate::policy::calls::REFUSED_NAMES
         .iter()
         .copied()
@@ -657,7 +662,8 @@ async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() 
         told.contains("bad token ***") && !told.contains("-secret"),
         "{told}"
     );
-    // A script that no manifest names has no secret but its environment; of one that is not there nothing is shown.
+    // A script that no manifest names has no secret but its environment; of one that is not there
+    // nothing is shown.
     for (script, shown) in [
         (
             "examples/fails.py",

@@ -1,5 +1,5 @@
-//! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages that name the fix.
-//! An entry point is something that the script itself defines.
+//! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages
+//! that name the fix. An entry point is something that the script itself defines.
 
 use crate::prelude::*;
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! What this repository ships: tests look at a copy of it, since a clone also holds what its user made in it.
+//! What this repository ships: tests look at a copy of it, since a clone also holds what its user
+//! made in it.
 
 use crate::prelude::*;
 /// Every file below `tool-defs`, `user_scripts` and `sandbox-policies` that is ours.

@@ -1,4 +1,5 @@
-//! Staged grants, judged from outside: what reaches the tool's folder, what does not, and what is said of it.
+//! Staged grants, judged from outside: what reaches the tool's folder, what does not, and what is
+//! said of it.
 
 use crate::prelude::*;
 
@@ -119,17 +120,20 @@ fn what_matches_is_published_as_the_folders_owner() {
     }
 }
 
-/// With an access list the group bits of a mode are its mask: as a mode alone they would open the file to its group.
+/// With an access list the group bits of a mode are its mask: as a mode alone they would open the
+/// file to its group.
 #[test]
 fn a_published_file_has_the_access_list_of_the_one_it_replaces() {
-    let lists = "import os, struct, sys\n\
-        name, entries = 'system.posix_acl_', [(1, 6, -1), (2, 4, 65534), (4, 0, -1), (16, 4, -1), (32, 0, -1)]\n\
-        listed = struct.pack('<I', 2) + b''.join(struct.pack('<HHi', *entry) for entry in entries)\n\
-        def read(path):\n    try:\n        return os.getxattr(path, name + 'access')\n    except OSError:\n        return b''\n\
-        if sys.argv[1] == 'set':\n    os.chmod('listed.csv', 0o640)\n    os.chmod('old.csv', 0o640)\n\
-        \x20   os.setxattr('listed.csv', name + 'access', listed)\n    os.setxattr('.', name + 'default', listed)\n\
-        print(read('listed.csv') == listed, read('old.csv') == b'', read('new.csv') == listed)";
-    let script = "for name in ['listed', 'old', 'new']:\n    (out / (name + '.csv')).write_text('changed')\nprint('1')\n";
+    let lists = "import os, struct, sys\nname, entries = 'system.posix_acl_', [(1, 6, -1), (2, 4, \
+        65534), (4, 0, -1), (16, 4, -1), (32, 0, -1)]\nlisted = struct.pack('<I', 2) + \
+        b''.join(struct.pack('<HHi', *entry) for entry in entries)\ndef read(path):\n    \
+        try:\n        return os.getxattr(path, name + 'access')\n    except OSError:\n        \
+        return b''\nif sys.argv[1] == 'set':\n    os.chmod('listed.csv', 0o640)\n    \
+        os.chmod('old.csv', 0o640)\n\x20   os.setxattr('listed.csv', name + 'access', listed)\n    \
+        os.setxattr('.', name + 'default', listed)\nprint(read('listed.csv') == listed, \
+        read('old.csv') == b'', read('new.csv') == listed)";
+    let script = "for name in ['listed', 'old', 'new']:\n    (out / (name + \
+        '.csv')).write_text('changed')\nprint('1')\n";
     for playground in Who::both().map(playground) {
         let out = tool(&playground, "listed", script, json!({}));
         fs::write(out.join("listed.csv"), "old").unwrap();
@@ -162,7 +166,8 @@ fn a_published_file_has_the_access_list_of_the_one_it_replaces() {
 fn what_others_obey_is_not_published() {
     let obeyed = [".mcp.json", ".claude", ".envrc", ".git", ".vimrc"];
     let script = format!(
-        "for name in {obeyed:?} + ['plain.yml', '.plain.csv']:\n    (out / name).write_text('new')\nprint(1)\n"
+        "for name in {obeyed:?} + ['plain.yml', '.plain.csv']:\n    (out / \
+        name).write_text('new')\nprint(1)\n"
     );
     let playground = playground(Who::ours());
     let out = tool(&playground, "settings", &script, json!({}));
@@ -221,7 +226,8 @@ fn too_many_or_too_much_is_not_published_at_all() {
 #[test]
 fn a_file_that_cannot_be_written_out_fails_the_call() {
     let playground = playground(Who::ours());
-    let script = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
+    let script = "(out / 'a.csv').write_text('x')\n(out / \
+        'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
     let out = tool(&playground, "stuck", script, json!({}));
     let ended = std::thread::scope(|scope| {
         let call = scope.spawn(|| playground.call("esc:stuck", "{}"));
@@ -312,7 +318,8 @@ fn a_folder_that_became_a_link_leads_nowhere() {
     }
 }
 
-/// What does not fit is a limit with its name; more folders than the host can hand over are refused before the run.
+/// What does not fit is a limit with its name; more folders than the host can hand over are refused
+/// before the run.
 #[test]
 fn what_cannot_be_staged_is_refused_before_the_run() {
     let playground = playground(Who::ours());
@@ -346,7 +353,8 @@ fn what_cannot_be_staged_is_refused_before_the_run() {
     assert!(ended.out["error"].to_string().len() < 500, "{ended:?}");
 }
 
-/// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended, with the limit's name.
+/// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended,
+/// with the limit's name.
 #[test]
 fn a_file_too_large_is_an_error_number_or_the_end() {
     let script = "import errno, json, os, signal, sys\n\
@@ -361,14 +369,15 @@ fn a_file_too_large_is_an_error_number_or_the_end() {
     assert!(ended.error().1.contains("fileBytes"), "{ended:?}");
 }
 
-/// Only what the call changed is published: not what others changed meanwhile, and however many files lie beside it.
+/// Only what the call changed is published: not what others changed meanwhile, and however many
+/// files lie beside it.
 #[test]
 fn a_call_puts_back_nothing_that_it_did_not_change() {
     // A write to a page of a tmpfs that was read before changes no time of the file.
-    let script = "import mmap\nwith open(out / 'map.csv', 'r+b') as file:\n    page = mmap.mmap(file.fileno(), 0)\n\
-        \x20   page[0]\n    page[:3] = b'new'\n    page.close()\n\
-        (out / 'mine.csv').write_text('1')\n(out / 'private.csv').write_text('2')\n\
-        while not Path('go/on').exists():\n    time.sleep(0.02)\nprint(1)\n";
+    let script = "import mmap\nwith open(out / 'map.csv', 'r+b') as file:\n    page = \
+        mmap.mmap(file.fileno(), 0)\n\x20   page[0]\n    page[:3] = b'new'\n    page.close()\n(out \
+        / 'mine.csv').write_text('1')\n(out / 'private.csv').write_text('2')\nwhile not \
+        Path('go/on').exists():\n    time.sleep(0.02)\nprint(1)\n";
     let playground = playground(Who::ours());
     let access = json!({"allowRead": ["self", "go/**"], "allowWrite": ["out/*.csv"]});
     let more = json!({"securityContext": {"fileAccess": access}});

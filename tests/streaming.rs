@@ -7,7 +7,8 @@ use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::Kind;
 use toolhost::service::{Event, Sink};
 
-/// Sends `n` parts, then does what `then` says. Whoever else holds what it holds is a call under way.
+/// Sends `n` parts, then does what `then` says. Whoever else holds what it holds is a call under
+/// way.
 struct Streamer(Arc<()>);
 
 impl ServiceMethod for Streamer {
@@ -40,8 +41,8 @@ impl ServiceMethod for Streamer {
     }
 }
 
-/// Lines of the log and parts of the answer reach the sink while the tool runs, in order and without its secrets; a
-/// reader that is slow stops neither the tool nor its clock.
+/// Lines of the log and parts of the answer reach the sink while the tool runs, in order and
+/// without its secrets; a reader that is slow stops neither the tool nor its clock.
 #[tokio::test]
 async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
     let calls = Arc::new(());

@@ -1,5 +1,5 @@
-//! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
-//! stream ends.
+//! Scripts that stream: each value of a generator, and each line of the documented form, is told as
+//! it comes; and how a stream ends.
 
 use crate::http::calls::events;
 use crate::http::{Web, exchanged, heard};
@@ -78,7 +78,8 @@ fn a_yielded_value_is_told_at_once() {
 
 #[test]
 fn a_stream_ends_once_and_its_parts_come_before() {
-    // Name, what its manifest says, parts, type of the error, words of it, the answer. `*`: any parts.
+    // Name, what its manifest says, parts, type of the error, words of it, the answer. `*`: any
+    // parts.
     let integers = json!({"output": {"type": "array", "items": {"type": "integer"}}});
     let cases: [(_, _, &[&str], _, _, _); 9] = [
         (
@@ -218,11 +219,13 @@ fn printed_lines_are_a_stream() {
     }
 }
 
-/// A tool whose reader does not read stands still in the middle; of one that reads it comes to its end.
+/// A tool whose reader does not read stands still in the middle; of one that reads it comes to its
+/// end.
 #[test]
 fn a_slow_reader_makes_the_tool_wait() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let allowed = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 67108864\n";
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes \
+        = 67108864\n";
     playground.policy("much", "*", allowed);
     fs::remove_file(playground.path("sandbox-policies/default.policy.toml")).unwrap();
     let more = json!({"limits": {"outputBytes": 67_108_864}, "execution": {"timeoutMs": 120_000}});

@@ -1,4 +1,5 @@
-//! The rules of the code that can be checked: imports, homes of outside crates, unsafe, sizes, the tables of walls.
+//! The rules of the code that can be checked: imports, homes of outside crates, unsafe, sizes, the
+//! tables of walls.
 
 use crate::prelude::*;
 use toolhost::sandbox;
@@ -111,8 +112,8 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 #[test]
 fn modules_import_only_from_below() {
     let levels: BTreeMap<&str, u8> = LEVELS.into();
-    // Modules of one level know one another only through one below (registry and sandbox through policy);
-    // `quantity` is a table that names nothing.
+    // Modules of one level know one another only through one below (registry and sandbox through
+    // policy); `quantity` is a table that names nothing.
     let known = [
         "policy (1) names manifest (1)",
         "base (0) names quantity (0)",
@@ -229,11 +230,13 @@ fn what_a_type_can_do_stands_in_its_module() {
 
 /// Longer functions, by file and name, and why they are in one piece.
 const LONG_FUNCTIONS: [(&str, &str); 1] = [
-    // One arm for each step that a plan can hold, in the one file that may be unsafe: parts would hide the whole.
+    // One arm for each step that a plan can hold, in the one file that may be unsafe: parts would
+    // hide the whole.
     ("sandbox/spawn.rs", "perform"),
 ];
 
-/// (name, lines) of every function of a formatted file: the closing brace stands below the word that opens it.
+/// (name, lines) of every function of a formatted file: the closing brace stands below the word
+/// that opens it.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -280,7 +283,8 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 fn functions_stay_short() {
     const LONGEST: usize = 70;
     let measured = functions(
-        "fn short() {}\nimpl X {\n    pub async fn two(\n        a: u8,\n    ) {\n        a\n    }\n}\n",
+        "fn short() {}\nimpl X {\n    pub async fn two(\n        a: u8,\n    ) \
+        {\n        a\n    }\n}\n",
     );
     assert_eq!(measured, [("two".to_owned(), 5)]);
     let (mut wrong, mut all, mut known) = (Vec::new(), 0, 0);

@@ -1,4 +1,5 @@
-//! Traces: the context of a request goes on into the tool, stands in the log and the record, and becomes spans.
+//! Traces: the context of a request goes on into the tool, stands in the log and the record, and
+//! becomes spans.
 
 use crate::http::{Receiver, Web};
 use crate::prelude::*;

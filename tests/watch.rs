@@ -150,7 +150,8 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     });
 }
 
-/// Taken away from this host, not taken away: no tool of a folder goes because the folder cannot be listed.
+/// Taken away from this host, not taken away: no tool of a folder goes because the folder cannot be
+/// listed.
 #[test]
 fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
     let playground = Playground::new(Who::User, "/var/tmp");
@@ -195,8 +196,8 @@ fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
 fn every_kind_of_definition_is_watched_and_what_running_tools_write_is_not() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import os\nos.makedirs('out/deep', exist_ok=True)\nfor n in range(50):\n    \
-            open(f'out/{n}.txt', 'w').write('x')\n    open(f'out/deep/{n}.json', 'w').write('x')\n    \
-            open(f'r{n}.csv', 'w').write('x')\nprint(50)\n";
+            open(f'out/{n}.txt', 'w').write('x')\n    open(f'out/deep/{n}.json', \
+            'w').write('x')\n    open(f'r{n}.csv', 'w').write('x')\nprint(50)\n";
     let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/", "*.csv"]}}});
     let folder = playground.tool("busy", "python", script, asks);
     playground.allow("busy", "esc:busy", &["./**"], &["./**"]);

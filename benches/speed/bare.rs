@@ -1,5 +1,5 @@
-//! What wasmtime alone costs: a guest with the engine settings of a worker, in a bare store, without limits, clock,
-//! folders and host.
+//! What wasmtime alone costs: a guest with the engine settings of a worker, in a bare store,
+//! without limits, clock, folders and host.
 
 use std::time::{Duration, Instant};
 use toolhost::executor::wasm::adapt::{self, Contract};

@@ -1,7 +1,7 @@
 //! The board: samples in, a compact table and the gates met or missed out.
 //!
-//! Every ratio is between two series of one interleaved run. A gate is a ratio, but for two that are times: killing 50
-//! children and loading 10,000 manifests. Never: measures anything itself.
+//! Every ratio is between two series of one interleaved run. A gate is a ratio, but for two that
+//! are times: killing 50 children and loading 10,000 manifests. Never: measures anything itself.
 
 use std::time::Duration;
 

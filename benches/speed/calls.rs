@@ -14,7 +14,8 @@ use toolhost::sandbox::environment;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 use toolhost::{fault, policy};
 
-/// A program with the arguments, environment and folder that the walls would give it, and none of the walls.
+/// A program with the arguments, environment and folder that the walls would give it, and none of
+/// the walls.
 #[derive(Clone, Debug)]
 pub struct Bare {
     program: PathBuf,
@@ -215,7 +216,8 @@ impl House {
         self.task(async move { answered(&*scripts, &tool, &input).await })
     }
 
-    /// The whole road: registry, arguments, policy, executor, output schema, audit record. The mean of so many calls.
+    /// The whole road: registry, arguments, policy, executor, output schema, audit record. The mean
+    /// of so many calls.
     pub fn through_service(
         &self,
         tool: &str,

@@ -13,8 +13,8 @@ use std::time::Duration;
 use toolhost::executor::{Ending, Executor};
 use toolhost::manifest::Language;
 
-/// Between two calls, so that the work one leaves behind (a scratch to make, namespaces to free) is not
-/// charged to the next.
+/// Between two calls, so that the work one leaves behind (a scratch to make, namespaces to free) is
+/// not charged to the next.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Calls of a few microseconds are made this many in a row, and count as their mean.
 const IN_A_ROW: u32 = 10;
@@ -23,7 +23,8 @@ const LIMIT: Duration = Duration::from_millis(200);
 /// A way of making one call.
 pub type Way<'a> = Box<dyn Fn() -> anyhow::Result<Duration> + 'a>;
 
-/// Calls each way once a round, in an order that changes from round to round: no way always follows the same other.
+/// Calls each way once a round, in an order that changes from round to round: no way always follows
+/// the same other.
 pub fn in_turn(
     rounds: usize,
     pause: Duration,
@@ -170,7 +171,8 @@ pub fn bun(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> 
     language(house, plan, board, Language::Bun, "bun", 1.15)
 }
 
-/// The three shapes, each beside a bare wasmtime loop of the same guest on the same engine settings.
+/// The three shapes, each beside a bare wasmtime loop of the same guest on the same engine
+/// settings.
 pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     let component = modules::component()?;
     let below_tmp = House::below(Path::new("/tmp"))?;
@@ -295,7 +297,8 @@ pub fn timeout(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<
         for _ in 0..plan.rounds(20).min(if plan.quick { 5 } else { 20 }) {
             let (executor, confined, late) = (executor.clone(), confined.clone(), late.clone());
             let took = house.task(async move {
-                // An answer first, so that launcher or worker is up: its start is not the tool's time.
+                // An answer first, so that launcher or worker is up: its start is not the tool's
+                // time.
                 answered(&*executor, &confined, &message()).await?;
                 let long = json!({"message": "x".repeat(modules::SHORT)});
                 let (took, ended) = run(&*executor, &late, &long).await;

@@ -1,7 +1,9 @@
-//! Clients: what HTTP and MCP add to a call, for one of them and for many; a full queue; what a server keeps.
+//! Clients: what HTTP and MCP add to a call, for one of them and for many; a full queue; what a
+//! server keeps.
 //!
-//! The server is the one of `toolhost serve`, in this process: whatever is compared shares executors, service and runtime,
-//! and clients are tasks of that runtime, so that their own work counts as what the transport adds.
+//! The server is the one of `toolhost serve`, in this process: whatever is compared shares
+//! executors, service and runtime, and clients are tasks of that runtime, so that their own work
+//! counts as what the transport adds.
 
 use super::Plan;
 use super::board::{Board, Gate, Series};
@@ -210,7 +212,8 @@ enum Until {
 
 type Times = Vec<Duration>;
 
-/// One client, whose connection is there when all start; the times of its calls, and of those that found no room.
+/// One client, whose connection is there when all start; the times of its calls, and of those that
+/// found no room.
 async fn client(way: Way, until: Until, start: Arc<Barrier>) -> anyhow::Result<(Times, Times)> {
     let connection = match &way {
         Way::Web(web) => web.connect().await.map(Some),
@@ -360,7 +363,8 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
     compared(house, plan, board, "typed", Gate::AtMost(1.0))
 }
 
-/// Without a gate: two cores share the interpreters of all clients, and a p50 moves by more than a transport takes.
+/// Without a gate: two cores share the interpreters of all clients, and a p50 moves by more than a
+/// transport takes.
 pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     board.section("clients of a Python tool");
     if house.version(Language::Python).is_none() {
@@ -370,7 +374,8 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
     compared(house, plan, board, "python", Gate::None)
 }
 
-/// 64 clients of a host in which 4 calls run and 4 wait, of one tool three quarters, beside 6 clients of the same host.
+/// 64 clients of a host in which 4 calls run and 4 wait, of one tool three quarters, beside 6
+/// clients of the same host.
 pub fn full(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     board.section("a full queue: 4 run, 4 wait");
     let service = house.another_service(Settings {

@@ -53,7 +53,8 @@ pub fn write_tool(
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(script), content)?;
     let manifest = json!({
-        "toolId": format!("bench:{name}"), "displayName": name, "description": "Gives its input back.",
+        "toolId": format!("bench:{name}"), "displayName": name, "description": "Gives its input \
+            back.",
         "version": "1.0.0",
         "handler": {"type": "external-script", "scriptPath": format!("{name}/{script}"), "language": language},
         "parameters": {"type": "object", "required": ["message"],
@@ -168,7 +169,8 @@ impl House {
         let folder = tempfile::tempdir_in(base)?;
         let root = folder.path().canonicalize()?;
         write_tools(&root.join("user_scripts"))?;
-        // Files that changed within a second are read again by each call; a host that serves has older ones.
+        // Files that changed within a second are read again by each call; a host that serves has
+        // older ones.
         std::thread::sleep(std::time::Duration::from_millis(1100));
         let found = runtimes::discover(
             &std::env::var_os("PATH").unwrap_or_default(),

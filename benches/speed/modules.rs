@@ -6,12 +6,14 @@ use std::fmt::Write;
 pub const SHORT: usize = 40;
 
 pub const PYTHON: &str = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
-pub const NODE: &str = "const text = require('fs').readFileSync(0, 'utf8');\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
+pub const NODE: &str = "const text = require('fs').readFileSync(0, \
+    'utf8');\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
 pub const BUN: &str =
     "const text = await Bun.stdin.text();\nconsole.log(JSON.stringify(JSON.parse(text)));\n";
 pub const PYTHON_SPINS: &str =
     "import sys\ntext = sys.stdin.read()\nwhile len(text) > 40:\n    pass\nprint(text)\n";
-pub const PYTHON_SLEEPS: &str = "import sys, time\ntext = sys.stdin.read()\nif len(text) > 40:\n    time.sleep(60)\nprint(text)\n";
+pub const PYTHON_SLEEPS: &str = "import sys, time\ntext = sys.stdin.read()\nif len(text) > \
+    40:\n    time.sleep(60)\nprint(text)\n";
 
 /// Reads all, writes all.
 pub const ECHO_C: &str = r#"
@@ -25,7 +27,8 @@ int main(void) {
 }
 "#;
 
-/// As many children as the digits of the input say, each in a session of its own and deaf to SIGTERM. None ends.
+/// As many children as the digits of the input say, each in a session of its own and deaf to
+/// SIGTERM. None ends.
 pub const HOSTILE_C: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -74,7 +77,8 @@ const SLEEP: &str =
     "(i32.store (i32.const 116) (i32.const 1)) (i64.store (i32.const 124) (i64.const 60000000000))
     (drop (call $poll (i32.const 100) (i32.const 200) (i32.const 1) (i32.const 300)))";
 
-/// A preview 1 command that reads once and writes that; before it, `late` runs on long input. `more`: functions.
+/// A preview 1 command that reads once and writes that; before it, `late` runs on long input.
+/// `more`: functions.
 fn command(late: &str, more: &str) -> String {
     format!(
         r#"(module

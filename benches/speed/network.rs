@@ -1,4 +1,5 @@
-//! Named hosts: what the relay adds to a connection and its first round trip, and how much goes through it.
+//! Named hosts: what the relay adds to a connection and its first round trip, and how much goes
+//! through it.
 
 use super::Plan;
 use super::board::{Board, Gate, Series};
@@ -200,10 +201,11 @@ fn idle(plain: &Tool, networked: &Tool) -> Tool {
 }
 
 /// Connects `n` times for a round trip, or downloads `bytes`; answers with microseconds.
-pub const CONNECTS: &str = "import json, socket, sys, time\ngiven = json.load(sys.stdin)\ntimes = []\n\
-    def connected():\n    s = socket.create_connection(('127.0.0.1', given['port']))\n    return s\n\
-    if given['bytes']:\n    s = connected(); start = time.perf_counter(); s.sendall(b'd'); left = given['bytes']\n    \
-    view = memoryview(bytearray(1 << 20))\n    while left > 0:\n        left -= s.recv_into(view)\n    \
-    times.append(int((time.perf_counter() - start) * 1e6))\nelse:\n    for _ in range(given['n']):\n        \
-    start = time.perf_counter(); s = connected(); s.sendall(b'e'); s.recv(1)\n        \
-    times.append(int((time.perf_counter() - start) * 1e6)); s.close()\nprint(json.dumps(times))\n";
+pub const CONNECTS: &str = "import json, socket, sys, time\ngiven = json.load(sys.stdin)\ntimes = \
+    []\ndef connected():\n    s = socket.create_connection(('127.0.0.1', given['port']))\n    \
+    return s\nif given['bytes']:\n    s = connected(); start = time.perf_counter(); \
+    s.sendall(b'd'); left = given['bytes']\n    view = memoryview(bytearray(1 << 20))\n    while \
+    left > 0:\n        left -= s.recv_into(view)\n    times.append(int((time.perf_counter() - \
+    start) * 1e6))\nelse:\n    for _ in range(given['n']):\n        start = time.perf_counter(); s \
+    = connected(); s.sendall(b'e'); s.recv(1)\n        times.append(int((time.perf_counter() - \
+    start) * 1e6)); s.close()\nprint(json.dumps(times))\n";

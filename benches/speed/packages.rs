@@ -1,4 +1,5 @@
-//! Packages: a script in an environment of the store beside the same script in one made by hand, behind the same walls.
+//! Packages: a script in an environment of the store beside the same script in one made by hand,
+//! behind the same walls.
 
 use super::board::{Board, Gate};
 use super::calls::told;
@@ -24,8 +25,8 @@ use toolhost::{executor, policy, registry, runtimes};
 const MOST: f64 = 1.02;
 /// A package: folders, modules in each, how many of those are imported, and the gate.
 type Size = (&'static str, usize, usize, usize, Gate);
-/// The large one takes as long to import as numpy does for its number of files; of the other like it almost nothing is
-/// used, so that it shows what the look at each file costs.
+/// The large one takes as long to import as numpy does for its number of files; of the other like
+/// it almost nothing is used, so that it shows what the look at each file costs.
 const SIZES: [Size; 3] = [
     ("small", 2, 10, 2, Gate::AtMost(MOST)),
     ("large", 20, 50, 25, Gate::AtMost(MOST)),
@@ -34,7 +35,8 @@ const SIZES: [Size; 3] = [
 /// Any hash: nothing is fetched here.
 const HASH: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// A host of its own whose policies grant packages, and name an interpreter for the tools made by hand.
+/// A host of its own whose policies grant packages, and name an interpreter for the tools made by
+/// hand.
 struct Shop {
     service: Arc<Service>,
     _folder: tempfile::TempDir,
@@ -171,7 +173,12 @@ impl Shop {
 /// Modules of the length that those of real packages have.
 fn write_package(place: &Path, folders: usize, each: usize, used: usize) -> anyhow::Result<()> {
     let body: String = (0..40)
-        .map(|n| format!("def function_{n}(first, second=None):\n    \"\"\"Says what it does.\"\"\"\n    return [first, second, {n}]\n\n\n"))
+        .map(|n| {
+            format!(
+                "def function_{n}(first, second=None):\n    \"\"\"Says what it \
+            does.\"\"\"\n    return [first, second, {n}]\n\n\n"
+            )
+        })
         .collect();
     let mut all = String::new();
     for folder in 0..folders {
@@ -198,7 +205,8 @@ fn venv(python: &Path) -> String {
     format!("home = {home}\ninclude-system-site-packages = false\n")
 }
 
-/// As `python -m venv` and pip leave it: compiled files that are compared with the time of their source.
+/// As `python -m venv` and pip leave it: compiled files that are compared with the time of their
+/// source.
 fn make_by_hand(place: &Path, site: &Path, layout: &Layout, python: &Path) -> anyhow::Result<()> {
     let into = place.join(&layout.site);
     copy(site, &into)?;
@@ -210,7 +218,8 @@ fn make_by_hand(place: &Path, site: &Path, layout: &Layout, python: &Path) -> an
     compile(python, &into, "timestamp", &into)
 }
 
-/// `shown`: where the modules will lie. Compiled for another place, each would be mended as it is loaded.
+/// `shown`: where the modules will lie. Compiled for another place, each would be mended as it is
+/// loaded.
 fn compile(python: &Path, folder: &Path, mode: &str, shown: &Path) -> anyhow::Result<()> {
     let mut command = std::process::Command::new(python);
     command

@@ -1,4 +1,5 @@
-//! Many calls at once: calls a second and times, bare and behind the walls, in slices that take turns.
+//! Many calls at once: calls a second and times, bare and behind the walls, in slices that take
+//! turns.
 
 use super::board::{Board, Gate, Series};
 use super::calls::{Bare, answered};

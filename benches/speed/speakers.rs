@@ -1,4 +1,5 @@
-//! Calls that stream, shown to one reader one after the other, beside as many that each have a reader of their own.
+//! Calls that stream, shown to one reader one after the other, beside as many that each have a
+//! reader of their own.
 
 use super::Plan;
 use super::board::{Board, Gate, Series};
@@ -11,7 +12,8 @@ use toolhost::service::{Arguments, CallRequest, Caller, Event, Show, Sink, Speak
 
 /// A hundred parts, and its input back.
 pub const STREAMS: &str = "import sys\ntext = sys.stdin.read()\nfor n in range(100):\n    \
-                           print('@toolhost {\"chunk\": ' + str(n) + '}', flush=True)\nprint(text)\n";
+                           print('@toolhost {\"chunk\": ' + str(n) + '}', \
+                           flush=True)\nprint(text)\n";
 const AT_ONCE: usize = 8;
 const PARTS: usize = 100;
 

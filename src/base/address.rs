@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What an address that is not globally reachable is for (IANA IPv4 and IPv6 Special-Purpose Address Registries);
-/// `None`: it is public. An IPv4 address inside an IPv6 one is judged as IPv4.
+/// What an address that is not globally reachable is for (IANA IPv4 and IPv6 Special-Purpose
+/// Address Registries); `None`: it is public. An IPv4 address inside an IPv6 one is judged as IPv4.
 pub fn special(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
         IpAddr::V4(v4) => special_v4(v4),
@@ -27,7 +27,8 @@ pub fn inner_v4(address: IpAddr) -> Option<Ipv4Addr> {
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let [a, b, c, d] = address.octets();
     match (a, b, c) {
-        // A public number, but in Azure each machine reaches its own cloud services there (Azure's documentation).
+        // A public number, but in Azure each machine reaches its own cloud services there (Azure's
+        // documentation).
         (168, 63, 129) if d == 16 => Some("where a cloud keeps its metadata (168.63.129.16)"),
         (0, ..) => Some("unspecified (0.0.0.0/8)"),
         (10, ..) | (172, 16..=31, _) | (192, 168, _) => Some("private (RFC 1918)"),

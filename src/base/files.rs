@@ -1,6 +1,6 @@
-//! Folders and files of toolhost itself, opened once, checked, and then used by descriptor (`Folder`: only this user
-//! and root can replace its files); and the ways in which every module opens, reads and remembers a file. Nothing waits
-//! for a pipe.
+//! Folders and files of toolhost itself, opened once, checked, and then used by descriptor
+//! (`Folder`: only this user and root can replace its files); and the ways in which every module
+//! opens, reads and remembers a file. Nothing waits for a pipe.
 
 use nix::NixPath;
 use nix::errno::Errno;
@@ -25,7 +25,8 @@ const WORLD_WRITABLE: u32 = 0o002;
 /// Most links followed on the way to a folder, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// The folder of this host's caches: `$XDG_CACHE_HOME/toolhost`, or `~/.cache/toolhost`; relative values do not count.
+/// The folder of this host's caches: `$XDG_CACHE_HOME/toolhost`, or `~/.cache/toolhost`; relative
+/// values do not count.
 pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name: &str| {
         environment(name)
@@ -52,7 +53,8 @@ pub fn whole(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= most))
 }
 
-/// Opens a file for reading, without waiting for a pipe or taking a terminal. `flags`: more of them, or none.
+/// Opens a file for reading, without waiting for a pipe or taking a terminal. `flags`: more of
+/// them, or none.
 pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     let always = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     Ok(File::from(openat(
@@ -135,7 +137,8 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// A folder held open. When opened, only this user and root could replace what is theirs in it or on the way to it.
+/// A folder held open. When opened, only this user and root could replace what is theirs in it or
+/// on the way to it.
 #[derive(Debug)]
 pub struct Folder {
     at: OwnedFd,
@@ -155,7 +158,8 @@ impl Folder {
         })
     }
 
-    /// Opens a folder, and makes what is missing on the way, closed to others from the first moment.
+    /// Opens a folder, and makes what is missing on the way, closed to others from the first
+    /// moment.
     pub fn make(path: &Path) -> io::Result<Folder> {
         Ok(Folder {
             at: walk(path, true)?,
@@ -176,13 +180,14 @@ impl Folder {
         Ok(Folder { at })
     }
 
-    /// Closed to all other users: for content that is secret, or that is used without another check.
+    /// Closed to all other users: for content that is secret, or that is used without another
+    /// check.
     pub fn is_private(&self) -> bool {
         fstat(&self.at).is_ok_and(|stat| is_me(stat.st_uid) && stat.st_mode & 0o077 == 0)
     }
 
-    /// Opens a file of this folder, never through a link and never waiting for a pipe. With `O_CREAT` it is made for
-    /// this user alone.
+    /// Opens a file of this folder, never through a link and never waiting for a pipe. With
+    /// `O_CREAT` it is made for this user alone.
     pub fn file(&self, name: &str, flags: OFlag) -> io::Result<File> {
         Ok(File::from(open_at(&self.at, name, flags)?))
     }
@@ -242,8 +247,8 @@ impl Folder {
             .collect())
     }
 
-    /// Takes the lock of this name for as long as the result lives; `None`: another holder has it. The lock's file is
-    /// removed at the end.
+    /// Takes the lock of this name for as long as the result lives; `None`: another holder has it.
+    /// The lock's file is removed at the end.
     pub fn lock(&self, name: &str) -> io::Result<Option<Lock<'_>>> {
         loop {
             let file = self.trusted(name, OFlag::O_RDWR | OFlag::O_CREAT)?;
@@ -277,8 +282,8 @@ impl Drop for Lock<'_> {
     }
 }
 
-/// Opens a name in an open folder, never through a link and never waiting for a pipe. With `O_CREAT` it is made for
-/// this user alone.
+/// Opens a name in an open folder, never through a link and never waiting for a pipe. With
+/// `O_CREAT` it is made for this user alone.
 pub fn open_at<N: NixPath + ?Sized>(
     folder: impl AsFd,
     name: &N,
@@ -327,7 +332,8 @@ fn refused(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why.into())
 }
 
-/// Goes down to a folder, one component at a time. Links are followed where only this user and root can have made them.
+/// Goes down to a folder, one component at a time. Links are followed where only this user and root
+/// can have made them.
 fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let path = std::path::absolute(path)?;
     let mut ahead = names(&path);
@@ -382,8 +388,8 @@ fn check_folder(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> 
     Ok(())
 }
 
-/// Whether a mode lets others than the owner and root write. A group with the owner's number is that user's private
-/// group.
+/// Whether a mode lets others than the owner and root write. A group with the owner's number is
+/// that user's private group.
 pub fn others_may_write(mode: u32, owner: u32, group: u32) -> bool {
     mode & WORLD_WRITABLE != 0 || (mode & GROUP_WRITABLE != 0 && group != 0 && group != owner)
 }
@@ -408,8 +414,8 @@ pub fn foreign(uid: u32) -> String {
     format!("it belongs to another user (uid {uid}{anybody})")
 }
 
-/// Whether an id is this user's. In a user namespace the overflow id stands for every user without an id there, so it
-/// is never ours, even where it is also the id of this process.
+/// Whether an id is this user's. In a user namespace the overflow id stands for every user without
+/// an id there, so it is never ours, even where it is also the id of this process.
 pub fn is_me(uid: u32) -> bool {
     uid == geteuid().as_raw() && !is_anybody(uid)
 }
@@ -419,8 +425,9 @@ pub fn is_trusted(uid: u32) -> bool {
     (uid == 0 || uid == geteuid().as_raw()) && !is_anybody(uid)
 }
 
-/// Whether a folder above one of ours, or a program of the machine, may belong to an id. In a user namespace those of
-/// the machine's root have the overflow id; where everybody may make names (/tmp) it may be anybody's.
+/// Whether a folder above one of ours, or a program of the machine, may belong to an id. In a user
+/// namespace those of the machine's root have the overflow id; where everybody may make names
+/// (/tmp) it may be anybody's.
 pub fn is_of_system(uid: u32, path: &Path) -> bool {
     let sticky = || {
         path.parent()
@@ -446,9 +453,9 @@ fn is_anybody(uid: u32) -> bool {
             .is_none_or(|overflow| overflow == uid)
 }
 
-/// Whether this is the first user namespace, where every id means itself (user_namespaces(7)). `None`: /proc cannot be
-/// read. The answer is kept: it cannot change, and a host without free descriptors could not read it again and would
-/// act as another user.
+/// Whether this is the first user namespace, where every id means itself (user_namespaces(7)).
+/// `None`: /proc cannot be read. The answer is kept: it cannot change, and a host without free
+/// descriptors could not read it again and would act as another user.
 pub fn every_id_is_mapped() -> Option<bool> {
     static TOLD: OnceLock<bool> = OnceLock::new();
     if TOLD.get().is_none() {
@@ -477,8 +484,9 @@ pub fn unwritable(mode: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Does `work` with the file rights of `owner` (uid, gid) where this process is root: what `work` makes belongs to the
-/// owner from the first moment, without chown(2), and `work` can do nothing that the owner could not.
+/// Does `work` with the file rights of `owner` (uid, gid) where this process is root: what `work`
+/// makes belongs to the owner from the first moment, without chown(2), and `work` can do nothing
+/// that the owner could not.
 pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let me = geteuid();
     if !me.is_root() || owner.0 == me.as_raw() {
@@ -493,7 +501,8 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     }
     let none = (Uid::from_raw(u32::MAX), Gid::from_raw(u32::MAX));
     let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
-    // These ids are this thread's alone (setfsuid(2)). Asked for an impossible id, the call returns the present one.
+    // These ids are this thread's alone (setfsuid(2)). Asked for an impossible id, the call returns
+    // the present one.
     let _back = Back(setfsuid(none.0), setfsgid(gid));
     setfsuid(uid);
     if (setfsuid(none.0), setfsgid(none.1)) != (uid, gid) {
@@ -505,8 +514,8 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     work()
 }
 
-/// The name under which a folder lists an entry that is there, where its file system takes another spelling for it
-/// (case, short names).
+/// The name under which a folder lists an entry that is there, where its file system takes another
+/// spelling for it (case, short names).
 fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> {
     let written = name.to_str().filter(|name| *name != "/")?;
     let cases = [written.to_uppercase(), written.to_lowercase()];
@@ -552,8 +561,8 @@ pub fn as_listed(folder: &Path, below: &Path) -> PathBuf {
     at
 }
 
-/// The links that the kernel would follow to open `path`, in order, each as a path whose folder holds no link; and the
-/// path at their end, as its folders list it, whether or not it exists.
+/// The links that the kernel would follow to open `path`, in order, each as a path whose folder
+/// holds no link; and the path at their end, as its folders list it, whether or not it exists.
 pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
     let mut met = Vec::new();
     let mut done = PathBuf::from("/");

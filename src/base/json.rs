@@ -1,7 +1,7 @@
 //! The JSON reader of this program: strict, bounded, with line and column of each fault.
 //!
-//! serde_json lets the last of two equal keys win, rounds long numbers and keeps no positions. So a text is first read
-//! here, token by token, and only an accepted text becomes a tree of serde_json.
+//! serde_json lets the last of two equal keys win, rounds long numbers and keeps no positions. So a
+//! text is first read here, token by token, and only an accepted text becomes a tree of serde_json.
 
 use super::problem::{Code, Problem, Severity};
 use crate::quantity::MAX_JSON_DEPTH;
@@ -34,8 +34,8 @@ pub struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// Line and column (1-based, in characters) where the value at `pointer` starts; (0, 0) if there is none.
-    /// Looked up only on demand: reading a good file costs nothing for places.
+    /// Line and column (1-based, in characters) where the value at `pointer` starts; (0, 0) if
+    /// there is none. Looked up only on demand: reading a good file costs nothing for places.
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         self.places([pointer].into_iter()).pop().unwrap_or_default()
     }
@@ -77,11 +77,13 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     let kinds = [
         (
             comment,
-            "comments are not JSON; toolhost reads them, other programs may not (the first one here)",
+            "comments are not JSON; toolhost reads them, other programs may not (the first one \
+            here)",
         ),
         (
             comma,
-            "commas before a closing bracket are not JSON; toolhost reads them (the first one here)",
+            "commas before a closing bracket are not JSON; toolhost reads them (the first one \
+            here)",
         ),
     ];
     let notes = kinds.into_iter().filter_map(|(at, what)| {
@@ -97,7 +99,8 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     })
 }
 
-/// Exactly one strict document as compact text. No tree of it is made: that can be forty times as large.
+/// Exactly one strict document as compact text. No tree of it is made: that can be forty times as
+/// large.
 pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     let text = decode(bytes)?;
     let (compact, _) = Parser::read(text, Dialect::Strict)?;
@@ -253,7 +256,8 @@ impl<'t> Parser<'t> {
         self.path.push(name);
         self.at = at;
         match (is_new, is_private, self.part) {
-            // Of two equal names one reader takes the first and another the last, which can get around a check.
+            // Of two equal names one reader takes the first and another the last, which can get
+            // around a check.
             (false, ..) => self.fault("this member name occurs twice in one object: keep one"),
             (_, true, _) => self.fault("this member name is reserved"),
             (.., ":") => self.copy(),
@@ -333,8 +337,8 @@ pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
-/// A whole number that is not negative. 100.0 is one too, as in JSON Schema, but only up to 2^53: larger reals do not
-/// tell neighbouring integers apart.
+/// A whole number that is not negative. 100.0 is one too, as in JSON Schema, but only up to 2^53:
+/// larger reals do not tell neighbouring integers apart.
 pub fn whole(value: &Value) -> Option<u64> {
     let written_as_real =
         |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
@@ -346,7 +350,8 @@ pub fn whole(value: &Value) -> Option<u64> {
     })
 }
 
-/// A compact JSON text: one value, no white space between its parts, no raw control character, no name twice.
+/// A compact JSON text: one value, no white space between its parts, no raw control character, no
+/// name twice.
 #[derive(Clone, Debug)]
 pub struct Text(Box<RawValue>);
 
@@ -461,10 +466,12 @@ impl fmt::Display for Indented<'_> {
     }
 }
 
-/// About how many bytes a tree of this text takes: every comma and every opening bracket stands for a value.
+/// About how many bytes a tree of this text takes: every comma and every opening bracket stands for
+/// a value.
 pub fn weight(json: &str) -> usize {
     const VALUE: usize = size_of::<Value>();
-    /// Bytes of a member besides its value: its name, its place in the table, and the free room of the table.
+    /// Bytes of a member besides its value: its name, its place in the table, and the free room of
+    /// the table.
     const MEMBER: usize = 160;
     let bytes = tokens(json).map(|(_, part)| match part {
         "," | "[" => VALUE,
@@ -482,7 +489,8 @@ fn tree(checked: &str) -> Value {
     Value::deserialize(&mut reader).unwrap_or_default()
 }
 
-/// A value that is read from an object alone. A derived reader takes a list of the members' values, too.
+/// A value that is read from an object alone. A derived reader takes a list of the members' values,
+/// too.
 pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -505,8 +513,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
     }
 }
 
-/// Each token with its offset: strings, brackets, commas, colons, comments, and whatever stands between these. A string
-/// or comment that is not closed goes to the end of the text.
+/// Each token with its offset: strings, brackets, commas, colons, comments, and whatever stands
+/// between these. A string or comment that is not closed goes to the end of the text.
 struct Tokens<'t> {
     text: &'t str,
     at: usize,
@@ -564,14 +572,15 @@ struct Offsets {
     name: usize,
 }
 
-/// A pointer whose value is looked for: its number, and the segments below the value that is being read.
+/// A pointer whose value is looked for: its number, and the segments below the value that is being
+/// read.
 struct Wanted<'p> {
     number: usize,
     below: std::iter::Skip<std::str::Split<'p, char>>,
 }
 
-/// Looks for the values of many pointers in one pass over a text. Only the names on the way are read, so they are found
-/// also where the document has faults elsewhere.
+/// Looks for the values of many pointers in one pass over a text. Only the names on the way are
+/// read, so they are found also where the document has faults elsewhere.
 struct Search<'t, T: Iterator<Item = (usize, &'t str)>> {
     tokens: std::iter::Peekable<T>,
     found: Vec<Option<Offsets>>,
@@ -889,7 +898,8 @@ mod tests {
             }
         }
 
-        /// Text that is nearly JSON reaches more cases than noise does; serde_json takes whatever strict mode takes.
+        /// Text that is nearly JSON reaches more cases than noise does; serde_json takes whatever
+        /// strict mode takes.
         #[test]
         fn agrees_with_serde_json(text in r#"[\[\]{}",:0-9aeEnulltrfs\-+.\\u /*\n]{0,24}"#) {
             let _ = parse(text.as_bytes(), Dialect::Commented);

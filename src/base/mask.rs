@@ -1,9 +1,10 @@
 //! Masks secrets in what leaves this host: answers of hosts, output, logs, records and reports.
 //!
-//! A text is searched in readings of code points: as it is, decoded character by character, and decoded a second time.
-//! Encoded bytes are read as UTF-8, and again as Latin-1. Both sides are case-folded. Each reading is searched for the
-//! secrets and their base64, and a match is mapped back to bytes of the text. A streaming search holds back a constant
-//! number of bytes, and masks as many beside a cut. That number depends only on the length of the longest secret: if it
+//! A text is searched in readings of code points: as it is, decoded character by character, and
+//! decoded a second time. Encoded bytes are read as UTF-8, and again as Latin-1. Both sides are
+//! case-folded. Each reading is searched for the secrets and their base64, and a match is mapped
+//! back to bytes of the text. A streaming search holds back a constant number of bytes, and masks
+//! as many beside a cut. That number depends only on the length of the longest secret: if it
 //! depended on the text, it would confirm a guess.
 
 use super::json;
@@ -23,9 +24,11 @@ use std::sync::{Arc, OnceLock};
 pub const HIDDEN: &str = "***";
 /// A shorter text is not searched for within others: it would be found in ordinary words.
 pub const MIN_SECRET_BYTES: usize = 8;
-/// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
+/// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[…
+/// so many bytes …]`.
 pub const CUT: &str = "[…]";
-/// Most bytes of all secrets together; beyond it, whole texts are hidden. The search takes up to ten times as much.
+/// Most bytes of all secrets together; beyond it, whole texts are hidden. The search takes up to
+/// ten times as much.
 const MAX_SECRETS_BYTES: usize = 100 * 1024;
 /// Most secrets that are hidden one by one in a document; with more, the whole document is hidden.
 const MAX_PLACES: usize = 100_000;
@@ -50,7 +53,8 @@ const NAMED: [(&[u8], char); 5] = [
 pub struct Mask {
     /// Each with what stands in its place.
     secrets: BTreeMap<String, String>,
-    /// Those that are too short to be searched for, folded: a whole value that is one of them is hidden.
+    /// Those that are too short to be searched for, folded: a whole value that is one of them is
+    /// hidden.
     short: BTreeSet<String>,
     /// The length of `secrets` together; they are not kept once it is over `MAX_SECRETS_BYTES`.
     bytes: usize,
@@ -129,7 +133,8 @@ impl Mask {
         self.finder.get_or_init(find).clone()
     }
 
-    /// The text with every secret hidden, and also the bytes beside a cut, which may be a part of one.
+    /// The text with every secret hidden, and also the bytes beside a cut, which may be a part of
+    /// one.
     pub fn text(&self, text: &str) -> String {
         self.pieces(&[text], "", true).remove(0)
     }
@@ -144,7 +149,8 @@ impl Mask {
         self.pieces(lines, "\n", true)
     }
 
-    /// Texts that follow one another, with `between` between them. `***` stands in the text where a secret begins.
+    /// Texts that follow one another, with `between` between them. `***` stands in the text where a
+    /// secret begins.
     fn pieces<T: AsRef<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         if self.is_empty() || texts.iter().all(|text| text.is_empty()) {
@@ -176,9 +182,9 @@ impl Mask {
         texts.into_iter().map(shown).collect()
     }
 
-    /// A tool's JSON answer with the secrets in its strings and numbers hidden; in member names only those of `host`.
-    /// `joins`: texts that follow one another in a list may hold a secret together. `None`: nothing was hidden. The
-    /// result is still one JSON document.
+    /// A tool's JSON answer with the secrets in its strings and numbers hidden; in member names
+    /// only those of `host`. `joins`: texts that follow one another in a list may hold a secret
+    /// together. `None`: nothing was hidden. The result is still one JSON document.
     pub fn answer(&self, json: &str, host: &Mask, joins: bool) -> Option<String> {
         self.document(json, host, joins, false)
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
@@ -271,7 +277,8 @@ impl Mask {
         Some(search.found)
     }
 
-    /// Takes the next piece of a text, and returns what can be shown of the text by now. `None`: the text is complete.
+    /// Takes the next piece of a text, and returns what can be shown of the text by now. `None`:
+    /// the text is complete.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
         let text = piece.unwrap_or_default();
         if self.is_short(text) {
@@ -446,8 +453,8 @@ struct Place {
     pattern: Option<usize>,
 }
 
-/// The patterns by which a secret is found: itself, its decoded forms, and, for each of the three alignments of base64,
-/// the characters that its bytes alone determine.
+/// The patterns by which a secret is found: itself, its decoded forms, and, for each of the three
+/// alignments of base64, the characters that its bytes alone determine.
 fn patterns(secret: &str) -> Vec<String> {
     let mut found = vec![secret.to_owned()];
     for is_latin in [false, true] {
@@ -473,8 +480,8 @@ fn fold_all(text: &str) -> String {
     text.chars().map(fold).collect()
 }
 
-/// Makes letters of either case equal (Unicode's simple folding), both alphabets of base64, and the space of a form and
-/// `+`.
+/// Makes letters of either case equal (Unicode's simple folding), both alphabets of base64, and the
+/// space of a form and `+`.
 fn fold(c: char) -> char {
     match c {
         ' ' | '-' => '+',
@@ -495,7 +502,8 @@ fn only(c: char, mut changed: impl Iterator<Item = char>) -> char {
     }
 }
 
-/// A search through a text that comes in pieces. Returns the bytes in which no secret can begin any more.
+/// A search through a text that comes in pieces. Returns the bytes in which no secret can begin any
+/// more.
 pub struct Search {
     finder: Arc<Finder>,
     /// True: a secret is overwritten with as many `*`. False: `HIDDEN` replaces it.
@@ -505,7 +513,8 @@ pub struct Search {
     reading: Reading,
     /// Decoded once, and decoded twice: encoded bytes as UTF-8, and as Latin-1.
     decoded: [[(Decoder, Reading); 2]; 2],
-    /// How many code points in a row can be no part of an encoding: the decoded readings are then as the first one.
+    /// How many code points in a row can be no part of an encoding: the decoded readings are then
+    /// as the first one.
     plain: usize,
     found: Vec<Place>,
     /// Bytes that were read.
@@ -770,9 +779,9 @@ fn mask(piece: &[u8], from: usize, found: &[Place], show: Shown<'_>) -> Vec<u8> 
     shown
 }
 
-/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for
-/// itself, and so does a longer one than `MAX_CODE_BYTES`. A line break and blanks after it are skipped: base64 is
-/// broken into lines.
+/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an
+/// encoding stands for itself, and so does a longer one than `MAX_CODE_BYTES`. A line break and
+/// blanks after it are skipped: base64 is broken into lines.
 struct Decoder {
     /// Code points that are not decoded yet. The first may begin an encoded character.
     waiting: VecDeque<Unit>,
@@ -904,7 +913,8 @@ fn character(bytes: &[u8]) -> Option<(usize, Code)> {
         [b'\\', b't', ..] => char(2, 9),
         [b'\\', b'b', ..] => char(2, 8),
         [b'\\', b'f', ..] => char(2, 12),
-        // A sign stands for itself behind a backslash, unless it may begin another encoded character.
+        // A sign stands for itself behind a backslash, unless it may begin another encoded
+        // character.
         [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => {
             char(2, sign.into())
         }
@@ -936,8 +946,8 @@ fn number(digits: &[u8], radix: u32) -> Option<u32> {
     digits.iter().try_fold(0, digit)
 }
 
-/// A value that may hold a secret (a variable, an argument): `Debug` shows nothing of it. Serde does: messages between
-/// our own processes carry it.
+/// A value that may hold a secret (a variable, an argument): `Debug` shows nothing of it. Serde
+/// does: messages between our own processes carry it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Hidden<T>(pub T);

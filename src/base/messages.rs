@@ -1,5 +1,5 @@
-//! Messages between processes of toolhost: each is one JSON text on a socket that keeps messages whole
-//! (SOCK_SEQPACKET), with descriptors beside it (SCM_RIGHTS, unix(7)).
+//! Messages between processes of toolhost: each is one JSON text on a socket that keeps messages
+//! whole (SOCK_SEQPACKET), with descriptors beside it (SCM_RIGHTS, unix(7)).
 //!
 //! Both ends are the same binary, so messages have no version.
 

@@ -1,4 +1,5 @@
-//! Requests to the kernel about links, addresses, routes and sockets (netlink(7), rtnetlink(7), sock_diag(7)).
+//! Requests to the kernel about links, addresses, routes and sockets (netlink(7), rtnetlink(7),
+//! sock_diag(7)).
 
 use nix::errno::Errno;
 use nix::libc;
@@ -31,7 +32,8 @@ impl Netlink {
         Ok(Netlink { socket, sent: 0 })
     }
 
-    /// Sends one request, and waits for its answer: the body, which is empty where the kernel only acknowledges.
+    /// Sends one request, and waits for its answer: the body, which is empty where the kernel only
+    /// acknowledges.
     pub fn ask(
         &mut self,
         kind: u16,

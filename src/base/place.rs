@@ -1,8 +1,8 @@
-//! Places: a file system, and a path inside it. A folder that is mounted at two paths is one place, so what may be
-//! written, read or obeyed is compared by places.
+//! Places: a file system, and a path inside it. A folder that is mounted at two paths is one place,
+//! so what may be written, read or obeyed is compared by places.
 //!
-//! A place is found by going down the mount table as the kernel does, also for what does not exist yet. It is never
-//! stored, because it holds only until a mount changes.
+//! A place is found by going down the mount table as the kernel does, also for what does not exist
+//! yet. It is never stored, because it holds only until a mount changes.
 
 use super::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,8 +18,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Written as one path: the device of the file system, then the path from its root (`8:1/srv/data`). Of a mount the
-/// table says the device: that of a file differs between the subvolumes of one file system.
+/// Written as one path: the device of the file system, then the path from its root
+/// (`8:1/srv/data`). Of a mount the table says the device: that of a file differs between the
+/// subvolumes of one file system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(PathBuf);
 
@@ -65,7 +66,8 @@ pub struct Mounts {
     depth: usize,
 }
 
-/// Stands for the file system above all mounts in the table, which a process in a chroot(2) does not see.
+/// Stands for the file system above all mounts in the table, which a process in a chroot(2) does
+/// not see.
 const UNSEEN: usize = 0;
 
 impl Mounts {
@@ -74,8 +76,8 @@ impl Mounts {
         Mounts::read().unwrap_or_else(|_| Arc::new(Mounts::parse(b"")))
     }
 
-    /// As `current`. Reading the table takes long, so it is read again only when poll(2) says that it changed
-    /// (proc_pid_mountinfo(5)).
+    /// As `current`. Reading the table takes long, so it is read again only when poll(2) says that
+    /// it changed (proc_pid_mountinfo(5)).
     pub fn read() -> io::Result<Arc<Mounts>> {
         static KEPT: Mutex<Option<(File, Arc<Mounts>)>> = Mutex::new(None);
         let mut kept = lock(&KEPT);
@@ -158,8 +160,8 @@ impl Mounts {
         self.by_point.keys().map(PathBuf::as_path)
     }
 
-    /// The place of a path, and those of the mount points on the way to it: whoever can move one of these decides what
-    /// the path leads to.
+    /// The place of a path, and those of the mount points on the way to it: whoever can move one of
+    /// these decides what the path leads to.
     pub fn way(&self, path: &Path) -> Vec<Place> {
         let (mut at, mut passed) = (UNSEEN, Vec::new());
         // No mount lies deeper.

@@ -7,7 +7,8 @@ use serde::Serialize;
 pub struct Problem {
     pub severity: Severity,
     pub code: Code,
-    /// JSON pointer (RFC 6901), or the TOML key path written the same way; "" is the whole document.
+    /// JSON pointer (RFC 6901), or the TOML key path written the same way; "" is the whole
+    /// document.
     pub pointer: String,
     /// 1-based; 0 = not known.
     pub line: usize,

@@ -1,6 +1,6 @@
-//! A fair, weighted semaphore with a limit for each key (a principal, a tool). A claim lists the keys that a waiter's
-//! permits count against. Free permits go to the claim whose keys hold the fewest. Only waiters with equal claims queue
-//! behind one another.
+//! A fair, weighted semaphore with a limit for each key (a principal, a tool). A claim lists the
+//! keys that a waiter's permits count against. Free permits go to the claim whose keys hold the
+//! fewest. Only waiters with equal claims queue behind one another.
 
 use super::lock;
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,8 @@ pub struct FairSemaphore {
 #[derive(Debug, Default)]
 struct SemaphoreState {
     in_use: HashMap<String, usize>,
-    /// Waiting claims in round-robin order. Each has its waiters, with the permits they need, in order of arrival.
+    /// Waiting claims in round-robin order. Each has its waiters, with the permits they need, in
+    /// order of arrival.
     waiting: VecDeque<(Claim, Queue)>,
 }
 
@@ -34,7 +35,8 @@ pub enum Share {
     WhatStaysFree,
 }
 
-/// The keys that a permit counts against, from the widest, of which all permits are, to the narrowest.
+/// The keys that a permit counts against, from the widest, of which all permits are, to the
+/// narrowest.
 pub type Claim = Vec<(String, Share)>;
 
 /// Makes a claim: at most `all` permits in all, and at most the given number for each key.
@@ -237,7 +239,8 @@ impl SemaphoreState {
 }
 
 impl Permit {
-    /// Moves this permit to another claim and size. `Err`: the key that has no room; nothing has changed.
+    /// Moves this permit to another claim and size. `Err`: the key that has no room; nothing has
+    /// changed.
     pub fn charge<'c>(&mut self, claim: &'c Claim, size: usize) -> Result<(), &'c str> {
         self.semaphore.clone().hand_out(|state| {
             state.remove(&self.claim, self.size);

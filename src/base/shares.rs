@@ -1,8 +1,8 @@
-//! A bounded map whose entries are charged to keys with a limit each: one key for the whole map, one for each
-//! principal or network.
+//! A bounded map whose entries are charged to keys with a limit each: one key for the whole map,
+//! one for each principal or network.
 //!
-//! An entry stays until its deadline. After that it is removed when room is needed: the earliest one first, of the key
-//! whose unused entries are largest in all.
+//! An entry stays until its deadline. After that it is removed when room is needed: the earliest
+//! one first, of the key whose unused entries are largest in all.
 
 use super::semaphore::{Claim, FairSemaphore, Permit};
 use std::cmp::Reverse;
@@ -138,7 +138,8 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         true
     }
 
-    /// The entry to remove if this key has no room: the earliest of the key below it whose unused entries are largest.
+    /// The entry to remove if this key has no room: the earliest of the key below it whose unused
+    /// entries are largest.
     fn excess(&self, full: &str) -> Option<K> {
         let now = now();
         let first = |name: &str| {

@@ -1,7 +1,8 @@
-//! Work that is shared: for each key one task runs, and several callers can wait for it. It continues when its callers
-//! leave.
+//! Work that is shared: for each key one task runs, and several callers can wait for it. It
+//! continues when its callers leave.
 //!
-//! Results are not kept here: the work itself stores them. (Between processes: `files::Folder::lock`.)
+//! Results are not kept here: the work itself stores them. (Between processes:
+//! `files::Folder::lock`.)
 
 use super::lock;
 use futures_util::FutureExt;

@@ -1,9 +1,10 @@
-//! The store for what the host builds once and keeps on disk: a private folder of records, each with a key, and of
-//! folder trees that records name.
+//! The store for what the host builds once and keeps on disk: a private folder of records, each
+//! with a key, and of folder trees that records name.
 //!
-//! A record is a file that begins with the mark of its kind and the SHA-256 of its content. Records and trees appear
-//! whole, by rename. A record of another kind, a link, or a file that others may read or write does not open. Each kind
-//! of content has its own folder and limits, so that none is evicted for another.
+//! A record is a file that begins with the mark of its kind and the SHA-256 of its content. Records
+//! and trees appear whole, by rename. A record of another kind, a link, or a file that others may
+//! read or write does not open. Each kind of content has its own folder and limits, so that none is
+//! evicted for another.
 
 use super::files::{self, Folder, Lock, is, names_in, open_at};
 use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat2};
@@ -198,7 +199,8 @@ impl ContentStore {
         }
         let path = self.path.display();
         Err(format!(
-            "{path} must belong to the user who runs toolhost and be closed to others: chmod 700 it, or remove it"
+            "{path} must belong to the user who runs toolhost and be closed to others: chmod 700 \
+            it, or remove it"
         ))
     }
 
@@ -323,9 +325,11 @@ impl ContentStore {
             .collect())
     }
 
-    /// Removes a record and the tree that it names. False: the record or tree is in use or being built.
+    /// Removes a record and the tree that it names. False: the record or tree is in use or being
+    /// built.
     pub fn remove(&self, key: &str, kind: &RecordKind, tree: Option<&str>) -> io::Result<bool> {
-        // The record goes first: if this process ends in between, the remaining tree belongs to no record.
+        // The record goes first: if this process ends in between, the remaining tree belongs to no
+        // record.
         let names: Vec<_> = [&*format!("{key}{}", kind.ending)]
             .into_iter()
             .chain(tree)
@@ -334,7 +338,8 @@ impl ContentStore {
         self.discard(key, &names, &|| false)
     }
 
-    /// Removes files of a key. False: they stay, because the key is being built, a tree is in use, or they are needed.
+    /// Removes files of a key. False: they stay, because the key is being built, a tree is in use,
+    /// or they are needed.
     fn discard(
         &self,
         key: &str,
@@ -368,9 +373,10 @@ impl ContentStore {
         Ok(true)
     }
 
-    /// Removes leftovers of killed hosts, records without a tree, and trees without a record. Beyond the limits it also
-    /// removes what was unused longest. `tree_of`: the tree that the record of a key names, if it can be read.
-    /// Files that cannot be removed stay for the next time.
+    /// Removes leftovers of killed hosts, records without a tree, and trees without a record.
+    /// Beyond the limits it also removes what was unused longest. `tree_of`: the tree that the
+    /// record of a key names, if it can be read. Files that cannot be removed stay for the next
+    /// time.
     pub fn tidy(&self, tree_of: &dyn Fn(&str) -> Option<Tree>) -> io::Result<()> {
         let mut records = Vec::new();
         for name in self.folder.names()? {
@@ -379,7 +385,8 @@ impl ContentStore {
             };
             let is_needed = || self.is_needed(&name, key, &part, tree_of);
             if !is_needed() {
-                // `discard` itself locks the key, which removes a lock file. Other files may be needed by now.
+                // `discard` itself locks the key, which removes a lock file. Other files may be
+                // needed by now.
                 let names = if name.ends_with(".lock") {
                     Vec::new()
                 } else {
@@ -387,7 +394,8 @@ impl ContentStore {
                 };
                 if let Err(e) = self.discard(key, &names, &is_needed) {
                     let store = self.path.display();
-                    tracing::warn!(target: "toolhost::store", "{name} in {store} cannot be removed: {e}");
+                    tracing::warn!(target: "toolhost::store", "{name} in {store} cannot be \
+                        removed: {e}");
                 }
             } else if let (Part::Record(kind), Some(stat)) = (&part, self.folder.stat(&name)) {
                 let own = u64::try_from(stat.st_size).unwrap_or(0).max(4096);
@@ -479,7 +487,8 @@ pub fn digest(mut from: impl Read) -> io::Result<([u8; 32], u64)> {
 
 /// Removes a tree, however deep: every folder below is first moved up to the top.
 fn remove_tree(parent: BorrowedFd, name: &str) -> io::Result<()> {
-    // A build may take away the rights to its own folders. No process is left that could put a link there meanwhile.
+    // A build may take away the rights to its own folders. No process is left that could put a link
+    // there meanwhile.
     let unlock = |folder: BorrowedFd, name: &CStr| {
         let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         if is(stat.st_mode, SFlag::S_IFDIR) {

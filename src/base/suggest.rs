@@ -1,11 +1,12 @@
 //! "Did you mean": the known name nearest to one that was written.
 
-/// Longest name that is compared, bytes, and the most it is compared with: the comparison is quadratic.
+/// Longest name that is compared, bytes, and the most it is compared with: the comparison is
+/// quadratic.
 const MAX_NAME_BYTES: usize = 128;
 const MAX_NAMES: usize = 1000;
 
-/// The nearest known name, if a typing mistake, another style (`memoryBytes`, `memory_bytes`) or a missing end (`node`,
-/// `nodejs`) explains the difference.
+/// The nearest known name, if a typing mistake, another style (`memoryBytes`, `memory_bytes`) or a
+/// missing end (`node`, `nodejs`) explains the difference.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |name: &str| -> String {
         name.to_lowercase()

@@ -1,5 +1,5 @@
-//! Text from outside, made fit for a terminal, a log line or a protocol frame: what is not plainly visible becomes an
-//! escape.
+//! Text from outside, made fit for a terminal, a log line or a protocol frame: what is not plainly
+//! visible becomes an escape.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -46,12 +46,14 @@ fn is_hidden(c: char) -> bool {
     c.is_control() // C0, DEL, C1: terminal commands start here
         || !c.is_ascii()
             && (is_default_ignorable(c)
-                || matches!(code, 0x2028 | 0x2029 | 0x2800 | 0xfff9..=0xfffb) // separators, a blank, annotations
+                // separators, a blank, annotations
+                || matches!(code, 0x2028 | 0x2029 | 0x2800 | 0xfff9..=0xfffb)
                 || matches!(code, 0xfdd0..=0xfdef) // noncharacters
                 || code & 0xfffe == 0xfffe) // noncharacters at the end of each plane
 }
 
-/// Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt), which includes ranges that are still unassigned.
+/// Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt), which includes ranges that
+/// are still unassigned.
 fn is_default_ignorable(c: char) -> bool {
     matches!(u32::from(c),
         0xad | 0x34f | 0x61c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x202a..=0x202e
@@ -68,7 +70,8 @@ pub fn with_field(head: &serde_json::Value, name: &str, json: &str) -> String {
     )
 }
 
-/// JSON for a terminal or a frame: what `printable` would escape is written as `\uXXXX`, so the value is the same.
+/// JSON for a terminal or a frame: what `printable` would escape is written as `\uXXXX`, so the
+/// value is the same.
 pub fn json(value: &serde_json::Value, indented: bool) -> String {
     escaped_json(&if indented {
         format!("{value:#}")
@@ -77,8 +80,8 @@ pub fn json(value: &serde_json::Value, indented: bool) -> String {
     })
 }
 
-/// JSON text with every hidden character written as an escape: the same value, and nothing in it that a terminal or a
-/// protocol reader could obey.
+/// JSON text with every hidden character written as an escape: the same value, and nothing in it
+/// that a terminal or a protocol reader could obey.
 pub fn escaped_json(json: &str) -> String {
     Visible(json).to_string()
 }

@@ -1,5 +1,5 @@
-//! The signed message by which a host announces its tool services for a limited time. No field of a body is used before
-//! the signature is verified.
+//! The signed message by which a host announces its tool services for a limited time. No field of a
+//! body is used before the signature is verified.
 
 use super::terms::Secret;
 use crate::base::json::{Dialect, parse};

@@ -13,15 +13,15 @@ pub const MAX_ID_BYTES: usize = 1024;
 
 /// How long a confirmation of the broker may take.
 pub const CONFIRMED: Duration = Duration::from_secs(30);
-/// The same for a request that is put back. A broker that is short of memory delays it, and ending the connection
-/// sooner would make the request count as lost once more.
+/// The same for a request that is put back. A broker that is short of memory delays it, and ending
+/// the connection sooner would make the request count as lost once more.
 const PUT_BACK: Duration = Duration::from_secs(600);
 
 /// Which messages a link receives.
 #[derive(Clone, Debug)]
 pub enum Subscription {
-    /// A queue that several hosts share: each message goes to one of them. RabbitMQ delivers at most `at_once`
-    /// messages that are not acknowledged.
+    /// A queue that several hosts share: each message goes to one of them. RabbitMQ delivers at
+    /// most `at_once` messages that are not acknowledged.
     Shared {
         topic: Topic,
         subscription: String,
@@ -31,7 +31,8 @@ pub enum Subscription {
     All { topic: Topic },
 }
 
-/// The trace context of a message, not parsed (W3C Trace Context): its properties `traceparent` and `tracestate`.
+/// The trace context of a message, not parsed (W3C Trace Context): its properties `traceparent` and
+/// `tracestate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     pub parent: Option<String>,
@@ -89,8 +90,8 @@ impl Delivery {
         self.done().await
     }
 
-    /// If settling fails or takes too long, the connection is ended. Otherwise the broker would count the message as in
-    /// progress for ever.
+    /// If settling fails or takes too long, the connection is ended. Otherwise the broker would
+    /// count the message as in progress for ever.
     async fn settle(&self, how: Settlement) -> Result<(), String> {
         let (within, hold) = match (how, &self.hold) {
             (Settlement::Done, None) => return Ok(()),

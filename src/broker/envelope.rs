@@ -1,5 +1,6 @@
-//! The envelope of a tool service: a request with two JSON texts, and replies. Unknown fields are ignored, because
-//! TrustGraph adds and drops some. A body over the limit is neither parsed nor sent.
+//! The envelope of a tool service: a request with two JSON texts, and replies. Unknown fields are
+//! ignored, because TrustGraph adds and drops some. A body over the limit is neither parsed nor
+//! sent.
 
 use super::delivery::MAX_BODY_BYTES;
 use crate::base::json;
@@ -56,7 +57,8 @@ pub struct ServiceError {
     pub message: String,
 }
 
-/// A received reply. It is not parsed to a tree, which could be forty times as large. Other members are skipped.
+/// A received reply. It is not parsed to a tree, which could be forty times as large. Other members
+/// are skipped.
 #[derive(Deserialize)]
 struct Reply<'a> {
     #[serde(borrow)]
@@ -101,7 +103,8 @@ impl ToolServiceRequest {
         }
         let wrong = |why: &str| {
             format!(
-                "The request is not a JSON object with \"config\" and \"arguments\" as texts: {why}."
+                "The request is not a JSON object with \"config\" and \"arguments\" as texts: \
+                {why}."
             )
         };
         // serde would read a list as the fields in their order.
@@ -150,7 +153,8 @@ impl ToolServiceResponse {
         (body.len() <= MAX_BODY_BYTES).then_some(body)
     }
 
-    /// Reads a reply as TrustGraph's clients do: an absent member has its default, any `error` but null is an error.
+    /// Reads a reply as TrustGraph's clients do: an absent member has its default, any `error` but
+    /// null is an error.
     pub fn decode(body: &[u8]) -> Result<ToolServiceResponse, String> {
         if body.len() > MAX_BODY_BYTES {
             return Err(format!("the reply is longer than {MAX_BODY_BYTES} bytes"));

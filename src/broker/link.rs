@@ -1,7 +1,8 @@
-//! A link receives from one subscription of a broker and publishes to one topic. It reconnects until it is dropped.
+//! A link receives from one subscription of a broker and publishes to one topic. It reconnects
+//! until it is dropped.
 //!
-//! The client libraries' own reconnection is off: after any error the link opens a new connection and declares
-//! everything again. It sends nothing twice.
+//! The client libraries' own reconnection is off: after any error the link opens a new connection
+//! and declares everything again. It sends nothing twice.
 
 use super::delivery::{
     CONFIRMED, Delivery, Ends, Incoming, MAX_BODY_BYTES, MAX_ID_BYTES, Outgoing, PublishError,
@@ -21,8 +22,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Deliveries that may wait to be read.
 const MAX_DELIVERIES: usize = 16;
-/// Time limit for connecting and declaring. Each timeout doubles it, up to `MAX_CONNECT_TIMEOUT`: a broker that has
-/// just started, or is busy, may need longer.
+/// Time limit for connecting and declaring. Each timeout doubles it, up to `MAX_CONNECT_TIMEOUT`: a
+/// broker that has just started, or is busy, may need longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Why a connection was ended because of one message.
@@ -60,8 +61,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts a task that connects and reconnects. Received messages are read from the receiver, which ends after
-    /// `stop`.
+    /// Starts a task that connects and reconnects. Received messages are read from the receiver,
+    /// which ends after `stop`.
     pub fn open(terms: Terms, source: Subscription, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(MAX_DELIVERIES);
         let state = LinkState::Away {
@@ -116,12 +117,14 @@ impl Link {
         let _ = standing.wait_for(|standing| standing.state != *state).await;
     }
 
-    /// Stops receiving. Messages that have already arrived are still delivered, and may be answered.
+    /// Stops receiving. Messages that have already arrived are still delivered, and may be
+    /// answered.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Publishes a reply once, as soon as the link is connected. Returns when the broker has confirmed it.
+    /// Publishes a reply once, as soon as the link is connected. Returns when the broker has
+    /// confirmed it.
     pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), PublishError> {
         self.ask(id, body, &Trace::default()).await.map(drop)
     }
@@ -187,7 +190,8 @@ impl Connector {
                     patience = CONNECT_TIMEOUT;
                     let why = self.pump(&mut *incoming, outgoing, &deliveries).await;
                     if self.stop.is_cancelled() {
-                        // Deliveries that were read may still be answered and acknowledged on this connection.
+                        // Deliveries that were read may still be answered and acknowledged on this
+                        // connection.
                         drop(deliveries);
                         return std::future::pending().await;
                     }
@@ -246,7 +250,8 @@ impl Connector {
         if self.terms.keeps_nothing()
             && !matches!(&self.standing.borrow().state, LinkState::Away { why, .. } if why == FIRST)
         {
-            tracing::warn!(target: "toolhost::broker", "{}: messages published while it was away are lost", self.terms);
+            tracing::warn!(target: "toolhost::broker", "{}: messages published while it was away \
+                are lost", self.terms);
         }
         self.standing.send_replace(LinkStatus {
             state: LinkState::Connected {

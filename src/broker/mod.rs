@@ -1,5 +1,6 @@
-//! Messages to and from RabbitMQ or Pulsar, in the protocol of TrustGraph's tool services. `Terms`, a `Subscription`
-//! and a `Topic` open a `Link`. This module does not know tools, and prints no credential.
+//! Messages to and from RabbitMQ or Pulsar, in the protocol of TrustGraph's tool services. `Terms`,
+//! a `Subscription` and a `Topic` open a `Link`. This module does not know tools, and prints no
+//! credential.
 
 mod announcement;
 mod delivery;

@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The property that holds the id.
 const ID: &str = "id";
-/// Messages that the broker may send ahead. It drops further ones, so this number cannot limit how many calls run.
+/// Messages that the broker may send ahead. It drops further ones, so this number cannot limit how
+/// many calls run.
 const PERMITS: u32 = 1000;
 
 pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
@@ -25,12 +26,14 @@ pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result
         .map_err(|why| reason(&why))
 }
 
-/// The client library does not tell why the broker refused a new connection, so this adds the likely reasons.
+/// The client library does not tell why the broker refused a new connection, so this adds the
+/// likely reasons.
 fn reason(why: &pulsar::Error) -> String {
     let words = why.to_string();
     match words.contains("fatal error when connecting") {
         true => format!(
-            "{words}: its certificate is not trusted (`ca`), or it refuses the token (`credentials`)"
+            "{words}: its certificate is not trusted (`ca`), or it refuses the token \
+            (`credentials`)"
         ),
         false => words,
     }
@@ -62,9 +65,9 @@ async fn client(
     builder.build().await
 }
 
-/// One connection for each direction. The broker does not answer an acknowledgement. On a shared connection the kernel
-/// would hold back the next reply (Nagle, RFC 896) until the broker's kernel confirms the acknowledgement, up to 40 ms
-/// later (delayed ACK, RFC 1122, section 4.2.3.2).
+/// One connection for each direction. The broker does not answer an acknowledgement. On a shared
+/// connection the kernel would hold back the next reply (Nagle, RFC 896) until the broker's kernel
+/// confirms the acknowledgement, up to 40 ms later (delayed ACK, RFC 1122, section 4.2.3.2).
 async fn made(
     terms: &Terms,
     token: Option<String>,
@@ -128,7 +131,8 @@ impl Incoming for Messages {
                 Ok(message) => message,
                 Err(why) => return Some(Err(why.to_string())),
             };
-            // The broker sends nothing again on these topics. The acknowledgement only keeps its counts right.
+            // The broker sends nothing again on these topics. The acknowledgement only keeps its
+            // counts right.
             if let Err(why) = self.consumer.ack(&message).await {
                 return Some(Err(why.to_string()));
             }
@@ -156,7 +160,8 @@ impl Incoming for Messages {
     }
 }
 
-/// The publisher. It has one producer, so that messages arrive in the order in which they were published.
+/// The publisher. It has one producer, so that messages arrive in the order in which they were
+/// published.
 struct Publisher {
     _client: Pulsar<TokioExecutor>,
     producer: Mutex<Producer<TokioExecutor>>,

@@ -1,5 +1,5 @@
-//! RabbitMQ: declares exchanges and queues exactly as TrustGraph does, so that either side may start first. A message
-//! counts as published once the broker confirms it.
+//! RabbitMQ: declares exchanges and queues exactly as TrustGraph does, so that either side may
+//! start first. A message counts as published once the broker confirms it.
 
 use super::delivery::{
     Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Subscription, Trace,
@@ -230,7 +230,8 @@ impl Incoming for Messages {
     }
 }
 
-/// The publisher. It has one channel, so that messages arrive in the order in which they were published.
+/// The publisher. It has one channel, so that messages arrive in the order in which they were
+/// published.
 struct Publisher {
     /// Closes once nothing holds it any more.
     connection: Arc<Connection>,
@@ -247,8 +248,8 @@ impl Publisher {
         headers: FieldTable,
         mode: u8,
     ) -> Result<(), PublishError> {
-        // If a message is too large, the broker closes the channel, and all pending publishes fail with one error. The
-        // size in its text tells which message was too large.
+        // If a message is too large, the broker closes the channel, and all pending publishes fail
+        // with one error. The size in its text tells which message was too large.
         let large = format!("message size {} is larger", body.len());
         let failed = |why: Failed| match why.to_string() {
             why if why.contains(&large) => PublishError::TooLarge,
@@ -336,7 +337,8 @@ impl Hold for UnackedDelivery {
                 }
                 Settlement::Bury => {
                     let name = format!("{queue}.dead");
-                    // On a channel of its own: if the queue exists with other arguments, the broker closes the channel.
+                    // On a channel of its own: if the queue exists with other arguments, the broker
+                    // closes the channel.
                     let channel = way
                         .connection
                         .create_channel()

@@ -1,5 +1,5 @@
-//! Serves a tool service written in Rust (`examples/joke.rs`). Every request gets a reply, even if the service fails or
-//! panics.
+//! Serves a tool service written in Rust (`examples/joke.rs`). Every request gets a reply, even if
+//! the service fails or panics.
 
 use super::delivery::{Delivery, MAX_ID_BYTES, PublishError, Subscription};
 use super::envelope::{ToolServiceRequest, ToolServiceResponse};
@@ -26,8 +26,8 @@ const TOO_LARGE: &str = "The answer is larger than the broker takes.";
 
 /// A tool service.
 pub trait ToolService: Send + Sync + 'static {
-    /// Answers one request. A string is sent as it is, any other value as JSON. Parts that go to `stream` are sent at
-    /// once; the returned answer is then the last part.
+    /// Answers one request. A string is sent as it is, any other value as JSON. Parts that go to
+    /// `stream` are sent at once; the returned answer is then the last part.
     fn invoke(
         &self,
         asked: ServiceRequest,
@@ -62,8 +62,8 @@ impl ReplyStream {
     }
 }
 
-/// Answers requests until the future is dropped. Services of equal `id` share requests. With RabbitMQ, a request
-/// that was not answered when this ended is delivered again.
+/// Answers requests until the future is dropped. Services of equal `id` share requests. With
+/// RabbitMQ, a request that was not answered when this ended is delivered again.
 pub async fn serve(
     terms: Terms,
     requests: Topic,
@@ -105,7 +105,8 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
         failed,
     });
     let reply = match parse_request(&delivery.body) {
-        // Two kinds of message get no reply: one that is a reply itself, and one whose id is too long.
+        // Two kinds of message get no reply: one that is a reply itself, and one whose id is too
+        // long.
         Ok(None) => None,
         _ if delivery.id.len() > MAX_ID_BYTES => None,
         Ok(Some(asked)) => {
@@ -128,7 +129,8 @@ async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl To
         stream.put(reply).await;
     }
     if let Err(why) = delivery.done().await {
-        tracing::warn!(target: "toolhost::broker", "a request was answered, but may be delivered again: {why}");
+        tracing::warn!(target: "toolhost::broker", "a request was answered, but may be delivered \
+            again: {why}");
     }
 }
 
@@ -147,8 +149,8 @@ impl Replies {
             match self.link.publish(id, &body).await {
                 // The client may have stopped listening.
                 Ok(()) | Err(PublishError::NoListener) => return is_sent,
-                // The reply was too large for the broker, which ended the connection. Requests of that connection come
-                // again, and a reply of this size must not end the next one.
+                // The reply was too large for the broker, which ended the connection. Requests of
+                // that connection come again, and a reply of this size must not end the next one.
                 Err(PublishError::TooLarge) => {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
                     self.link.wait_for_change(&before).await;

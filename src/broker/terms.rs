@@ -1,5 +1,5 @@
-//! How to reach a broker (address, user, credential, certificates), and its topics. A credential is never part of a
-//! URL, and crosses a network unencrypted only if the operator allows it.
+//! How to reach a broker (address, user, credential, certificates), and its topics. A credential is
+//! never part of a URL, and crosses a network unencrypted only if the operator allows it.
 
 use futures_util::future::BoxFuture;
 use http::Uri;
@@ -83,7 +83,8 @@ impl Terms {
         secret: Option<Secret>,
         insecure: bool,
     ) -> Result<Terms, String> {
-        let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";
+        let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \
+            \"pulsar+ssl://…\"";
         // The URL may contain a password, so messages never repeat it.
         let uri: Uri = url.parse().map_err(|_| format!("not a URL: {shape}"))?;
         let (kind, tls, port) = match uri.scheme_str() {
@@ -101,7 +102,9 @@ impl Terms {
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         if authority.contains('@') {
             return Err(
-                "logs show the url, so it must hold no user or password: write `user` and `credentials`".to_owned()
+                "logs show the url, so it must hold no user or password: write `user` and \
+                `credentials`"
+                    .to_owned(),
             );
         }
         let host = uri
@@ -135,8 +138,9 @@ impl Terms {
         }
         if !tls && !insecure && !is_local(&host) {
             return Err(
-                "others on the network could read and write what crosses it: write amqps:// or pulsar+ssl://, or \
-                        `insecure = true` where something else encrypts or the network is the broker's own"
+                "others on the network could read and write what crosses it: write amqps:// or \
+                        pulsar+ssl://, or `insecure = true` where something else encrypts or the \
+                        network is the broker's own"
                     .to_owned(),
             );
         }
@@ -207,7 +211,8 @@ fn is_local(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// A topic, in the two spellings that TrustGraph has (`request:tg:x`, `non-persistent://tg/request/x`).
+/// A topic, in the two spellings that TrustGraph has (`request:tg:x`,
+/// `non-persistent://tg/request/x`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
     /// Pulsar: the tenant.
@@ -217,7 +222,8 @@ pub struct Topic {
     name: String,
 }
 
-/// Longest name of all parts, bytes: RabbitMQ allows 255 for a queue, whose name also contains the subscription.
+/// Longest name of all parts, bytes: RabbitMQ allows 255 for a queue, whose name also contains the
+/// subscription.
 const MAX_TOPIC_BYTES: usize = 120;
 
 impl Topic {

@@ -1,4 +1,5 @@
-//! `toolhost act [--text FILE|-]`: makes the call in a model's text, and prints the observation for the model.
+//! `toolhost act [--text FILE|-]`: makes the call in a model's text, and prints the observation for
+//! the model.
 //!
 //! Standard output holds only the observation, so that a text cannot bring one of its own.
 
@@ -19,7 +20,8 @@ pub struct Args {
         allow_hyphen_values = true
     )]
     pub text: String,
-    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
+    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you
+    /// act as that user
     #[arg(long, value_name = "NAME", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Print the whole answer as JSON: lead, observation, warnings, outcome

@@ -1,6 +1,8 @@
-//! `toolhost audit`: what a tool may touch, without running it; what a past call did; what our own probe can do.
+//! `toolhost audit`: what a tool may touch, without running it; what a past call did; what our own
+//! probe can do.
 //!
-//! The report is the `policy::Decision` that a call is held to, as JSON, and the same value as text.
+//! The report is the `policy::Decision` that a call is held to, as JSON, and the same value as
+//! text.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
@@ -101,16 +103,18 @@ pub struct Args {
     /// Write that text to a new file
     #[arg(long, value_name = "FILE", requires = "suggest_policy")]
     pub out: Option<PathBuf>,
-    /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
+    /// Run our own probe inside that exact confinement (never the tool): what it could and could
+    /// not do
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
     pub probe: bool,
-    /// Ask the server at this address, which also knows what other hosts announce: ADDRESS:PORT, unix:PATH or
-    /// https://NAME:PORT
+    /// Ask the server at this address, which also knows what other hosts announce: ADDRESS:PORT,
+    /// unix:PATH or https://NAME:PORT
     #[arg(long, value_name = "ADDRESS", value_parser = remote::ServerAddress::parse)]
     #[arg(requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
     pub http: Option<remote::ServerAddress>,
-    /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or
-    /// call:TOOL; a relative path starts at the current folder
+    /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME,
+    /// package:NAME[@VERSION], service:ID or call:TOOL; a relative path starts at the current
+    /// folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
     /// What a past call did and could touch, by its id
@@ -174,7 +178,8 @@ fn render(report: &Value, args: &Args) -> String {
     }
 }
 
-/// The report of a tool with what is recorded of it: what its last calls were refused, and what its packages are.
+/// The report of a tool with what is recorded of it: what its last calls were refused, and what its
+/// packages are.
 fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool) -> Value {
     let decision = known.foreseen(tool, &known.policies, &known.machine);
     let mut entry = entry(&decision, &tool.manifest);
@@ -198,7 +203,8 @@ fn answer_who_can(
     question: &str,
     json: bool,
 ) -> anyhow::Result<String> {
-    // A misspelt id is an error, and not a tool that no caller may call. A range means the version that it finds.
+    // A misspelt id is an error, and not a tool that no caller may call. A range means the version
+    // that it finds.
     let tool = question
         .strip_prefix("call:")
         .map(|tool| known.snapshot.find(tool))
@@ -248,7 +254,8 @@ fn suggest_policy(
     ))
 }
 
-/// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is shown as `none`.
+/// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is
+/// shown as `none`.
 fn summary(report: &Value) -> String {
     let asks = list(&report["asks"]);
     let effective = |ask: &Value| ask["effective"].as_str().map(str::to_owned);
@@ -371,8 +378,8 @@ fn has_process(report: &Value) -> bool {
     report["inProcess"] != true || report["startsScripts"] == true
 }
 
-/// The limits that a call is held to: without a process there is only its time and its answer, without a network no
-/// traffic.
+/// The limits that a call is held to: without a process there is only its time and its answer,
+/// without a network no traffic.
 fn effective_limits(report: &Value) -> impl Iterator<Item = &Value> {
     list(&report["limits"])
         .iter()
@@ -499,8 +506,8 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{end}")
 }
 
-/// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
-/// Grants hold no links, so links in the path are resolved.
+/// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it
+/// does for a shell. Grants hold no links, so links in the path are resolved.
 fn from_here(question: &str) -> anyhow::Result<String> {
     let paths = question
         .split_once(':')
@@ -720,12 +727,14 @@ fn verdict(tried: &[ProbeResult]) -> String {
         ),
         (n, true) => {
             format!(
-                "{n} of {all} attempts were blocked although granted: owner and mode close the files to the tool"
+                "{n} of {all} attempts were blocked although granted: owner and mode close the \
+                files to the tool"
             )
         }
         (n, false) => {
             format!(
-                "FAIL: {n} of {all} attempts went against the grants: do not run this tool here; please report it"
+                "FAIL: {n} of {all} attempts went against the grants: do not run this tool here; \
+                please report it"
             )
         }
     }

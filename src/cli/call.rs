@@ -43,7 +43,8 @@ pub struct Args {
     /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub input: Option<String>,
-    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
+    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you
+    /// act as that user
     #[arg(long, value_name = "NAME", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Time limit of this call, within what policy allows
@@ -55,8 +56,8 @@ pub struct Args {
     /// Show what the tool was refused (files, system calls, hosts), and how to request each
     #[arg(long)]
     pub explain: bool,
-    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard
-    /// error
+    /// Also show the command, its input, output and log, what it could touch, and how long each
+    /// stage took, on standard error
     #[arg(long)]
     pub verbose: bool,
 }
@@ -129,7 +130,8 @@ pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
     }
 }
 
-/// Runs one call. `verbose`: shows lines of the tool's log as they are written. Returns those that were shown.
+/// Runs one call. `verbose`: shows lines of the tool's log as they are written. Returns those that
+/// were shown.
 async fn shown_live(
     service: &Service,
     request: CallRequest,
@@ -365,8 +367,8 @@ fn render_denial(denial: &Denial) -> String {
     )
 }
 
-/// What `--explain` adds: everything that was refused, with the line that would request it, and what was not observed.
-/// `said`: what the failure says already.
+/// What `--explain` adds: everything that was refused, with the line that would request it, and
+/// what was not observed. `said`: what the failure says already.
 fn explain(report: &Report, said: &str) -> String {
     let all = report.denials.observed.len();
     let denied_words = if all == 1 {
@@ -402,8 +404,8 @@ fn explain(report: &Report, said: &str) -> String {
     lines.join("\n")
 }
 
-/// What `--verbose` adds. `live`: the lines of the log that were shown already. If these were not all, the log is
-/// repeated.
+/// What `--verbose` adds. `live`: the lines of the log that were shown already. If these were not
+/// all, the log is repeated.
 pub(super) fn background(report: &Report, live: &[String]) -> String {
     let mut out = String::new();
     if let Some(verbose) = &report.verbose {

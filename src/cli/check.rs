@@ -37,8 +37,9 @@ type File = registry::FileReport;
 /// The policies and the machine. If they are known, files that a tool may write are reported, too.
 type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
-/// Checks the manifests of the configured folders, or of the given paths. A path outside the folders is checked as if
-/// it were one of them. `registry`: an empty one, which may know where tools wrote before.
+/// Checks the manifests of the configured folders, or of the given paths. A path outside the
+/// folders is checked as if it were one of them. `registry`: an empty one, which may know where
+/// tools wrote before.
 fn look(
     registry: &registry::Registry,
     settings: &Settings,
@@ -135,7 +136,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .iter()
         .cloned()
         .partition::<Vec<_>, _>(names_policy);
-    // Policies that cannot be used are reported with the files. Then `check` does not know what they would forbid.
+    // Policies that cannot be used are reported with the files. Then `check` does not know what
+    // they would forbid.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
         let machine = Arc::new(host::machine(settings, &policies, launchers.counted()));
@@ -146,12 +148,13 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::load_ledger(settings, &registry)?;
     let (mut files, tools) = look(&registry, settings, &paths, rules, stricter);
     if !args.paths.is_empty() && paths.is_empty() {
-        // Only policies were named: the tools were loaded to compare the policies with, and are not reported.
+        // Only policies were named: the tools were loaded to compare the policies with, and are not
+        // reported.
         files.clear();
     }
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    // The configured policies are checked together if a path holds them or one of them, and so is each named folder
-    // that holds policies.
+    // The configured policies are checked together if a path holds them or one of them, and so is
+    // each named folder that holds policies.
     let lies_in = |path: &Path, folder: &Path| real(path).parent() == Some(&*real(folder));
     let is_named = |all: &&PathBuf| {
         args.paths.is_empty()
@@ -170,7 +173,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let mut seen = BTreeSet::new();
     let all = configured.chain(holding).chain(single);
     let mut policies: Vec<PathBuf> = all.filter(|path| seen.insert(real(path))).collect();
-    // A folder of policies comes before its files, so that conflicts between files are found and each is reported once.
+    // A folder of policies comes before its files, so that conflicts between files are found and
+    // each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
     let mut reported = BTreeSet::new();
     let found = policies
@@ -312,7 +316,8 @@ fn word(value: impl Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }
 
-/// One file as JSON. The fields of the worst problem are beside the path; `problems` has all of them.
+/// One file as JSON. The fields of the worst problem are beside the path; `problems` has all of
+/// them.
 fn entry(file: &File) -> Value {
     // The first of the worst; `max_by_key` alone would take the last.
     let worst = json!(

@@ -36,8 +36,8 @@ enum Verb {
     /// Resolve what a tool requires, in the sandbox, and write the lock beside its script
     Lock {
         tool: String,
-        /// Packages for source text, such as `numpy` or `pandas>=2`: for core:run-code and core:execute-*, whose policy
-        /// names the lock
+        /// Packages for source text, such as `numpy` or `pandas>=2`: for core:run-code and
+        /// core:execute-*, whose policy names the lock
         packages: Vec<String>,
         /// Write the lock to this file instead
         #[arg(long, value_name = "FILE")]
@@ -52,7 +52,8 @@ enum Verb {
     List { tool: Option<String> },
     /// Read all files that were built, and report those that have changed
     Verify { tool: Option<String> },
-    /// Remove what was built for a tool, or all of it, and what was resolved without a lock; never what a call uses
+    /// Remove what was built for a tool, or all of it, and what was resolved without a lock; never
+    /// what a call uses
     Clean { tool: Option<String> },
 }
 
@@ -103,7 +104,8 @@ fn nothing(tool: &str) -> Refusal {
     )
 }
 
-/// What one tool requires, or every tool that can be served; others are reported, with the exit code that follows.
+/// What one tool requires, or every tool that can be served; others are reported, with the exit
+/// code that follows.
 fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Refusal> {
     if let Some(tool) = tool {
         return Ok((vec![need(service, tool)?], Exit::Ok));
@@ -279,7 +281,8 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
     })
 }
 
-/// What a verb did with each entry of a tool, or of all: a row for a program, and a line for a person.
+/// What a verb did with each entry of a tool, or of all: a row for a program, and a line for a
+/// person.
 fn entries(
     service: &Service,
     tool: Option<&str>,
@@ -321,7 +324,8 @@ fn stamp(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| "never".to_owned(), |time| time.to_string())
 }
 
-/// Entries that serve this tool now, or were built for it; all, where none is named. Each with its last use.
+/// Entries that serve this tool now, or were built for it; all, where none is named. Each with its
+/// last use.
 fn of_tool(
     service: &Service,
     tool: Option<&str>,

@@ -115,7 +115,8 @@ impl Host<'_> {
         let path = PathBuf::from(text);
         if path.is_dir() && !holds_policies(&path) {
             return Err(wrong("a folder without policies").person(format!(
-                "{}: holds no *.policy.toml; name manifests one by one, or compare two saved `audit --all --json`",
+                "{}: holds no *.policy.toml; name manifests one by one, or compare two saved \
+                `audit --all --json`",
                 text::printable(text)
             )));
         }
@@ -150,8 +151,8 @@ impl Host<'_> {
         )?]))
     }
 
-    /// A manifest that may lie anywhere. If its tool is loaded, it is evaluated in the place of that manifest, with
-    /// the script and the policy from there.
+    /// A manifest that may lie anywhere. If its tool is loaded, it is evaluated in the place of
+    /// that manifest, with the script and the policy from there.
     fn read(&self, path: &Path) -> Result<registry::Tool> {
         let shown = text::path(path);
         let bad =
@@ -217,8 +218,8 @@ fn no_side(path: &Path) -> fault::Fault {
     let shown = text::path(path);
     let why = match path.symlink_metadata() {
         Ok(_) => {
-            "must be a manifest (*.tool.json, *.prompt.json, *.resource.json), a policy (*.policy.toml, or a folder of \
-             them) or a saved audit (*.json)"
+            "must be a manifest (*.tool.json, *.prompt.json, *.resource.json), a policy \
+             (*.policy.toml, or a folder of them) or a saved audit (*.json)"
         }
         Err(_) => "does not exist",
     };
@@ -239,7 +240,8 @@ struct All<'a> {
     tools: Option<Vec<&'a RawValue>>,
 }
 
-/// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool. Only one entry at a time is held as a tree.
+/// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool. Only one entry at a time
+/// is held as a tree.
 fn read_saved(path: &Path) -> Result<Side> {
     let bad = |why: &dyn fmt::Display| {
         let words = format!("{}: {why}", path.display());

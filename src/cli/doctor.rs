@@ -1,7 +1,8 @@
-//! `toolhost doctor`: tries every wall on this machine, and prints the command that fixes each one that fails.
+//! `toolhost doctor`: tries every wall on this machine, and prints the command that fixes each one
+//! that fails.
 //!
-//! The exit code is 4 if a wall does not work, else 3 if the policies do not load, else 4 if the audit log does not
-//! open, else 0.
+//! The exit code is 4 if a wall does not work, else 3 if the policies do not load, else 4 if the
+//! audit log does not open, else 0.
 
 use super::refusal::Exit;
 use super::settings::Settings;
@@ -82,8 +83,8 @@ fn outcome(result: &Result<String, String>) -> Value {
     }
 }
 
-/// The report and the exit code. `tier` is `A` if every wall works. If one does not, no tool runs until one of the
-/// fixes is applied.
+/// The report and the exit code. `tier` is `A` if every wall works. If one does not, no tool runs
+/// until one of the fixes is applied.
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
     let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
     let around = examine::Surroundings {
@@ -220,7 +221,8 @@ async fn interpreters(
             found,
             ..
         } = runtime;
-        // `ran`: the version that the interpreter printed inside the walls, or why it did not start.
+        // `ran`: the version that the interpreter printed inside the walls, or why it did not
+        // start.
         let ran = outcome(&ran);
         shown.push(json!({
             "language": language, "program": program, "version": version, "found": found, "ran": ran,
@@ -455,7 +457,8 @@ fn why_sampled() -> String {
     let why = match (is_mounted("cgroup2"), is_mounted("cgroup")) {
         (false, false) => "no control groups are mounted",
         (true, false) => {
-            "this process may not make a group with memory and pids below its own (not delegated, or not empty)"
+            "this process may not make a group with memory and pids below its own (not delegated, \
+            or not empty)"
         }
         (_, true) => "this process may not make groups in the memory, pids and cpuacct hierarchies",
     };
@@ -470,13 +473,14 @@ fn hint(why: &str, command: &str) -> Value {
     json!({ "why": why, "command": command })
 }
 
-const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost /etc/apparmor.d/toolhost && \
-                        sudo apparmor_parser -r /etc/apparmor.d/toolhost";
+const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost \
+                        /etc/apparmor.d/toolhost && sudo apparmor_parser -r \
+                        /etc/apparmor.d/toolhost";
 const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccomp.json \
                       --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
 
-/// Hints for the layer that could not be set up (`refused`), and for limits that are only sampled. No command weakens
-/// the machine for other programs where a narrower one exists.
+/// Hints for the layer that could not be set up (`refused`), and for limits that are only sampled.
+/// No command weakens the machine for other programs where a narrower one exists.
 fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
     let mut hints = match refused {
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
@@ -502,12 +506,12 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
     hints
 }
 
-/// How to have memory and CPU counted exactly where they are sampled. In a container the command depends on its
-/// manager.
+/// How to have memory and CPU counted exactly where they are sampled. In a container the command
+/// depends on its manager.
 fn exact(facts: &Facts) -> (&'static str, &'static str) {
     if facts.container.is_some() {
-        let fix = "run toolhost outside of the container, or give the container a writable cgroup v2 of its own \
-                   (docs/SETUP.md)";
+        let fix = "run toolhost outside of the container, or give the container a writable cgroup \
+                   v2 of its own (docs/SETUP.md)";
         ("this container has no control group to use", fix)
     } else if facts.delegable {
         (
@@ -515,8 +519,8 @@ fn exact(facts: &Facts) -> (&'static str, &'static str) {
             "systemd-run --user --scope -p Delegate=yes toolhost …",
         )
     } else if facts.cgroup_v1 && !facts.real_root {
-        let fix = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, restart the machine, then \
-                   systemd-run --user --scope -p Delegate=yes toolhost …";
+        let fix = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, restart \
+                   the machine, then systemd-run --user --scope -p Delegate=yes toolhost …";
         (
             "only root may use control groups of version 1; cgroup v2 can be delegated",
             fix,
@@ -531,7 +535,8 @@ fn exact(facts: &Facts) -> (&'static str, &'static str) {
         let fix = "sudo systemd-run --scope -p Delegate=yes toolhost …";
         ("toolhost may not make groups below its own", fix)
     } else {
-        let fix = "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in its user's own group)";
+        let fix = "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in \
+            its user's own group)";
         ("no control groups are mounted", fix)
     }
 }
@@ -549,7 +554,8 @@ fn namespaces(facts: &Facts) -> Vec<Value> {
         hints.push(hint("kernel.unprivileged_userns_clone is 0", fix));
     }
     if facts.apparmor_restricts_userns && !facts.real_root {
-        let why = "AppArmor lets only programs with a profile make user namespaces; ours names /usr/local/bin/toolhost";
+        let why = "AppArmor lets only programs with a profile make user namespaces; ours names \
+            /usr/local/bin/toolhost";
         hints.push(hint(why, APPARMOR));
     }
     if facts.already_filtered || (facts.container.is_some() && hints.is_empty()) {

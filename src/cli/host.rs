@@ -56,7 +56,8 @@ pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
     let Some(log) = &settings.audit_log else {
         return Ok(policy::WritablePaths::default());
     };
-    let fix = "correct that, or name another log with --audit-log (it will not know what tools wrote before)";
+    let fix = "correct that, or name another log with --audit-log (it will not know what tools \
+        wrote before)";
     let unknown = |fault: Fault| {
         format!(
             "{}; {fix}",
@@ -66,7 +67,8 @@ pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
     service::ledger::read(log).map_err(unknown)
 }
 
-/// The stricter schema of the settings. If it cannot be used the host does not start: its rules would be missing.
+/// The stricter schema of the settings. If it cannot be used the host does not start: its rules
+/// would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
     let Some(file) = &settings.config.manifest_schema else {
         return Ok(None);
@@ -85,7 +87,8 @@ pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::s
     Ok(Some(schema))
 }
 
-/// The operator's policies. If one cannot be read the host does not start: a missing rule must not widen anything.
+/// The operator's policies. If one cannot be read the host does not start: a missing rule must not
+/// widen anything.
 pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
     let mut loaded = match &settings.policies {
         Some(path) => loaded_policies(settings, path)?,
@@ -106,7 +109,8 @@ pub fn protect(settings: &Settings, policies: &mut policy::Policies) {
     );
 }
 
-/// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a tool write them.
+/// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a
+/// tool write them.
 fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let log = settings.audit_log.clone();
     let beside = |name| {
@@ -191,8 +195,8 @@ fn say_faults(policies: &policy::Policies) {
     }
 }
 
-/// The policies at a path that can be read, and the faults of the others. If a tool could have written the path, that
-/// is a fault, too.
+/// The policies at a path that can be read, and the faults of the others. If a tool could have
+/// written the path, that is a fault, too.
 pub fn read_policies(
     settings: &Settings,
     path: &Path,
@@ -267,7 +271,8 @@ impl Tools {
     }
 }
 
-/// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
+/// What this machine has: interpreters on PATH or named by a policy, and what the operator says it
+/// offers.
 pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -> policy::Machine {
     let mut found = discovered(settings);
     for (_, path) in policies.named_runtimes() {
@@ -304,8 +309,9 @@ fn brokers(settings: &Settings) -> BTreeMap<String, String> {
     settings.tool_services.iter().flat_map(of).collect()
 }
 
-/// The home folders that `HOME` and the account name, which may differ. For root, whose tools write as the owner of a
-/// folder, the homes of all users. Each is listed as written and with its links resolved.
+/// The home folders that `HOME` and the account name, which may differ. For root, whose tools write
+/// as the owner of a folder, the homes of all users. Each is listed as written and with its links
+/// resolved.
 fn homes() -> BTreeSet<PathBuf> {
     let named = std::env::var_os("HOME").map(PathBuf::from);
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid())
@@ -377,14 +383,16 @@ pub fn named_runtimes(
         let runtime = runtime.and_then(|off_limits| runtimes::named(language, &path, off_limits));
         if let Err(why) = &runtime {
             let why = text::printable(why);
-            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
+            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be \
+                used: {why}");
         }
         (path, runtime)
     });
     named.collect()
 }
 
-/// Where no interpreter is taken from: folders of tools, scripts and policies, and what tools could ever write.
+/// Where no interpreter is taken from: folders of tools, scripts and policies, and what tools could
+/// ever write.
 fn off_limits(settings: &Settings) -> Result<runtimes::OffLimits, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
@@ -418,7 +426,8 @@ fn wasm_executor(_: &Arc<Launchers>, _: Option<fn(&str)>) -> Option<Arc<dyn exec
     None
 }
 
-/// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log says why.
+/// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log
+/// says why.
 #[cfg(feature = "wasi")]
 fn wasm_executor(
     launchers: &Arc<Launchers>,
@@ -509,7 +518,8 @@ pub fn packages(
     }
 }
 
-/// Does a verb's work with a service of its own. If a signal comes first, returns the exit code for that signal.
+/// Does a verb's work with a service of its own. If a signal comes first, returns the exit code for
+/// that signal.
 pub fn with_service<T>(
     settings: &Settings,
     waits: Option<fn(&str)>,
@@ -595,10 +605,12 @@ pub enum Reload {
     FileChanged,
 }
 
-/// Reads tools and policies again, for a server that runs. The configuration stays what it was at the start.
+/// Reads tools and policies again, for a server that runs. The configuration stays what it was at
+/// the start.
 pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
-    // Another process may have run a tool since: what that tool could write is not loaded here either.
+    // Another process may have run a tool since: what that tool could write is not loaded here
+    // either.
     let read =
         load_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let read = read.and_then(|rules| service.check_replacement(rules).map_err(anyhow::Error::msg));
@@ -635,7 +647,8 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     }
 }
 
-/// Begins a verb that calls tools: says which root it uses, and logs only what the settings ask for.
+/// Begins a verb that calls tools: says which root it uses, and logs only what the settings ask
+/// for.
 pub fn start_verb(settings: &Settings) {
     say_root(settings);
     runlog::init(settings.log_style(LevelFilter::OFF), false);
@@ -651,7 +664,8 @@ pub fn say_root(settings: &Settings) {
     }
 }
 
-/// Sends the spans of calls to the collector, if one is named. A collector that cannot be used stops no call.
+/// Sends the spans of calls to the collector, if one is named. A collector that cannot be used
+/// stops no call.
 fn start_traces(settings: &Settings, service: &Service) {
     let Some(address) = &settings.traces else {
         return;

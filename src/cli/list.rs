@@ -31,8 +31,8 @@ pub struct Args {
     /// Print JSON, with everything that a model or a program needs
     #[arg(long)]
     pub json: bool,
-    /// Print the tools that can be called, as a model API takes them: openai, openai-responses, anthropic or gemini; or
-    /// as text for a prompt: prompt
+    /// Print the tools that can be called, as a model API takes them: openai, openai-responses,
+    /// anthropic or gemini; or as text for a prompt: prompt
     #[arg(long, value_name = "F", value_parser = export::Format::parse, conflicts_with = "json")]
     pub format: Option<export::Format>,
 }

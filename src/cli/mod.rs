@@ -32,7 +32,8 @@ use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};
 use std::process::ExitCode;
 
-/// Drop a script and its manifest into a folder and an agent can call it; the kernel holds it to what you approved.
+/// Drop a script and its manifest into a folder and an agent can call it; the kernel holds it to
+/// what you approved.
 #[derive(Debug, Parser)]
 #[command(name = "toolhost", version, disable_help_subcommand = true)]
 struct Cli {
@@ -90,7 +91,8 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(told) => {
             if told.use_stderr() {
-                // clap repeats the arguments, and a line break in one must not begin a line of ours.
+                // clap repeats the arguments, and a line break in one must not begin a line of
+                // ours.
                 let given =
                     std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
                 let told = Cli::try_parse_from(given).err().unwrap_or(told);
@@ -137,7 +139,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    // Before anything that opens files: with too few, what fails first would be a thread of the runtime, in panic.
+    // Before anything that opens files: with too few, what fails first would be a thread of the
+    // runtime, in panic.
     let (least, now) = limits::open_files();
     if now < least {
         let words = format!(

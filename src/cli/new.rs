@@ -29,10 +29,12 @@ pub struct Args {
     /// An existing script: copy it, and write a manifest for the copy
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
-    /// The function of that script that is called with the arguments (else it reads them as JSON from stdin)
+    /// The function of that script that is called with the arguments (else it reads them as JSON
+    /// from stdin)
     #[arg(long, value_name = "FUNCTION", requires = "script")]
     pub entry: Option<String>,
-    /// One argument of the tool: NAME, NAME:integer, … with `?` at the end if it may be left out; may be given again
+    /// One argument of the tool: NAME, NAME:integer, … with `?` at the end if it may be left out;
+    /// may be given again
     #[arg(long = "parameter", value_name = "NAME[:TYPE][?]")]
     pub parameters: Vec<String>,
 }
@@ -122,7 +124,8 @@ fn make(
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(registry::CORE) {
         bail!(
-            "the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}"
+            "the namespace 'core' is compiled into toolhost: choose another, for example \
+            custom:{name}"
         );
     }
     let parameters = Parameter::read(&args.parameters)?;
@@ -153,15 +156,17 @@ fn make(
         )?,
         (_, None) => writeln!(
             out,
-            "The script reads its arguments as JSON from stdin and prints one JSON value. To have a function called \
-             instead, write \"entryPoint\": \"NAME\" into \"handler\" (`--entry NAME` does)."
+            "The script reads its arguments as JSON from stdin and prints one JSON value. To have \
+             a function called instead, write \"entryPoint\": \"NAME\" into \"handler\" (`--entry \
+             NAME` does)."
         )?,
     }
     if args.script.is_some() && parameters.is_empty() {
         writeln!(
             out,
-            "The manifest names no parameters, so any are accepted, and NAME=VALUE arrives as text: \
-             `--parameter NAME:integer` (string, number, boolean, array, object) declares one."
+            "The manifest names no parameters, so any are accepted, and NAME=VALUE arrives as \
+             text: `--parameter NAME:integer` (string, number, boolean, array, object) declares \
+             one."
         )?;
     }
     let example = match args.script.is_some() || !parameters.is_empty() {
@@ -176,7 +181,8 @@ fn make(
     Ok(())
 }
 
-/// A tool that works at once: it counts the words of a text, or gives back the arguments that are named.
+/// A tool that works at once: it counts the words of a text, or gives back the arguments that are
+/// named.
 fn from_template(
     id: &str,
     name: &str,
@@ -268,9 +274,15 @@ fn from_script(
     let shown = text::path(script);
     let file = script.file_name().and_then(|file| file.to_str());
     let file = file.with_context(|| format!("{shown} has no usable file name"))?;
-    let language = Language::of_file_name(file).first().copied().with_context(|| {
-        format!("{shown}: the ending must show the language: .py, .js, .mjs, .cjs, .ts, .wasm or .wat")
-    })?;
+    let language = Language::of_file_name(file)
+        .first()
+        .copied()
+        .with_context(|| {
+            format!(
+                "{shown}: the ending must show the language: .py, .js, .mjs, .cjs, .ts, .wasm or \
+            .wat"
+            )
+        })?;
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, whose exports say how it is run: leave --entry out");
     }
@@ -328,7 +340,8 @@ fn write(
     match mkdirat(&base, name, Mode::from_bits_truncate(0o777)) {
         Err(Errno::EEXIST) => {
             bail!(
-                "{shown} is already there, and nothing is overwritten: choose another name or move it away"
+                "{shown} is already there, and nothing is overwritten: choose another name or move \
+                it away"
             )
         }
         made => made.with_context(|| format!("{shown} cannot be made"))?,
@@ -338,7 +351,8 @@ fn write(
     let manifest = format!("{name}{}", registry::ENDING);
     let written = put(&made, file, source).and_then(|()| put(&made, &manifest, text.as_bytes()));
     if let Err(error) = written {
-        // Remove the files: half a tool would block its name. A folder with other files in it stays.
+        // Remove the files: half a tool would block its name. A folder with other files in it
+        // stays.
         let _ = unlinkat(&made, file, UnlinkatFlags::NoRemoveDir);
         let _ = unlinkat(&made, manifest.as_str(), UnlinkatFlags::NoRemoveDir);
         let _ = unlinkat(&base, name, UnlinkatFlags::RemoveDir);

@@ -106,7 +106,8 @@ pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
         let (until, call) = (&question.until, &question.call);
         let words = question.text(true);
         format!(
-            "{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or --no)\n"
+            "{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or \
+            --no)\n"
         )
     };
     show(&answer["approvals"], args.json, || match open.is_empty() {

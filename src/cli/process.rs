@@ -10,7 +10,8 @@ pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a process that ends waits for queued spans to reach their collector.
 pub const LAST_SPANS: Duration = Duration::from_secs(2);
 
-/// The runtime for a verb that makes one call and ends: single-threaded, so that no answer waits for a thread to wake.
+/// The runtime for a verb that makes one call and ends: single-threaded, so that no answer waits
+/// for a thread to wake.
 pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread()
         .enable_all()

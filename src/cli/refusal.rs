@@ -73,11 +73,13 @@ impl Refusal {
                 "This host could not begin the call; standard error says why.",
             ),
             Exit::Caller => {
-                let message = "The command line or the settings of this call cannot be used; standard error says why.";
+                let message = "The command line or the settings of this call cannot be used; \
+                    standard error says why.";
                 Fault::new(Kind::ParameterValidationError, message)
             }
             Exit::Policy => {
-                let message = "The policies of this host cannot be used, so nothing runs until they are corrected.";
+                let message = "The policies of this host cannot be used, so nothing runs until \
+                    they are corrected.";
                 Fault::new(Kind::SecurityError, message)
             }
         }

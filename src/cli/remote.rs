@@ -1,5 +1,5 @@
-//! Requests to a running server over HTTP. No token is sent to another user of this machine, or unencrypted to another
-//! machine.
+//! Requests to a running server over HTTP. No token is sent to another user of this machine, or
+//! unencrypted to another machine.
 
 use super::process;
 use super::refusal::{Exit, Refusal};
@@ -75,7 +75,8 @@ pub fn call_id(word: &str) -> Result<&str, Refusal> {
 }
 
 impl Server {
-    /// Sends one request. The answer must have this member. An error of the server becomes the error of this process.
+    /// Sends one request. The answer must have this member. An error of the server becomes the
+    /// error of this process.
     pub fn ask(
         &self,
         method: Method,
@@ -176,7 +177,8 @@ where
         .method(method)
         .uri(path)
         .header(header::HOST, host);
-    // From a variable, because other users of this machine can read command lines but not variables.
+    // From a variable, because other users of this machine can read command lines but not
+    // variables.
     if let Ok(token) = std::env::var(TOKEN) {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
@@ -198,7 +200,8 @@ where
     Ok((status, body.to_bytes()))
 }
 
-/// The user id of the server's end of a loopback connection. Waits until the server has accepted it.
+/// The user id of the server's end of a loopback connection. Waits until the server has accepted
+/// it.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
     let (diag, theirs, ours) = (
         SocketDiag::default(),

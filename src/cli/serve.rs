@@ -32,14 +32,16 @@ pub struct Args {
     /// Speak MCP on standard input and output
     #[arg(long)]
     pub stdio: bool,
-    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you act as that user
+    /// The user to call for: recorded as a label; an identity where callers.policy.toml lets you
+    /// act as that user
     #[arg(long, value_name = "NAME", requires = "stdio", value_parser = service::user_name)]
     pub user: Option<String>,
     /// Speak HTTP at ADDRESS:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = http::Address::parse)]
     #[arg(num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
     pub http: Option<http::Address>,
-    /// Callers over HTTP present a token whose hash is in this file (`toolhost token NAME` makes one)
+    /// Callers over HTTP present a token whose hash is in this file (`toolhost token NAME` makes
+    /// one)
     #[arg(long, value_name = "FILE", requires = "http")]
     pub token_file: Option<PathBuf>,
     /// Certificate chain (PEM) for HTTPS
@@ -59,12 +61,14 @@ pub struct Args {
 /// Why no client could call a server with these arguments.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     let (exit, words) = if settings.root_is_assumed() {
-        let words = "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
+        let words = "serve needs --root DIR: agents start servers in folders of their own, which \
+            must not become a root";
         (Exit::Caller, words)
     } else if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
         (
             Exit::Caller,
-            "serve needs --stdio, --http or a [[broker]] in the config file: without one no client can call",
+            "serve needs --stdio, --http or a [[broker]] in the config file: without one no client \
+            can call",
         )
     } else if args.stdio && sandbox::output_was_closed() {
         (
@@ -171,7 +175,8 @@ async fn wait_for_second_stop(kill: &CancellationToken) -> Infallible {
 
 type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
 
-/// Serves over brokers, announces the served tools, and receives the announcements of others. Returns the tasks.
+/// Serves over brokers, announces the served tools, and receives the announcements of others.
+/// Returns the tasks.
 async fn over_brokers(
     settings: &Settings,
     entries: &[BrokerSettings],
@@ -206,7 +211,8 @@ async fn over_stdio(
         return Ok(());
     }
     let is_gone = || transport::takes_no_more(std::io::stdout().as_fd());
-    // As a file: `tokio::io::Stdout` hands a line to another thread once to write it and once more to flush it.
+    // As a file: `tokio::io::Stdout` hands a line to another thread once to write it and once more
+    // to flush it.
     let output = std::io::stdout().as_fd().try_clone_to_owned()?;
     let output = tokio::fs::File::from_std(output.into());
     let served = mcp::serve(
@@ -264,8 +270,9 @@ async fn listening(
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
         (None, None) if !files::is_me(nix::unistd::geteuid().as_raw()) => {
-            let why = "this user has no id of its own in this user namespace, so connections of others look like its \
-                       own: add --token-file FILE (`toolhost token NAME` makes one), or map the id of this user";
+            let why = "this user has no id of its own in this user namespace, so connections of \
+                       others look like its own: add --token-file FILE (`toolhost token NAME` \
+                       makes one), or map the id of this user";
             return Err(refuse(why.to_owned()).into());
         }
         (None, None) => http::Callers::Own(host::login()),
@@ -302,8 +309,8 @@ async fn listening(
     ))
 }
 
-/// Prints where the server listens and for whom, and which callers are not operators although a token, JWT or login
-/// says so.
+/// Prints where the server listens and for whom, and which callers are not operators although a
+/// token, JWT or login says so.
 fn say_where(
     service: &Service,
     listener: &http::Listener,
@@ -369,7 +376,8 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
                     if entry.idempotent.contains(&tool.manifest.id)
                         && !tool.manifest.idempotent =>
                 {
-                    let words = "is idempotent in [[broker]] and not in its manifest: it is not run again after a loss";
+                    let words = "is idempotent in [[broker]] and not in its manifest: it is not \
+                        run again after a loss";
                     words::fail(&format!("toolhost: {shown} {words}"));
                 }
                 Some(_) => {}
@@ -382,9 +390,10 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
     }
 }
 
-/// Prepares what tools need ahead of their calls, and reads tools and policies again when they change and at each HUP.
-/// `since`: when they were read first. `hangups`: SIGHUPs since then; one during a reload causes one more. Returns
-/// only if a reload panics: which rules hold is then unknown, and the server ends.
+/// Prepares what tools need ahead of their calls, and reads tools and policies again when they
+/// change and at each HUP. `since`: when they were read first. `hangups`: SIGHUPs since then; one
+/// during a reload causes one more. Returns only if a reload panics: which rules hold is then
+/// unknown, and the server ends.
 async fn reload_on_change(
     settings: &Settings,
     service: Arc<Service>,

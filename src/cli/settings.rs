@@ -1,7 +1,7 @@
 //! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
-//! A flag overrides `TOOLHOST_*`, which overrides the config file, which overrides the places under the root. A config
-//! file in the current folder is not used, one that others write refused.
+//! A flag overrides `TOOLHOST_*`, which overrides the config file, which overrides the places under
+//! the root. A config file in the current folder is not used, one that others write refused.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
@@ -32,7 +32,8 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 /// The flags every verb takes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
-    /// Folder that holds tool-defs, user_scripts and sandbox-policies (else the current folder; `serve` needs it named)
+    /// Folder that holds tool-defs, user_scripts and sandbox-policies (else the current folder;
+    /// `serve` needs it named)
     #[arg(long, global = true, help_heading = HEADING, value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Folder scanned for *.tool.json; may be given again
@@ -50,12 +51,14 @@ pub struct Flags {
     /// Audit log: one line per call or refusal
     #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub audit_log: Option<PathBuf>,
-    /// Run log on standard error: off, error, warn, info, debug or trace, with ",json" for JSON lines
+    /// Run log on standard error: off, error, warn, info, debug or trace, with ",json" for JSON
+    /// lines
     #[arg(long, global = true, help_heading = HEADING, value_name = "LEVEL")]
     pub log: Option<String>,
 }
 
-/// The values of `said_by` for a setting that a flag set, that nothing set, and that has its usual place.
+/// The values of `said_by` for a setting that a flag set, that nothing set, and that has its usual
+/// place.
 pub const FLAG: &str = "flag";
 const BUILT_IN: &str = "built in";
 const UNDER_ROOT: &str = "under the root";
@@ -92,7 +95,8 @@ pub struct Settings {
     pub brokers: Vec<Broker>,
     /// Colour on standard output.
     pub colour: bool,
-    /// For each setting where its value came from: a flag, a variable, a file, or the place under the root.
+    /// For each setting where its value came from: a flag, a variable, a file, or the place under
+    /// the root.
     pub said_by: BTreeMap<&'static str, String>,
 }
 
@@ -114,8 +118,8 @@ pub struct Config {
     pub manifest_schema: Option<PathBuf>,
     pub running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
-    /// `host:port` of the proxy by which this machine reaches the internet: hosts of tools are then reached by
-    /// CONNECT.
+    /// `host:port` of the proxy by which this machine reaches the internet: hosts of tools are then
+    /// reached by CONNECT.
     pub proxy: Option<String>,
     indexes: indexes::IndexesConfig,
     tool_services: Vec<brokers::ToolServicesConfig>,
@@ -216,7 +220,8 @@ impl Settings {
         let policies = sources
             .one("policies", flags.policies.as_ref(), config.policies.take())?
             .or_else(|| {
-                // A link counts as found, also one that leads nowhere: loading it fails and says why.
+                // A link counts as found, also one that leads nowhere: loading it fails and says
+                // why.
                 let usual =
                     Some(root.join(POLICIES)).filter(|usual| usual.symlink_metadata().is_ok())?;
                 sources.said_by.insert("policies", UNDER_ROOT.to_owned());
@@ -311,8 +316,8 @@ impl Settings {
     pub fn unheard(&self) -> Option<String> {
         let from = self.announced().into_iter().flat_map(|entry| entry.from);
         let tools: Vec<String> = from.map(|from| format!("{}.*", from.namespace)).collect();
-        let words = "only a running server receives what other hosts announce (`toolhost status` lists it, `toolhost \
-                     audit TOOL --http ADDRESS` shows one)";
+        let words = "only a running server receives what other hosts announce (`toolhost status` \
+                     lists it, `toolhost audit TOOL --http ADDRESS` shows one)";
         (!tools.is_empty())
             .then(|| format!("This command does not know {}: {words}.", tools.join(", ")))
     }
@@ -378,7 +383,8 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The values of a setting, from the first source that has it. Paths of the config file start at its folder.
+    /// The values of a setting, from the first source that has it. Paths of the config file start
+    /// at its folder.
     fn values(
         &mut self,
         name: &'static str,
@@ -573,8 +579,8 @@ pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
     })
 }
 
-/// The usual path of a state file: for real root below the folder `system`, for every other user (also root of a user
-/// namespace) below the home folder.
+/// The usual path of a state file: for real root below the folder `system`, for every other user
+/// (also root of a user namespace) below the home folder.
 fn usual_state(variable: Variables<'_>, system: &str, name: &str) -> Option<PathBuf> {
     if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
         return Some(Path::new(system).join(name));
@@ -593,7 +599,8 @@ struct Traces {
     endpoint: Option<String>,
 }
 
-/// Where spans are sent: as the standard variables say, else as the config file does. `None`: nowhere.
+/// Where spans are sent: as the standard variables say, else as the config file does. `None`:
+/// nowhere.
 fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> {
     let said = |name: &str| variable(name).and_then(|text| text.into_string().ok());
     let is =
@@ -620,7 +627,8 @@ fn log_words(words: &str) -> anyhow::Result<(LevelFilter, bool)> {
             _ => {
                 level = word.parse().ok().filter(|level: &LevelFilter| level.to_string() == word).ok_or_else(|| {
                     let message =
-                        "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
+                        "log level must be off, error, warn, info, debug or trace (with \",json\" \
+                        for JSON lines)";
                     Refusal::new(Exit::Caller, format!("'{}': {message}", word.escape_debug()))
                 })?;
             }

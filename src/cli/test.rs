@@ -1,4 +1,5 @@
-//! `toolhost test TOOL | --all`: the examples of manifests, each run as a call and compared. Exit code 1 if one fails.
+//! `toolhost test TOOL | --all`: the examples of manifests, each run as a call and compared. Exit
+//! code 1 if one fails.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -17,11 +18,12 @@ pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub tool: Option<String>,
-    /// Every tool of the folders; those that cannot run here are named and counted (builtin tools: by name)
+    /// Every tool of the folders; those that cannot run here are named and counted (builtin tools:
+    /// by name)
     #[arg(long)]
     pub all: bool,
-    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard
-    /// error
+    /// Also show the command, its input, output and log, what it could touch, and how long each
+    /// stage took, on standard error
     #[arg(long)]
     pub verbose: bool,
 }
@@ -73,8 +75,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
     let snapshot = service.registry().snapshot();
     let Some(reference) = &args.tool else {
-        // The builtin tools' examples run scripts that the shipped folders hold, and only where a policy lets them:
-        // they are tested by name.
+        // The builtin tools' examples run scripts that the shipped folders hold, and only where a
+        // policy lets them: they are tested by name.
         let files = registry::Filter {
             source: Some("files".to_owned()),
             ..registry::Filter::default()
@@ -149,7 +151,8 @@ async fn try_example(
     match &example.expected_output {
         None if !failed => Ok(()),
         None => Err(told()),
-        // A failed call fails its example, unless the tool answers with envelopes and a failure is expected.
+        // A failed call fails its example, unless the tool answers with envelopes and a failure is
+        // expected.
         Some(expected) if failed && !(report.speaks_envelope && expected["success"] == false) => {
             Err(format!("the call failed; expected {expected}\n{}", told()))
         }
@@ -166,7 +169,8 @@ async fn try_example(
     }
 }
 
-/// What `expectedOutput` is compared with: the envelope where the tool answers with envelopes, else the output itself.
+/// What `expectedOutput` is compared with: the envelope where the tool answers with envelopes, else
+/// the output itself.
 async fn answer(report: &Report) -> Value {
     let output = match &report.output_data {
         Some(answer) => answer.read(false, Text::value).await.ok(),

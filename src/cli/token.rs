@@ -1,4 +1,5 @@
-//! `toolhost token NAME`: a token for a caller over HTTP, shown once, and the line for the token file.
+//! `toolhost token NAME`: a token for a caller over HTTP, shown once, and the line for the token
+//! file.
 
 use super::refusal::{Exit, Refusal};
 use super::words;
@@ -10,8 +11,8 @@ pub struct Args {
     /// The caller's name, as records show it
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Make the caller an operator, who sees audit records, metrics and the calls of others. If there is a
-    /// callers.policy.toml, only that file makes callers operators
+    /// Make the caller an operator, who sees audit records, metrics and the calls of others. If
+    /// there is a callers.policy.toml, only that file makes callers operators
     #[arg(long)]
     pub operator: bool,
 }

@@ -1,4 +1,5 @@
-//! `toolhost trustgraph export`: the descriptors by which TrustGraph's agents call a tool of this host.
+//! `toolhost trustgraph export`: the descriptors by which TrustGraph's agents call a tool of this
+//! host.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -60,7 +61,8 @@ pub fn run(
         }
         (None, Some(entry)) => (entry.request.clone(), entry.response.clone()),
         (None, None) => {
-            let words = "no [[broker]] of the config file serves this tool: add it to `tools` there, or give --service NAME";
+            let words = "no [[broker]] of the config file serves this tool: add it to `tools` \
+                there, or give --service NAME";
             return Err(Refusal::new(Exit::Caller, words).into());
         }
     };
@@ -80,9 +82,9 @@ pub fn run(
 /// Shell commands that load the descriptors, each with its document.
 fn render(told: &Descriptors) -> String {
     let mut out = String::from(
-        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart them after both steps, or \
-         put both\n\
-         # in one change: an agent that reads the tool before its service ignores the tool.\n",
+        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart them \
+         after both steps, or put both\n# in one change: an agent that reads the tool before its \
+         service ignores the tool.\n",
     );
     for (kind, key, value) in [
         ("tool-service", &told.service_key, &told.service),

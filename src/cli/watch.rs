@@ -1,5 +1,5 @@
-//! Detects changes of tools and policies under a server. What a tool may write is not watched, so that no running tool
-//! causes a reload.
+//! Detects changes of tools and policies under a server. What a tool may write is not watched, so
+//! that no running tool causes a reload.
 
 use super::settings::Settings;
 use crate::manifest::Language;
@@ -22,7 +22,8 @@ const LATEST: Duration = Duration::from_secs(2);
 /// How often files are compared where the kernel reports no changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(10);
-/// File systems that others change without this kernel's knowledge: SMB 2, CIFS, 9P, Ceph, AFS (statfs(2)).
+/// File systems that others change without this kernel's knowledge: SMB 2, CIFS, 9P, Ceph, AFS
+/// (statfs(2)).
 const REMOTE: [u32; 5] = [
     0xfe53_4d42,
     0xff53_4d42,
@@ -62,7 +63,8 @@ impl Scope {
                 && event.paths.iter().any(|path| self.concerns(path, appears))
     }
 
-    /// `appears`: the path was created or removed. A path that a tool may write, or ever could, is never read.
+    /// `appears`: the path was created or removed. A path that a tool may write, or ever could, is
+    /// never read.
     fn concerns(&self, path: &Path, appears: bool) -> bool {
         if self.named.contains(path) {
             return appears || !path.is_dir();
@@ -120,8 +122,8 @@ impl Watch {
         }
     }
 
-    /// Watches the folders of this snapshot, which was read from `since` on. True: something changed before the watch
-    /// began.
+    /// Watches the folders of this snapshot, which was read from `since` on. True: something
+    /// changed before the watch began.
     pub fn follow(
         &mut self,
         settings: &Settings,

@@ -56,7 +56,8 @@ pub fn say(lines: &str) {
     stream(|out| writeln!(out, "{lines}"));
 }
 
-/// A reader that closes the pipe early (`… | head`) has what it wanted; any other failed write loses an answer.
+/// A reader that closes the pipe early (`… | head`) has what it wanted; any other failed write
+/// loses an answer.
 fn note_write_failure(written: io::Result<()>) {
     let written = if sandbox::output_was_closed() {
         Err(Errno::EBADF.into())
@@ -87,8 +88,8 @@ pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
     note_write_failure(write(&mut out).and_then(|()| out.flush()));
 }
 
-/// Escapes whatever a terminal would obey; text that is escaped already stays as it is. Each piece must hold whole
-/// characters.
+/// Escapes whatever a terminal would obey; text that is escaped already stays as it is. Each piece
+/// must hold whole characters.
 struct Plain<W: Write>(W);
 
 impl<W: Write> Write for Plain<W> {
@@ -139,14 +140,16 @@ pub fn line(out: &mut String, name: &str, words: &str) {
     out.push_str(&format!("  {name:<11}  {}\n", text::printable(words)));
 }
 
-/// How a member of a report that is a list of objects is shown: its name, the columns, and what stands below each row.
+/// How a member of a report that is a list of objects is shown: its name, the columns, and what
+/// stands below each row.
 pub type Table = (
     &'static str,
     &'static [&'static str],
     &'static [&'static str],
 );
 
-/// A report as text: a line for each field, several for a list, and a table for each list that `tables` names.
+/// A report as text: a line for each field, several for a list, and a table for each list that
+/// `tables` names.
 pub fn render(report: &Value, tables: &[Table]) -> String {
     let mut out = String::new();
     for (name, value) in report.as_object().into_iter().flatten() {
@@ -171,8 +174,8 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
     out
 }
 
-/// Rows under their headings: a column is `member` or `member=heading`. A cell longer than `MAX_COLUMN_CHARS`
-/// pushes the rest of its row to the right.
+/// Rows under their headings: a column is `member` or `member=heading`. A cell longer than
+/// `MAX_COLUMN_CHARS` pushes the rest of its row to the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let columns = columns
         .iter()
@@ -310,7 +313,8 @@ fn named(name: &str, value: &Value) -> String {
     known.map_or_else(|| flat(value), |(.., words)| (*words).to_owned())
 }
 
-/// A value on one line: `wall ms 38, cpu ms 29`. A string as it is, null as `none`, `{"ok": …}` as its `is` or `why`.
+/// A value on one line: `wall ms 38, cpu ms 29`. A string as it is, null as `none`, `{"ok": …}` as
+/// its `is` or `why`.
 fn flat(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),

@@ -1,5 +1,5 @@
-//! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses
-//! that were checked are connected to.
+//! From a granted name to a connected socket, on the host's side: only granted names are resolved,
+//! and only addresses that were checked are connected to.
 
 use super::protocol::RefusalReason;
 use super::{resolver, tls};
@@ -47,9 +47,11 @@ pub struct Dialler {
     /// The principal and the tool, against which its dials count.
     pub payer: [String; 2],
     pub grants: Vec<HostGrant>,
-    /// The headers that the relay adds to requests. It may reach their hosts at the port of the rule.
+    /// The headers that the relay adds to requests. It may reach their hosts at the port of the
+    /// rule.
     pub headers: Vec<(String, HeaderRule)>,
-    /// `host:port` of the operator's proxy, which then resolves names and connects (RFC 9110, section 9.3.6).
+    /// `host:port` of the operator's proxy, which then resolves names and connects (RFC 9110,
+    /// section 9.3.6).
     pub proxy: Option<String>,
 }
 
@@ -103,8 +105,8 @@ impl Dialler {
             let fix = match ranges.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "; to allow it: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's \
-                     callbacks)",
+                    "; to allow it: ranges = [{}] in its entry ([network] hosts, [indexes], or a \
+                     caller's callbacks)",
                     ranges.join(", ")
                 ),
             };
@@ -124,7 +126,8 @@ impl Dialler {
         .await
     }
 
-    /// The grants that reach this host at this port. Grants for port 80 also reach the port at which a header is added.
+    /// The grants that reach this host at this port. Grants for port 80 also reach the port at
+    /// which a header is added.
     fn granted(&self, host: &Host, port: u16) -> Vec<&HostGrant> {
         let named = |rule: &HeaderRule| {
             rule.port == port && matches!(host, Host::Name(name) if *name == rule.host)
@@ -137,7 +140,8 @@ impl Dialler {
     }
 }
 
-/// Why an address is refused; `None`: it is public and no route leads to this machine, or a grant lists its range.
+/// Why an address is refused; `None`: it is public and no route leads to this machine, or a grant
+/// lists its range.
 fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
     let listed = granted
         .iter()
@@ -157,7 +161,8 @@ fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
     }
 }
 
-/// The first of these addresses that answers. One without a route is not tried: this machine may lack IPv4 or IPv6.
+/// The first of these addresses that answers. One without a route is not tried: this machine may
+/// lack IPv4 or IPv6.
 async fn connect(
     addresses: impl IntoIterator<Item = SocketAddr>,
 ) -> Result<TcpStream, RefusalReason> {
@@ -237,7 +242,8 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> 
 const ROUTE: usize = 12;
 const ROUTE_KIND: usize = 7;
 
-/// Why packets to this address would not go to one other host. `None`: they would, or no route exists.
+/// Why packets to this address would not go to one other host. `None`: they would, or no route
+/// exists.
 fn route_refusal(address: IpAddr) -> Option<&'static str> {
     match route_kind(address) {
         Ok(libc::RTN_LOCAL) => Some("an address of this machine"),
@@ -480,7 +486,8 @@ mod tests {
         let (at, _) = proxy("HTTP/1.1 403 Forbidden\r\n\r\n").await;
         let refused = dialler(at).dial(&name("a.test"), 443).await.err();
         assert!(
-            matches!(&refused, Some(RefusalReason::Unreached { why }) if why.contains("403 Forbidden")),
+            matches!(&refused, Some(RefusalReason::Unreached { why }) if why.contains("403 \
+                Forbidden")),
             "{refused:?}"
         );
     }

@@ -1,4 +1,5 @@
-//! The host's end of one relay: dials for the relay, and collects what the relay reports of each call.
+//! The host's end of one relay: dials for the relay, and collects what the relay reports of each
+//! call.
 
 use super::dial::Dialler;
 use super::protocol::{
@@ -20,7 +21,8 @@ use tokio::net::{TcpStream, UnixDatagram};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Time limits for the start of a relay, and for its report at the end of a call (which takes microseconds).
+/// Time limits for the start of a relay, and for its report at the end of a call (which takes
+/// microseconds).
 const START: Duration = Duration::from_secs(10);
 const ENDED: Duration = Duration::from_millis(500);
 /// Most connections of one call that are dialled.
@@ -47,8 +49,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Sends a relay what to serve, and waits until it is ready. `control`: a non-blocking socket of messages.
-    /// `sockets`: the stub's two, and one for each port.
+    /// Sends a relay what to serve, and waits until it is ready. `control`: a non-blocking socket
+    /// of messages. `sockets`: the stub's two, and one for each port.
     pub async fn serve(
         control: OwnedFd,
         served: &Served,
@@ -88,8 +90,8 @@ impl Lease {
         self.send(&ToRelay::Begin, &beside)
     }
 
-    /// Dials for the relay while this future is polled. Returns only if the call exceeds a limit. If the relay
-    /// is lost, the tool continues, and all its connections fail.
+    /// Dials for the relay while this future is polled. Returns only if the call exceeds a limit.
+    /// If the relay is lost, the tool continues, and all its connections fail.
     pub async fn attend(&self, traffic: &Mutex<Traffic>) {
         let mut dials = JoinSet::new();
         let mut next = Instant::now();
@@ -207,8 +209,8 @@ impl Lease {
             .await
     }
 
-    /// Once the processes of a call are gone, reads the rest of what the relay reports of it. After an error the relay
-    /// cannot be used any more.
+    /// Once the processes of a call are gone, reads the rest of what the relay reports of it. After
+    /// an error the relay cannot be used any more.
     pub async fn end(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         let ended = self.ended(traffic).await;
         if ended.is_err() {
@@ -236,7 +238,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Whether the relay still serves. Between calls it sends nothing, so anything to read means that it ended.
+    /// Whether the relay still serves. Between calls it sends nothing, so anything to read means
+    /// that it ended.
     pub fn serves(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         poll(
@@ -314,7 +317,8 @@ impl Traffic {
         Ok(self.over.is_some())
     }
 
-    /// Records a refusal that no relay reports: before a request reached one, or where there is none.
+    /// Records a refusal that no relay reports: before a request reached one, or where there is
+    /// none.
     pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: RefusalReason) {
         self.totals.refuse(what);
         self.add_event(TrafficEvent {

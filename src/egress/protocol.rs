@@ -1,4 +1,5 @@
-//! What host and relay send each other. The relay parses untrusted data, so the host checks all that it sends.
+//! What host and relay send each other. The relay parses untrusted data, so the host checks all
+//! that it sends.
 
 use crate::manifest::host::Host;
 use crate::policy::{HeaderRule, HostGrant};
@@ -8,7 +9,8 @@ use std::collections::BTreeMap;
 
 /// The role of the relay: argv[0] without the prefix `toolhost-`.
 pub const ROLE: &str = "relay";
-/// Events of one call that are reported one by one, of those served and of those refused; later ones are only counted.
+/// Events of one call that are reported one by one, of those served and of those refused; later
+/// ones are only counted.
 pub const EVENTS: usize = 25;
 /// The limits of a call's network.
 pub const LIMITS: [Limit; 4] = [
@@ -29,7 +31,8 @@ pub struct Served {
     pub ports: Vec<u16>,
     /// The headers that the relay adds, each with the name of its secret.
     pub headers: Vec<(String, HeaderRule)>,
-    /// For hosts that get a header: the certificates of their authority, in PEM, if it is not one of the machine's.
+    /// For hosts that get a header: the certificates of their authority, in PEM, if it is not one
+    /// of the machine's.
     pub authorities: BTreeMap<String, String>,
     /// `LIMITS`, of one call.
     pub limits: BTreeMap<Limit, u64>,
@@ -38,17 +41,18 @@ pub struct Served {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToRelay {
-    /// The first message. Beside it: a memory file with the `Served`, the stub's sockets for UDP and TCP, the listening
-    /// sockets.
+    /// The first message. Beside it: a memory file with the `Served`, the stub's sockets for UDP
+    /// and TCP, the listening sockets.
     Serve,
-    /// A call begins. Nothing of an earlier one is left. Beside it, where the lease has headers: a memory file with the
-    /// values of their secrets, a JSON object by name.
+    /// A call begins. Nothing of an earlier one is left. Beside it, where the lease has headers: a
+    /// memory file with the values of their secrets, a JSON object by name.
     Begin,
     /// An answer to `Dial`. Beside it: a connected, non-blocking socket.
     Dialled { id: u64 },
     /// An answer to `Dial`: the tool's connection is reset.
     Undialled { id: u64 },
-    /// The call's processes are gone: all connections and names are dropped, and `Ended` is the answer.
+    /// The call's processes are gone: all connections and names are dropped, and `Ended` is the
+    /// answer.
     End,
 }
 
@@ -59,8 +63,8 @@ pub enum FromRelay {
     Ready,
     /// A connection of the tool needs its other end.
     Dial { id: u64, host: Host, port: u16 },
-    /// Something that the call did: one of the first `EVENTS`. The host reports failed dials, and of requests only
-    /// refused ones are reported.
+    /// Something that the call did: one of the first `EVENTS`. The host reports failed dials, and
+    /// of requests only refused ones are reported.
     Saw(TrafficEvent),
     /// The call exceeded this limit; its connections are reset.
     Over { limit: Limit },
@@ -91,13 +95,13 @@ pub enum TrafficKind {
     Request,
     /// A socket was to be bound, for others to connect to.
     Listener,
-    /// A header of the tool's request was replaced by the one that the relay adds, or was left out because the answer
-    /// could not be searched for the secret: `name:port header`. Never refused.
+    /// A header of the tool's request was replaced by the one that the relay adds, or was left out
+    /// because the answer could not be searched for the secret: `name:port header`. Never refused.
     Replaced,
 }
 
-/// Why the relay did not serve what a tool did with its network. The message is for everybody, and names no address of
-/// this machine or its network.
+/// Why the relay did not serve what a tool did with its network. The message is for everybody, and
+/// names no address of this machine or its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", tag = "rule")]
 pub enum RefusalReason {

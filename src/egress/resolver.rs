@@ -1,4 +1,5 @@
-//! Names to addresses, by this machine's hosts file and name servers. Both files are read again when they change.
+//! Names to addresses, by this machine's hosts file and name servers. Both files are read again
+//! when they change.
 
 use crate::base::{files, lock};
 use hickory_resolver::TokioResolver;
@@ -108,7 +109,8 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
     options.use_hosts_file = ResolveHosts::Never;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.cache_size = 0;
-    // A server that does not answer to one of the two types of address must not take the time of the other.
+    // A server that does not answer to one of the two types of address must not take the time of
+    // the other.
     (options.timeout, options.attempts) = (ONE_ANSWER, 2);
     let mut builder = TokioResolver::builder_with_config(servers, TokioRuntimeProvider::default());
     *builder.options_mut() = options;

@@ -1,5 +1,6 @@
-//! The answer of a tool. It stays text, and is large: its text is read only inside `CallDeadline::run`, off the threads
-//! that all calls share and within the time of its own call. It is sent in short pieces.
+//! The answer of a tool. It stays text, and is large: its text is read only inside
+//! `CallDeadline::run`, off the threads that all calls share and within the time of its own call.
+//! It is sent in short pieces.
 
 use super::CallDeadline;
 use crate::base::json::Text;
@@ -27,7 +28,8 @@ pub struct ToolAnswer {
 pub type ContentPlaces = (Range<usize>, Option<Range<usize>>);
 
 impl ToolAnswer {
-    /// Stands for an answer in a document that is written around it. No other writer of JSON escapes an `A`.
+    /// Stands for an answer in a document that is written around it. No other writer of JSON
+    /// escapes an `A`.
     pub const MARK: &str = r#""\u0041nswer""#;
 
     pub fn new(text: Text, deadline: &CallDeadline) -> ToolAnswer {

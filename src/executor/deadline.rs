@@ -1,5 +1,5 @@
-//! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half
-//! of the cores.
+//! Runs work that may take long on threads of its own, within the time limit of its call. Long work
+//! gets at most half of the cores.
 
 use crate::base::semaphore::FairSemaphore;
 use crate::fault::{Fault, Kind};
@@ -32,7 +32,8 @@ impl CallDeadline {
         }
     }
 
-    /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long work goes on.
+    /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long
+    /// work goes on.
     pub async fn run<T: Send + 'static>(
         &self,
         long: bool,
@@ -45,7 +46,8 @@ impl CallDeadline {
         }
     }
 
-    /// Does the work on another thread, of which each key of the semaphore has some. The time limit ends only the wait.
+    /// Does the work on another thread, of which each key of the semaphore has some. The time limit
+    /// ends only the wait.
     pub async fn run_apart<T: Send + 'static>(
         &self,
         semaphore: &Arc<FairSemaphore>,

@@ -128,8 +128,8 @@ fn fill_all(value: &Value, input: &Value) -> Value {
     }
 }
 
-/// Replaces the names in a text: `{{name}}` by an argument, `{{key.field}}` by a field of an accepted form. Names in
-/// values are kept. `quoted`: escapes values as in a JSON string.
+/// Replaces the names in a text: `{{name}}` by an argument, `{{key.field}}` by a field of an
+/// accepted form. Names in values are kept. `quoted`: escapes values as in a JSON string.
 fn fill(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> String {
     let mut whole = String::new();
     let mut rest = text;

@@ -1,7 +1,8 @@
-//! Events of a running call, in order: lines of its log, its progress, parts of its answer. The outcome comes after
-//! them.
+//! Events of a running call, in order: lines of its log, its progress, parts of its answer. The
+//! outcome comes after them.
 //!
-//! At most a few hundred events wait. A tool never waits for the reader of its log, and no part of an answer is lost.
+//! At most a few hundred events wait. A tool never waits for the reader of its log, and no part of
+//! an answer is lost.
 
 use super::CallDeadline;
 use crate::base::json::Text;
@@ -73,7 +74,8 @@ struct Message {
 }
 
 impl Event {
-    /// The event in a line of stderr. A line that is not exactly one of the two marked forms is a line of the log.
+    /// The event in a line of stderr. A line that is not exactly one of the two marked forms is a
+    /// line of the log.
     pub fn from_line(line: String) -> Event {
         let json = line
             .strip_prefix(MARK)
@@ -144,8 +146,8 @@ impl Events {
         self.send(Event::Log(line));
     }
 
-    /// Sends an event, or drops it without room: the outcome still holds the tool's log. Dropped log lines are
-    /// counted.
+    /// Sends an event, or drops it without room: the outcome still holds the tool's log. Dropped
+    /// log lines are counted.
     pub fn send(&self, line: Event) {
         if let Err(mpsc::error::TrySendError::Full(Event::Log(_))) = self.sender.try_send(line) {
             self.lost.fetch_add(1, Ordering::Relaxed);

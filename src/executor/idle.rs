@@ -1,4 +1,5 @@
-//! A pool of idle launchers or workers for later calls with the same key: at most `most`, each for about a minute.
+//! A pool of idle launchers or workers for later calls with the same key: at most `most`, each for
+//! about a minute.
 
 use crate::base::lock;
 use std::sync::{Arc, Mutex, Weak};

@@ -1,7 +1,7 @@
 //! Service methods: tools that are a function of this process, found by service and method name.
 //!
-//! A program that embeds this library registers its own. The two methods that name a script (`ScriptMethod`) are not
-//! run here: the service makes the script the target of the call.
+//! A program that embeds this library registers its own. The two methods that name a script
+//! (`ScriptMethod`) are not run here: the service makes the script the target of the call.
 
 use crate::manifest::{self, Handler};
 use crate::{executor, fault};
@@ -14,7 +14,8 @@ use std::time::Instant;
 
 /// The name of the service that runs scripts.
 pub use crate::policy::SCRIPT_SERVICE;
-/// The service and method that report on calls in the background. Only servers that keep such calls have it.
+/// The service and method that report on calls in the background. Only servers that keep such calls
+/// have it.
 pub const CALL_STATUS: (&str, &str) = ("BackgroundCallService", "status");
 
 pub type Answering<'a> = BoxFuture<'a, Result<Value, Fault>>;
@@ -278,7 +279,8 @@ pub(crate) fn restore_names(handler: &Handler, fault: Fault) -> Fault {
     }
 }
 
-/// Whether a value is an envelope: `success`, an error exactly when that is false, and no field beside its four.
+/// Whether a value is an envelope: `success`, an error exactly when that is false, and no field
+/// beside its four.
 pub fn is_envelope(value: &Value) -> bool {
     let Value::Object(fields) = value else {
         return false;

@@ -1,6 +1,7 @@
 //! Executors: a `Call` in, an `Outcome` (how the tool ended) or a `Fault` (how we failed) out.
 //!
-//! An executor does not decide who may call, does not widen a confinement, and leaves no process behind.
+//! An executor does not decide who may call, does not widen a confinement, and leaves no process
+//! behind.
 
 mod answer;
 mod deadline;
@@ -74,8 +75,8 @@ impl Context {
     }
 }
 
-/// Asks whether the decision about the call still holds. A fresh decision does; so does every decision of a gate
-/// without a sender.
+/// Asks whether the decision about the call still holds. A fresh decision does; so does every
+/// decision of a gate without a sender.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Option<(Instant, mpsc::Sender<GateQuery>)>);
 
@@ -112,12 +113,14 @@ impl Gate {
 
 /// Records what calls can write.
 pub trait Ledger: std::fmt::Debug + Send + Sync {
-    /// Records that a call of this shape is about to run, behind walls that hold its grants. An error refuses the call.
+    /// Records that a call of this shape is about to run, behind walls that hold its grants. An
+    /// error refuses the call.
     fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault>;
 }
 
 impl Context {
-    /// Checks the gate and writes to the ledger: the last step of an executor before it starts a confined tool.
+    /// Checks the gate and writes to the ledger: the last step of an executor before it starts a
+    /// confined tool.
     async fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
         self.gate.pass().await?;
         self.ledger
@@ -142,7 +145,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// The input as a tool reads it. `Ok(Err)`: the input, or the source that came with it, is over the limit.
+    /// The input as a tool reads it. `Ok(Err)`: the input, or the source that came with it, is over
+    /// the limit.
     fn input_within(
         &self,
         confinement: &policy::Confinement,
@@ -193,7 +197,8 @@ pub trait Executor: Send + Sync {
         })
     }
 
-    /// Does work ahead of a call, if there is any, so that it does not count against the call's time limit.
+    /// Does work ahead of a call, if there is any, so that it does not count against the call's
+    /// time limit.
     fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
@@ -227,7 +232,8 @@ impl Clock {
         }
     }
 
-    /// The tool's own time, if it starts now: its limit, unless preparing took what there was to spare.
+    /// The tool's own time, if it starts now: its limit, unless preparing took what there was to
+    /// spare.
     pub fn left(&self) -> Duration {
         self.limit.min(self.until(FREE_PREPARATION))
     }
@@ -252,7 +258,8 @@ impl Clock {
             .saturating_sub(self.started_at.elapsed())
     }
 
-    /// Runs one step of preparing. If it is not done in time, it is dropped, and the fault says `under_way`.
+    /// Runs one step of preparing. If it is not done in time, it is dropped, and the fault says
+    /// `under_way`.
     pub async fn prepare<T, E: From<fault::Fault>>(
         &self,
         under_way: &str,

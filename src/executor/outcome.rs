@@ -21,14 +21,15 @@ pub enum Ending {
     OverLimit { limit: Limit, allowed: u64 },
     /// Exit status 0, but stdout is not one JSON document. `head`: its first bytes, escaped.
     BadOutput { reason: String, head: String },
-    /// The tool said that it failed: `err` of a typed component, a missing entry point, stderr text under
-    /// `stderr: error`.
+    /// The tool said that it failed: `err` of a typed component, a missing entry point, stderr text
+    /// under `stderr: error`.
     Raised { message: String },
     /// A module trapped.
     Trapped { message: String },
     /// The caller cancelled the call.
     Cancelled,
-    /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
+    /// A service method returned an envelope, which is the outcome. `told`: the envelope without
+    /// its `outputData`.
     Envelope {
         told: Value,
         output: Option<ToolAnswer>,
@@ -71,22 +72,25 @@ pub struct Denial {
     pub rule: String,
     /// `manifest` or `policy`: which was the narrower.
     pub narrower: String,
-    /// The line that would request it, and the file to add it to: for the person, never for an agent.
+    /// The line that would request it, and the file to add it to: for the person, never for an
+    /// agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask: Option<String>,
     /// Whether the script or the arguments name the target.
     #[serde(skip)]
     pub named: bool,
-    /// Whether the target is a file that this machine does not have. Only looked up for an explanation.
+    /// Whether the target is a file that this machine does not have. Only looked up for an
+    /// explanation.
     #[serde(skip)]
     pub absent: bool,
 }
 
-/// Rules of attempts, or the beginnings of rules, to which no manifest and no policy can make an exception.
+/// Rules of attempts, or the beginnings of rules, to which no manifest and no policy can make an
+/// exception.
 pub const NEVER: [&str; 3] = [WITHIN, crate::sandbox::WRITABLE, crate::sandbox::UNRESOLVED];
 /// The rule where wasmtime refused a file that is granted.
-pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, \
-                          or it would make a link";
+pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's \
+                          own rights forbid it, or it would make a link";
 
 /// A staged file that was published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,7 +115,8 @@ pub struct Outcome {
     pub ending: Ending,
     /// Whether the answer consists of the parts of a stream, and is not a document of its own.
     pub parts: bool,
-    /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
+    /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not
+    /// yet escaped.
     pub logs: Vec<String>,
     /// The end of what a tool that gave no answer wrote to stdout, one line each, not yet escaped.
     pub printed: Vec<String>,
@@ -142,7 +147,8 @@ impl Outcome {
         }
     }
 
-    /// Records how the staged files of a good answer were published. If they exceed a limit, that limit is the ending.
+    /// Records how the staged files of a good answer were published. If they exceed a limit, that
+    /// limit is the ending.
     pub fn published(&mut self, artifacts: Vec<Artifact>, limits: &crate::policy::Limits) {
         if let Some(limit) = artifacts.iter().find_map(|artifact| artifact.over) {
             self.ending = Ending::OverLimit {

@@ -1,7 +1,8 @@
-//! What a tool writes: its answer (stdout) and its log (stderr), read as they arrive and held to their limits.
+//! What a tool writes: its answer (stdout) and its log (stderr), read as they arrive and held to
+//! their limits.
 //!
-//! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The output of every engine
-//! is checked here.
+//! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The
+//! output of every engine is checked here.
 
 use super::{CallDeadline, Ending, Event, Events, ToolAnswer};
 use crate::base::json::{self, Text};
@@ -10,15 +11,18 @@ use crate::fault::Fault;
 use crate::quantity::LARGE_TEXT_BYTES;
 use std::collections::VecDeque;
 
-/// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
+/// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, and last
+/// `{"end": true}`.
 pub const STREAM_PREFIX: &[u8] = b"@toolhost ";
 /// Longest line with a part of a stream, bytes.
 pub const MAX_PART_BYTES: usize = 256 * 1024;
-/// How many bytes of a bad output are examined: more than are shown, because secrets beside the cut are masked.
+/// How many bytes of a bad output are examined: more than are shown, because secrets beside the cut
+/// are masked.
 const HEAD_BYTES: usize = 4096;
 /// How many bytes of the stdout of a tool that failed are looked at.
 const LAST_BYTES: usize = 8 * 1024;
-/// The message if a tool wrote to stderr and that counts as failure. The end of stderr is added later, masked.
+/// The message if a tool wrote to stderr and that counts as failure. The end of stderr is added
+/// later, masked.
 pub const STDERR_FAILURE: &str = "the tool wrote to stderr, which this tool counts as failure";
 
 /// Reads stdout. Each part of a stream is sent as an event, as soon as there is room for it.
@@ -57,7 +61,8 @@ impl<'a> OutputReader<'a> {
         }
     }
 
-    /// Takes bytes, and waits until there is room for a part. True: nothing more is read, so the tool can be ended.
+    /// Takes bytes, and waits until there is room for a part. True: nothing more is read, so the
+    /// tool can be ended.
     pub async fn push(&mut self, bytes: &[u8]) -> bool {
         let own = &mut self.output;
         let room = self
@@ -172,8 +177,8 @@ impl Output {
                 )),
             },
             (None, false, true) if self.parts.1 > 0 => bad(
-                "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as \
-                 one JSON value",
+                "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or \
+                 the whole answer as one JSON value",
             ),
             (None, false, _) => judge("stdout", &self.rest, is_text, deadline),
         }
@@ -217,8 +222,9 @@ pub async fn returned(
         .await
 }
 
-/// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed component returned.
-/// `is_text`: what is not one JSON value is the answer as text, without the line breaks at its end.
+/// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed
+/// component returned. `is_text`: what is not one JSON value is the answer as text, without the
+/// line breaks at its end.
 fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput {
         reason,
@@ -246,8 +252,8 @@ fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> En
             message,
             ..
         }) => bad(format!(
-            "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print \
-             diagnostics to stderr"
+            "{what} must be a single JSON value; not JSON at line {line}, column {column}: \
+             {message} — print diagnostics to stderr"
         )),
     }
 }
@@ -294,8 +300,8 @@ fn head(bytes: &[u8]) -> String {
     shown + if bytes.len() > HEAD_BYTES { "…" } else { "" }
 }
 
-/// Reads stderr: keeps its beginning and its end, and sends each line on as it comes. Never waits for a reader, and
-/// never holds more than twice the limit.
+/// Reads stderr: keeps its beginning and its end, and sends each line on as it comes. Never waits
+/// for a reader, and never holds more than twice the limit.
 pub struct Log<'a> {
     head: Vec<u8>,
     tail: VecDeque<u8>,

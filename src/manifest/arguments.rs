@@ -28,7 +28,8 @@ pub enum ArgumentSyntax {
     Inputs { duplicates: Vec<String> },
 }
 
-/// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of its parameter.
+/// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of
+/// its parameter.
 pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value, Fault> {
     check_written(
         manifest,
@@ -148,7 +149,8 @@ impl Manifest {
     }
 }
 
-/// Names that the schema does not declare. A schema with its own rule for those (`additionalProperties` …) judges them.
+/// Names that the schema does not declare. A schema with its own rule for those
+/// (`additionalProperties` …) judges them.
 fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
     let ParameterNames { known, open_ended } = names(root);
     if open_ended || known.is_empty() {
@@ -203,7 +205,8 @@ fn names(root: &Value) -> ParameterNames<'_> {
     names
 }
 
-/// The schema, and those that keywords and references apply to the same value. Each comes once, so that cycles end.
+/// The schema, and those that keywords and references apply to the same value. Each comes once, so
+/// that cycles end.
 fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'s Value> {
     let mut found = vec![schema];
     let mut known = BTreeSet::from([std::ptr::from_ref(schema)]);
@@ -232,7 +235,8 @@ fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
     root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
-/// The state of filling in defaults. `room` and `steps` count down: a hostile schema could make it endless.
+/// The state of filling in defaults. `room` and `steps` count down: a hostile schema could make it
+/// endless.
 struct Filling<'s> {
     root: &'s Value,
     room: usize,
@@ -389,7 +393,8 @@ fn place(pointer: &str, subject: &str) -> String {
 /// The texts among the arguments of one call, which are converted to values.
 struct Texts<'s, 'f> {
     root: &'s Value,
-    /// Syntax `Inputs`: a text that may also be a string is read as JSON if possible; lists and objects may hold texts.
+    /// Syntax `Inputs`: a text that may also be a string is read as JSON if possible; lists and
+    /// objects may hold texts.
     inputs: bool,
     flaws: &'f mut Vec<Flaw>,
 }
@@ -437,7 +442,8 @@ impl<'s> Texts<'s, '_> {
         }
     }
 
-    /// The value that a text stands for. `None`: it stays a text, or it cannot be converted, which is noted as a flaw.
+    /// The value that a text stands for. `None`: it stays a text, or it cannot be converted, which
+    /// is noted as a flaw.
     fn text(
         &mut self,
         schemas: &[&Value],
@@ -485,7 +491,8 @@ fn listed_in(schema: &Value) -> impl Iterator<Item = &Value> {
         .chain(schema.get("const"))
 }
 
-/// The value of an `enum` (or `const`) that a text spells, unless the text is one itself: for "3" the 3 of `[3, "a"]`.
+/// The value of an `enum` (or `const`) that a text spells, unless the text is one itself: for "3"
+/// the 3 of `[3, "a"]`.
 fn listed(schemas: &[&Value], written: &str) -> Option<Value> {
     let values: Vec<&Value> = schemas.iter().copied().flat_map(listed_in).collect();
     if values.is_empty() || values.iter().any(|value| value.as_str() == Some(written)) {

@@ -1,7 +1,8 @@
-//! How large a JSON Schema is, found before anything compiles it: one walk over at most `MAX_SCHEMA_NODES` parts.
+//! How large a JSON Schema is, found before anything compiles it: one walk over at most
+//! `MAX_SCHEMA_NODES` parts.
 //!
-//! What a reference leads to counts once more for each reference. A schema that is too large, leads outside of itself
-//! or turns in a circle is refused.
+//! What a reference leads to counts once more for each reference. A schema that is too large, leads
+//! outside of itself or turns in a circle is refused.
 
 use crate::base::json::escape_segment;
 use crate::base::problem::{Code, Problem, Severity};
@@ -14,15 +15,19 @@ use std::collections::HashMap;
 pub(super) struct Bounds {
     /// Pointers of the subschemas that carry a `default`.
     pub defaults: Vec<String>,
-    /// How many parts it has; those that a reference leads to are counted once more for each reference.
+    /// How many parts it has; those that a reference leads to are counted once more for each
+    /// reference.
     pub parts: usize,
-    /// The states of all its patterns: at worst, a character of a text is compared with each of them.
+    /// The states of all its patterns: at worst, a character of a text is compared with each of
+    /// them.
     pub states: usize,
-    /// How many references lead back to a schema around them: at each level of a value a check may branch so often.
+    /// How many references lead back to a schema around them: at each level of a value a check may
+    /// branch so often.
     pub recursive_references: usize,
     /// The schema refers to itself somewhere, so it is compiled and checked on a large stack.
     pub is_recursive: bool,
-    /// Some `anyOf` or `oneOf` looks into members or items: its explanation has all flaws of all its branches.
+    /// Some `anyOf` or `oneOf` looks into members or items: its explanation has all flaws of all
+    /// its branches.
     pub has_deep_unions: bool,
     /// The bytes of its longest `const` or pattern: each explanation that names it copies it.
     pub copied: usize,
@@ -69,7 +74,8 @@ pub(super) fn measure(schema: &Value) -> Result<Bounds, Problem> {
     Ok(walk.bounds)
 }
 
-/// Refuses `$id` and `$schema` below the top: they make a part a document, whose references lead elsewhere.
+/// Refuses `$id` and `$schema` below the top: they make a part a document, whose references lead
+/// elsewhere.
 fn refuse_identities(value: &Value, pointer: &str, words: &[&str]) -> Result<(), Problem> {
     if let Value::Array(items) = value {
         return items
@@ -137,8 +143,8 @@ struct Position {
     in_union: bool,
 }
 
-/// How often the checker checks a schema beside `unevaluatedProperties` or `unevaluatedItems`: as usual, once more for
-/// whether it holds, and once more for what it looked at.
+/// How often the checker checks a schema beside `unevaluatedProperties` or `unevaluatedItems`: as
+/// usual, once more for whether it holds, and once more for what it looked at.
 const CHECKS_PER_UNEVALUATED: usize = 3;
 
 struct Walk<'s> {
@@ -243,8 +249,8 @@ impl<'s> Walk<'s> {
             return Ok(());
         }
         let message = format!(
-            "the schema has more than {MAX_SCHEMA_NODES} parts (what a reference leads to counts for each reference): \
-             leave some of it to the script"
+            "the schema has more than {MAX_SCHEMA_NODES} parts (what a reference leads to counts \
+             for each reference): leave some of it to the script"
         );
         Err(fault("", message))
     }
@@ -253,7 +259,8 @@ impl<'s> Walk<'s> {
     fn reference(&mut self, reference: &str, pointer: &str, at: Position) -> Result<(), Problem> {
         let here = format!("{pointer}/$ref");
         let Some(target) = reference.strip_prefix('#') else {
-            let message = "a reference must stay inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
+            let message = "a reference must stay inside its own schema (#/$defs/…): copy the \
+                definition here; nothing is fetched";
             // A program that follows a reference out of the file would fetch it.
             return Err(Problem {
                 code: Code::Security,
@@ -265,7 +272,8 @@ impl<'s> Walk<'s> {
             .filter(|target| !target.contains('%'))
             .and_then(|target| self.root.pointer(target));
         let Some(schema) = schema else {
-            let message = "this reference leads to nothing in the schema (write it as #/$defs/name, without escapes)";
+            let message = "this reference leads to nothing in the schema (write it as \
+                #/$defs/name, without escapes)";
             return Err(fault(here, message));
         };
         match self
@@ -281,13 +289,14 @@ impl<'s> Walk<'s> {
             }
             Some(_) => Err(fault(
                 here,
-                "this reference turns in a circle: it leads back to a schema of the same value; a schema may refer to \
-                 itself below properties, items and the like only",
+                "this reference turns in a circle: it leads back to a schema of the same value; a \
+                 schema may refer to itself below properties, items and the like only",
             )),
         }
     }
 
-    /// Measures the keywords of one subschema, without those below it. Returns the states of its patterns.
+    /// Measures the keywords of one subschema, without those below it. Returns the states of its
+    /// patterns.
     fn own_keywords(&mut self, map: &Map<String, Value>, pointer: &str) -> Result<usize, Problem> {
         if let Some(keyword) = ["$dynamicRef", "$recursiveRef"]
             .into_iter()
@@ -334,13 +343,15 @@ impl<'s> Walk<'s> {
             self.patterns += 1;
             if self.patterns > MAX_SCHEMA_REGEXES {
                 let message = format!(
-                    "the schema has more than {MAX_SCHEMA_REGEXES} regular expressions: let the script check"
+                    "the schema has more than {MAX_SCHEMA_REGEXES} regular expressions: let the \
+                    script check"
                 );
                 return Err(fault("", message));
             }
             let Some((bytes, own)) = compiled_size(pattern, self.room) else {
-                let message = "the regular expressions of this schema are too costly to compile: repeat less ({1,64}), \
-                               write [A-Za-z] instead of \\p{L} or (?i), or let the script check";
+                let message = "the regular expressions of this schema are too costly to compile: \
+                               repeat less ({1,64}), write [A-Za-z] instead of \\p{L} or (?i), or \
+                               let the script check";
                 return Err(fault(format!("{pointer}{at}"), message));
             };
             self.room = self.room.saturating_sub(bytes);
@@ -361,14 +372,14 @@ fn size(value: &Value) -> usize {
 
 /// Longest pattern, bytes.
 const MAX_PATTERN: usize = 2000;
-/// The checker translates a pattern in one pass for each escape, and each pass makes it longer. This is about what one
-/// pass costs for one escape, in bytes of a compiled pattern.
+/// The checker translates a pattern in one pass for each escape, and each pass makes it longer.
+/// This is about what one pass costs for one escape, in bytes of a compiled pattern.
 const ESCAPE: usize = 64;
 /// Parts of a pattern that stand for thousands of characters. Ignoring case in them looks at each.
 const WIDE: [&str; 8] = [r"\p", r"\P", r"\x", r"\u", r"\U", r"\D", r"\S", r"\W"];
 
-/// The bytes and states of a pattern, compiled by the engine that checks use, but no further than `room` bytes; `None`:
-/// it is too costly.
+/// The bytes and states of a pattern, compiled by the engine that checks use, but no further than
+/// `room` bytes; `None`: it is too costly.
 fn compiled_size(pattern: &str, room: usize) -> Option<(usize, usize)> {
     let flags = |at: usize| {
         pattern[at + 2..]
@@ -415,7 +426,8 @@ pub const SAME_VALUE: [&str; 9] = [
 pub fn parts(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(list) => list.iter().collect(),
-        // Most keywords hold a schema, `dependentSchemas` a map of them: taken as both, which only finds too many.
+        // Most keywords hold a schema, `dependentSchemas` a map of them: taken as both, which only
+        // finds too many.
         Value::Object(map) => std::iter::once(value)
             .chain(map.values())
             .filter(|part| part.is_object())
@@ -424,7 +436,8 @@ pub fn parts(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// The subschemas that may apply to a member. Every pattern of names counts, whether it matches or not.
+/// The subschemas that may apply to a member. Every pattern of names counts, whether it matches or
+/// not.
 pub fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
     let own = schema["properties"].get(name);
     let rest = ["additionalProperties", "unevaluatedProperties"]

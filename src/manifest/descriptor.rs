@@ -1,6 +1,7 @@
 //! Descriptors of tool services and their tools, as TrustGraph's configuration writes them.
 //!
-//! The host's configuration says over which broker a service is called; policy decides whether it may be called.
+//! The host's configuration says over which broker a service is called; policy decides whether it
+//! may be called.
 
 use super::reader::{Reader, below};
 use super::schema::Schema;
@@ -32,7 +33,8 @@ pub struct Descriptors {
     pub tools: Vec<Manifest>,
 }
 
-/// The members of a tool that its schema does not name are values for the service, whose descriptor declares them.
+/// The members of a tool that its schema does not name are values for the service, whose descriptor
+/// declares them.
 static TOOL_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("service_tool.schema.json")).expect("the schema is JSON")
 });
@@ -54,7 +56,8 @@ struct ToolShape;
 )]
 struct ServiceShape;
 
-/// Reads a `*.tool-service.json`: one service, or services and tools by their keys (`tool-service/ID`, `tool/NAME`).
+/// Reads a `*.tool-service.json`: one service, or services and tools by their keys
+/// (`tool-service/ID`, `tool/NAME`).
 pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     let mut reader = Reader::from_json(&document);
@@ -102,8 +105,8 @@ pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<types::
         .iter()
         .next()
         .filter(|(key, _)| top.len() == 1 && key.starts_with(TOOL_KEY));
-    // No manifest has a `service`, or a `type` and a `name`, at the top: such a file is a descriptor, also where its
-    // type is missing, misspelt or TrustGraph's own.
+    // No manifest has a `service`, or a `type` and a `name`, at the top: such a file is a
+    // descriptor, also where its type is missing, misspelt or TrustGraph's own.
     let is_typed = top.get("type").is_some_and(Value::is_string);
     let is_tool = top.contains_key("service") || top.get("type") == Some(&json!("tool-service"));
     if keyed.is_some() || is_tool || (is_typed && top.contains_key("name")) {
@@ -331,7 +334,8 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
     })
 }
 
-/// The arguments as a schema that models are shown. A type that JSON Schema does not have is left out of it.
+/// The arguments as a schema that models are shown. A type that JSON Schema does not have is left
+/// out of it.
 fn parameters(reader: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
     let (mut properties, mut required) = (Map::new(), BTreeSet::new());
     for (index, argument) in arguments.iter().enumerate() {

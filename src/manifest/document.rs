@@ -1,6 +1,8 @@
-//! Prompts and resources: documents that are shown and not run (`*.prompt.json`, `*.resource.json`).
+//! Prompts and resources: documents that are shown and not run (`*.prompt.json`,
+//! `*.resource.json`).
 //!
-//! A document reads no file outside of its own folder, and a URI template matches an address in one way only.
+//! A document reads no file outside of its own folder, and a URI template matches an address in one
+//! way only.
 
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::Reader;
@@ -10,7 +12,8 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Document {
-    /// Messages with `{{name}}` in place of arguments. `ask`: requests that the client answers first.
+    /// Messages with `{{name}}` in place of arguments. `ask`: requests that the client answers
+    /// first.
     Prompt {
         messages: Vec<Value>,
         ask: Map<String, Value>,

@@ -1,5 +1,5 @@
-//! Which environment variables anybody but the host itself may set or pass on: one rule for manifests, policies and
-//! calls.
+//! Which environment variables anybody but the host itself may set or pass on: one rule for
+//! manifests, policies and calls.
 
 use crate::base::text;
 

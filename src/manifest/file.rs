@@ -1,7 +1,8 @@
 //! The bytes of one manifest file → `Manifest`, or every problem of the file at once.
 //!
-//! The published JSON Schema says which values are accepted. This file checks the rest: texts with their own grammar,
-//! and values that exclude each other. A request that is not understood refuses the manifest.
+//! The published JSON Schema says which values are accepted. This file checks the rest: texts with
+//! their own grammar, and values that exclude each other. A request that is not understood refuses
+//! the manifest.
 
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
@@ -19,8 +20,9 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by `toolhost schema
-/// manifest`, for editors. `additionalProperties: false` is set where an unknown name could be a misspelt restriction.
+/// The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by
+/// `toolhost schema manifest`, for editors. `additionalProperties: false` is set where an unknown
+/// name could be a misspelt restriction.
 pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON")
 });
@@ -54,7 +56,8 @@ pub fn read(bytes: &[u8]) -> ManifestResult {
     reader.finish(manifest)
 }
 
-/// Reads every field first, to report all problems at once; only then does a missing field return `None`.
+/// Reads every field first, to report all problems at once; only then does a missing field return
+/// `None`.
 fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> {
     let id: Option<String> = reader.get("/toolId");
     if let Some(fault) = id.as_deref().and_then(id_fault) {
@@ -124,8 +127,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     })
 }
 
-/// Keeps unknown names. Warns of one that resembles a known name or belongs elsewhere, and of each in `execution`,
-/// where a name looks effective.
+/// Keeps unknown names. Warns of one that resembles a known name or belongs elsewhere, and of each
+/// in `execution`, where a name looks effective.
 fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
     let schema = if block.is_empty() {
         &*SCHEMA
@@ -279,7 +282,8 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
     let write = patterns(reader, "/securityContext/fileAccess/allowWrite");
     for (pointer, pattern) in &write {
         if pattern.from_base || pattern.shape == PatternShape::SelfScript {
-            let message = "a script cannot write its own file, or what tools share by `base:`: name a folder for its results";
+            let message = "a script cannot write its own file, or what tools share by `base:`: \
+                name a folder for its results";
             reader.error(Code::Security, pointer, message);
         }
     }
@@ -350,7 +354,8 @@ fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     }
     if size > MAX_ENV_BYTES {
         let message = format!(
-            "more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script"
+            "more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the \
+            script"
         );
         reader.error(Code::Schema, "/execution/env", message);
     }
@@ -391,7 +396,8 @@ fn lint(reader: &mut Reader<'_>, manifest: &Manifest) {
     for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
         if parameters.raw.get(keyword).is_some() {
             let message = format!(
-                "most model APIs refuse '{keyword}' at the top of parameters: move it into a property"
+                "most model APIs refuse '{keyword}' at the top of parameters: move it into a \
+                property"
             );
             reader.warn(&format!("/parameters/{keyword}"), message);
         }

@@ -1,5 +1,5 @@
-//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`, in canonical form. Syntax only:
-//! policy decides whether a host may be reached.
+//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`, in canonical
+//! form. Syntax only: policy decides whether a host may be reached.
 
 use crate::base::text;
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,8 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// `name`, `*.name`, `*`, an IPv4 or IPv6 address, each with an optional `:port` (IPv6 then in brackets).
+/// `name`, `*.name`, `*`, an IPv4 or IPv6 address, each with an optional `:port` (IPv6 then in
+/// brackets).
 pub fn parse_pattern(written: &str) -> Result<HostPattern, String> {
     let why = match parse(written) {
         Some(HostPattern {
@@ -98,8 +99,9 @@ pub fn parse_pattern(written: &str) -> Result<HostPattern, String> {
         }) => "has port 53 (name servers): a tool reaches only the name server of its call",
         Some(pattern) => return Ok(pattern),
         None => {
-            "is not a host: write a name (letters, digits and '-' between dots; in its xn-- form where it is not \
-             ASCII), *.name (no '*' in the middle), * or a whole address, with or without :PORT, no other URL part"
+            "is not a host: write a name (letters, digits and '-' between dots; in its xn-- form \
+             where it is not ASCII), *.name (no '*' in the middle), * or a whole address, with or \
+             without :PORT, no other URL part"
         }
     };
     Err(format!(
@@ -108,8 +110,9 @@ pub fn parse_pattern(written: &str) -> Result<HostPattern, String> {
     ))
 }
 
-/// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`, in lower case,
-/// without final dot. `None` for anything else, addresses in all their spellings included.
+/// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`,
+/// in lower case, without final dot. `None` for anything else, addresses in all their spellings
+/// included.
 pub fn canonical_name(written: &str) -> Option<String> {
     let name = written
         .strip_suffix('.')
@@ -118,8 +121,8 @@ pub fn canonical_name(written: &str) -> Option<String> {
     (plain(&name, true) && !looks_like_address(&name)).then_some(name)
 }
 
-/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: allows `_`, as in
-/// names that are looked up (`_sip._tcp`).
+/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`:
+/// allows `_`, as in names that are looked up (`_sip._tcp`).
 fn plain(name: &str, underscore: bool) -> bool {
     let good_label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,5 +1,5 @@
-//! Manifests: how a tool describes itself, and what it *requests*. Nothing here touches the file system or grants
-//! anything.
+//! Manifests: how a tool describes itself, and what it *requests*. Nothing here touches the file
+//! system or grants anything.
 
 pub mod arguments;
 pub mod bounds;

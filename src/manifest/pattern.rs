@@ -4,7 +4,8 @@ use crate::base::text;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// One requested file pattern, parsed. A pattern that cannot be enforced exactly was refused before.
+/// One requested file pattern, parsed. A pattern that cannot be enforced exactly was refused
+/// before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// As written in the manifest.
@@ -29,7 +30,8 @@ pub enum PatternShape {
 
 /// Longest pattern, bytes: the kernel's own limit for a path.
 const MAX_PATTERN_BYTES: usize = 4096;
-/// Most folders in a pattern: comparing it with each folder above it takes the time for reading it, times a constant.
+/// Most folders in a pattern: comparing it with each folder above it takes the time for reading it,
+/// times a constant.
 const MAX_FOLDERS: usize = 64;
 
 /// Parses one pattern, or says why it cannot be enforced and what to write instead.
@@ -83,7 +85,8 @@ fn shape(written: &str) -> Result<PatternShape, String> {
     for middle in &components {
         if middle.contains(['*', '?']) {
             return Err(format!(
-                "has '{middle}' in the middle: '*' and '?' are allowed in the last part only, '**' at the end"
+                "has '{middle}' in the middle: '*' and '?' are allowed in the last part only, '**' \
+                at the end"
             ));
         }
     }
@@ -124,7 +127,8 @@ fn refuse_characters(written: &str) -> Result<(), String> {
         || written.starts_with("file:")
         || written.contains("://");
     if is_odd {
-        let why = "is not a plain path: no URL, no ~ or ! in front, no control or invisible character, none of \\ [ ] { }";
+        let why = "is not a plain path: no URL, no ~ or ! in front, no control or invisible \
+            character, none of \\ [ ] { }";
         return Err(format!("{why}, at most {MAX_PATTERN_BYTES} bytes"));
     }
     Ok(())

@@ -1,5 +1,6 @@
-//! Reads one file, and collects its problems (of its JSON Schema and others) with their places. Manifests (JSON) and
-//! policies (TOML) are read by the same rules. No message repeats a value: it may be a secret.
+//! Reads one file, and collects its problems (of its JSON Schema and others) with their places.
+//! Manifests (JSON) and policies (TOML) are read by the same rules. No message repeats a value: it
+//! may be a secret.
 
 use super::schema::must;
 use crate::base::json::{Document, escape_segment};
@@ -83,7 +84,8 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// Reports the errors that a schema finds in the value at `pointer`. `errors` builds all of them at once.
+    /// Reports the errors that a schema finds in the value at `pointer`. `errors` builds all of
+    /// them at once.
     pub fn check_schema<'v>(
         &mut self,
         (schema, errors): (&Value, fn(&'v Value) -> ErrorIterator<'v>),
@@ -91,7 +93,8 @@ impl<'d> Reader<'d> {
         pointer: &str,
     ) {
         if !has_at_most(value, &mut { self.format.most_explained }) {
-            let message = "this breaks its schema (`toolhost schema manifest`), and is too large to say where";
+            let message = "this breaks its schema (`toolhost schema manifest`), and is too large \
+                to say where";
             return self.error(Code::Schema, pointer, message);
         }
         for error in errors(value).take(MAX_PROBLEMS) {
@@ -194,14 +197,16 @@ impl<'d> Reader<'d> {
         let read = T::deserialize(value).ok();
         if read.is_none() {
             let message =
-                "this value is not valid here; `toolhost schema manifest` (or `policy`, `callers`) shows what is"
+                "this value is not valid here; `toolhost schema manifest` (or `policy`, `callers`) \
+                shows what is"
                     .to_owned();
             self.fallback_errors.push((pointer.to_owned(), message));
         }
         read
     }
 
-    /// The texts of a list or the members of an object that are texts: pointer, name, text. At most `most` are read.
+    /// The texts of a list or the members of an object that are texts: pointer, name, text. At most
+    /// `most` are read.
     pub fn texts(&self, pointer: &str, most: usize) -> Vec<(String, &'d str, &'d str)> {
         match self.value.pointer(pointer) {
             Some(Value::Array(items)) => {
@@ -313,7 +318,8 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// The place is looked up only for a problem that is kept. `is_name`: the place of the member's name.
+    /// The place is looked up only for a problem that is kept. `is_name`: the place of the member's
+    /// name.
     fn add(&mut self, severity: Severity, code: Code, pointer: &str, is_name: bool, message: &str) {
         // The first error always finds room: without it a bad manifest would pass.
         if self.problems.len() >= MAX_PROBLEMS

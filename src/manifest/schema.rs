@@ -1,6 +1,7 @@
 //! JSON Schemas of tools: compiled once at load, and values checked in bounded time and memory.
 //!
-//! Nothing is fetched, no regular expression backtracks, and no explanation of a large value fills memory.
+//! Nothing is fetched, no regular expression backtracks, and no explanation of a large value fills
+//! memory.
 
 use super::bounds::{self, Bounds};
 use crate::base::problem::Problem;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 const DEEP_STACK_BYTES: usize = 256 << 20;
 /// A longer check reports only the first flaw: an explanation can be larger than its value.
 const LARGE_CHECK_STEPS: usize = 200_000;
-/// Bytes of a text that cost one step for each part of a schema: to count characters and to compare them.
+/// Bytes of a text that cost one step for each part of a schema: to count characters and to compare
+/// them.
 const BYTES_PER_STEP: usize = 32;
 /// States of a pattern that a character is compared with in one step.
 const STATES_PER_STEP: usize = 16;
@@ -102,7 +104,8 @@ impl Schema {
         Ok(())
     }
 
-    /// Compiles subschemas as the properties `0`, `1`, … of one object, so that what they share is compiled once.
+    /// Compiles subschemas as the properties `0`, `1`, … of one object, so that what they share is
+    /// compiled once.
     fn parts(&self, pointers: &[String]) -> Option<Validator> {
         const BASE_URI: &str = "toolhost:schema";
         const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -154,8 +157,8 @@ impl Schema {
         self.steps(value) > LONG_CHECK_STEPS
     }
 
-    /// Whether checking this value may take so long that it is refused. Where a schema refers to itself, the checker
-    /// remembers each part of the value for each such reference.
+    /// Whether checking this value may take so long that it is refused. Where a schema refers to
+    /// itself, the checker remembers each part of the value for each such reference.
     pub(super) fn is_too_large(&self, value: &Value) -> bool {
         self.steps(value) > MAX_CHECK_STEPS / (1 + self.bounds.recursive_references)
     }
@@ -168,9 +171,9 @@ impl Schema {
         self.effort(value).0
     }
 
-    /// The most steps that checking a value takes, and that explaining its flaws takes. Counts as if every part of the
-    /// schema checked every part of the value, and every character met every state of the patterns. An explanation
-    /// reuses no results, and copies words of the schema.
+    /// The most steps that checking a value takes, and that explaining its flaws takes. Counts as
+    /// if every part of the schema checked every part of the value, and every character met every
+    /// state of the patterns. An explanation reuses no results, and copies words of the schema.
     fn effort(&self, value: &Value) -> (usize, usize) {
         let (mut steps, mut deepest, mut open) = (0usize, 0, vec![(value, 0)]);
         while let Some((value, depth)) = open.pop() {

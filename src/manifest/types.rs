@@ -21,7 +21,8 @@ pub enum Handler {
         language: Language,
         entry_point: Option<String>,
     },
-    /// `service-method`; `parameter_map` renames inputs (left) for the method (right); `language` is a fixed argument.
+    /// `service-method`; `parameter_map` renames inputs (left) for the method (right); `language`
+    /// is a fixed argument.
     ServiceMethod {
         service: String,
         method: String,
@@ -32,7 +33,8 @@ pub enum Handler {
     ToolService(Box<ServiceReference>),
     /// `definition-only`: known, not built yet.
     DefinitionOnly,
-    /// `x-…`: a type an embedding program registered an executor for. Its fields are in `Manifest::raw`.
+    /// `x-…`: a type an embedding program registered an executor for. Its fields are in
+    /// `Manifest::raw`.
     Extension { kind: String },
     /// `prompt`, `resource`: shown, not run.
     Document(Document),
@@ -96,7 +98,8 @@ impl ServiceReference {
 /// `securityContext`: a request, never a grant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestedAccess {
-    /// `None`: not written, so the script's own folder (or `self`, if the script lies directly in a base folder).
+    /// `None`: not written, so the script's own folder (or `self`, if the script lies directly in a
+    /// base folder).
     pub read: Option<Vec<Pattern>>,
     pub write: Vec<Pattern>,
     pub hosts: Vec<HostPattern>,
@@ -128,7 +131,8 @@ pub struct Execution {
     pub text_output: bool,
     /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
     pub asynchronous: bool,
-    /// Whether an MCP client may, or must, poll for the result of a call as an MCP task instead of waiting.
+    /// Whether an MCP client may, or must, poll for the result of a call as an MCP task instead of
+    /// waiting.
     pub task: Option<TaskUse>,
     pub env: BTreeMap<String, String>,
 }
@@ -229,8 +233,9 @@ pub struct ToolPaths {
 }
 
 impl ToolPaths {
-    /// Whether the tool sees its script and nothing else of the script's folder: its manifest lies neither with the
-    /// script or above it, nor in the folder of the same path beside the script base.
+    /// Whether the tool sees its script and nothing else of the script's folder: its manifest lies
+    /// neither with the script or above it, nor in the folder of the same path beside the script
+    /// base.
     pub fn is_guest(&self) -> bool {
         let (Some(script), Some(folder)) = (&self.script, self.manifest.parent()) else {
             return false;
@@ -238,7 +243,8 @@ impl ToolPaths {
         !script.starts_with(folder) && !self.mirrors(folder, script)
     }
 
-    /// Whether the path of `folder` in a base beside this one is that of the script's folder, or one above, in this base.
+    /// Whether the path of `folder` in a base beside this one is that of the script's folder, or
+    /// one above, in this base.
     fn mirrors(&self, folder: &Path, script: &Path) -> bool {
         let beside = folder
             .ancestors()
@@ -253,7 +259,8 @@ impl ToolPaths {
 /// Longest toolId, bytes.
 const MAX_ID: usize = 128;
 
-/// Why this is not a toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
+/// Why this is not a toolId (`namespace:tool-name`). `__` is kept free for the names of other
+/// protocols (`ns__tool`).
 pub fn id_fault(id: &str) -> Option<String> {
     let part = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -268,8 +275,8 @@ pub fn id_fault(id: &str) -> Option<String> {
             .is_some_and(|(namespace, name)| part(namespace) && part(name));
     (!good).then(|| {
         format!(
-            "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
-             '.', '-', single '_'; at most {MAX_ID} characters)",
+            "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII \
+             letters, digits, '.', '-', single '_'; at most {MAX_ID} characters)",
             text::printable(&text::head(id, 80))
         )
     })
@@ -286,8 +293,8 @@ pub fn extension_kind(kind: &str) -> bool {
         })
 }
 
-/// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself; operators mean what
-/// they mean to Cargo (`^1.2`, `~1.2`, `>=1.2, <2`).
+/// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself;
+/// operators mean what they mean to Cargo (`^1.2`, `~1.2`, `>=1.2, <2`).
 pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
     let mut range = semver::VersionReq::parse(text)?;
     let bare = text.trim_start().starts_with(|c: char| c.is_ascii_digit());
@@ -342,8 +349,8 @@ impl Language {
         }
     }
 
-    /// The languages of scripts with this file extension, the likeliest first; empty if unknown. Bun runs what
-    /// Node runs. (A manifest may also let Node run TypeScript.)
+    /// The languages of scripts with this file extension, the likeliest first; empty if unknown.
+    /// Bun runs what Node runs. (A manifest may also let Node run TypeScript.)
     pub fn of_file_name(name: &str) -> &'static [Language] {
         let ending = name
             .rsplit_once('.')

@@ -1,4 +1,5 @@
-//! The files beside a script, opened and read in bounded memory: never a link, a pipe, or what a tool can write.
+//! The files beside a script, opened and read in bounded memory: never a link, a pipe, or what a
+//! tool can write.
 
 use crate::base::{files, text};
 use crate::manifest::{Code, Language, Severity};
@@ -25,7 +26,8 @@ pub struct ScriptLocation<'a> {
     pub language: Language,
     /// The version of the interpreter, with which markers are compared.
     pub python: Option<&'a str>,
-    /// Only the script itself can require packages: it lies directly in a base folder, or in a folder of other tools.
+    /// Only the script itself can require packages: it lies directly in a base folder, or in a
+    /// folder of other tools.
     pub alone: bool,
     /// Ignore the lock that toolhost writes.
     pub ignore_lock: bool,
@@ -103,17 +105,19 @@ impl<'a> ScriptFolder<'a> {
         Ok(Some(TextFile::new(path.clone(), &bytes)))
     }
 
-    /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
+    /// The script. `None` also where it is larger than a file that is read here: then no block in
+    /// it counts.
     pub fn script(&self, name: &str) -> Option<TextFile> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), MAX_FILE_BYTES).ok()??;
         Some(TextFile::new(self.path.join(name), &bytes))
     }
 
-    /// Refuses settings files of installers: the policy names the index, and this host's configuration its address.
+    /// Refuses settings files of installers: the policy names the index, and this host's
+    /// configuration its address.
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
-        let why = "the settings of an installer beside a script are not obeyed: the policy and this host's \
-                   configuration say where packages come from; remove the file";
+        let why = "the settings of an installer beside a script are not obeyed: the policy and \
+                   this host's configuration say where packages come from; remove the file";
         let found = settings.iter().find(|name| self.has(name));
         found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }

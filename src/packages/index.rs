@@ -1,5 +1,5 @@
-//! Where packages come from, by the host's configuration: an address, the hosts that serve its files, and the
-//! credential for its requests.
+//! Where packages come from, by the host's configuration: an address, the hosts that serve its
+//! files, and the credential for its requests.
 
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -28,11 +28,13 @@ pub struct Index {
     pub hosts: Vec<HostGrant>,
     /// The credential that the relay adds to requests for the index's own host.
     pub credential: Option<SecretGrant>,
-    /// The file of CA certificates (PEM) for these hosts, used instead of the machine's, and its content.
+    /// The file of CA certificates (PEM) for these hosts, used instead of the machine's, and its
+    /// content.
     pub ca: Option<(PathBuf, String)>,
 }
 
-/// A credential as configured: where it lies, the header, and its value with `{}` in place of the secret.
+/// A credential as configured: where it lies, the header, and its value with `{}` in place of the
+/// secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     pub from: SecretSource,
@@ -54,7 +56,8 @@ impl Index {
             .expect("a public index is an index")
     }
 
-    /// `hosts`: other hosts that serve the index's files. `ranges`: the non-public addresses that all of them may have.
+    /// `hosts`: other hosts that serve the index's files. `ranges`: the non-public addresses that
+    /// all of them may have.
     pub fn new(
         name: &str,
         ecosystem: Ecosystem,
@@ -168,14 +171,15 @@ impl Index {
         )
     }
 
-    /// A lock as an installer wrote it, with the https:// addresses of the index put back: another installer with a
-    /// credential of its own would send it to the http:// ones in clear text.
+    /// A lock as an installer wrote it, with the https:// addresses of the index put back: another
+    /// installer with a credential of its own would send it to the http:// ones in clear text.
     pub fn with_own_addresses(&self, lock: &str) -> String {
         let own = |(ours, theirs)| lock.replace(&format!("\"{theirs}"), &format!("\"{ours}"));
         self.origins().map_or_else(|| lock.to_owned(), own)
     }
 
-    /// The origin of the index, and the one that installers get instead. `None`: without a credential to add.
+    /// The origin of the index, and the one that installers get instead. `None`: without a
+    /// credential to add.
     fn origins(&self) -> Option<(String, String)> {
         let header = self.credential.as_ref()?.header.as_ref()?;
         let own = self.url.split('/').nth(2)?;
@@ -284,7 +288,8 @@ mod tests {
         assert_eq!(inner.installer_url(), "http://pypi.example/simple/");
         let lock =
             "url = \"http://pypi.example/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
-        let want = "url = \"https://pypi.example:8443/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
+        let want = "url = \"https://pypi.example:8443/files/a.whl\"; url = \
+            \"http://pypi.example.org/a.whl\"";
         assert_eq!(inner.with_own_addresses(lock), want);
         let header = inner
             .credential

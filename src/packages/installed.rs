@@ -1,4 +1,5 @@
-//! Compares what an installer left with the approved list: every distribution in the tree must be on that list.
+//! Compares what an installer left with the approved list: every distribution in the tree must be
+//! on that list.
 
 use super::tree::{Item, TreeError, hostile, shown};
 use crate::base::files::{self, open_at};
@@ -24,12 +25,12 @@ pub struct Vendored {
     pub path: String,
 }
 
-/// A package found in the tree: its place, as the lock names places (`None`: where no installer puts packages), its
-/// name and its version.
+/// A package found in the tree: its place, as the lock names places (`None`: where no installer
+/// puts packages), its name and its version.
 type Distribution = (Option<String>, String, String);
 
-/// Compares the tree with the lock: each place must hold the package that the lock has for it. `site`: the folder of
-/// packages in the tree. Returns the copies of packages that lie elsewhere.
+/// Compares the tree with the lock: each place must hold the package that the lock has for it.
+/// `site`: the folder of packages in the tree. Returns the copies of packages that lie elsewhere.
 pub fn compare(
     root: BorrowedFd,
     items: &[Item],
@@ -136,7 +137,8 @@ fn info(name: &str) -> Option<(&str, String)> {
     matches!(&*ending, "dist-info" | "egg-info").then_some((stem, ending))
 }
 
-/// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
+/// Refuses a distribution whose archive brought the description of another one: its RECORD lists
+/// what it brought.
 fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
     let record = read(root, &format!("{}/RECORD", item.path), MAX_RECORD_BYTES)?;
     for line in String::from_utf8_lossy(&record).lines() {
@@ -191,7 +193,8 @@ fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distributio
     }))
 }
 
-/// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. Dot names are the installers' own.
+/// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. Dot names are the
+/// installers' own.
 fn is_position(below: &str) -> bool {
     below.split("/node_modules/").all(|name| {
         let is_whole = name.matches('/').count() == usize::from(name.starts_with('@'));

@@ -1,8 +1,8 @@
-//! What a script requires of a package index, as the files beside it say, and the store of what was built.
-//! docs/PACKAGES.md has the table of files and which wins.
+//! What a script requires of a package index, as the files beside it say, and the store of what was
+//! built. docs/PACKAGES.md has the table of files and which wins.
 //!
-//! A lock of a format that is read here becomes the list of approved packages; everything else is only input to
-//! `deps lock`. No address and no path in such a file counts.
+//! A lock of a format that is read here becomes the list of approved packages; everything else is
+//! only input to `deps lock`. No address and no path in such a file counts.
 
 mod files;
 mod index;
@@ -45,7 +45,8 @@ pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
-/// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in `ScriptLocation`.
+/// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in
+/// `ScriptLocation`.
 pub fn read_lock(
     path: &Path,
     text: &str,
@@ -65,11 +66,13 @@ pub fn read_lock(
     }
 }
 
-/// Shows whether any file beside a script changed since it was read. The default, for no script, has no stamps.
+/// Shows whether any file beside a script changed since it was read. The default, for no script,
+/// has no stamps.
 #[derive(Clone, Debug, Default)]
 pub struct FileStamps {
     stamps: Vec<(Option<Stamp>, PathBuf)>,
-    /// A file changed within the last second: a second write may leave the same times, so nothing counts as unchanged.
+    /// A file changed within the last second: a second write may leave the same times, so nothing
+    /// counts as unchanged.
     are_young: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
+//! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below
+//! `node_modules`.
 
 use super::files::{MAX_PACKAGES, ScriptFolder, TextFile, misfit, shown};
 use crate::base::json::{self, Dialect, Document, escape_segment};
@@ -33,7 +34,8 @@ const REFUSED: [&str; 10] = [
 struct LockedPackage {
     #[serde(flatten)]
     package: Package,
-    /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for it.
+    /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for
+    /// it.
     bundled: bool,
     /// An installer may leave it out if it is for other machines.
     optional: bool,
@@ -93,7 +95,8 @@ pub(super) fn find(
     }
     let foreign = folder.read(FOREIGN)?;
     if foreign.is_none() && folder.has("bun.lockb") {
-        let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` writes bun.lock";
+        let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` \
+            writes bun.lock";
         return Err(file.problem(0, why));
     }
     let sources = [&file]
@@ -343,7 +346,8 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
     }))
 }
 
-/// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.
+/// What a package requires is a range or a tag of the index, or an alias with one: no address,
+/// folder or repository.
 fn edges(said: &Value) -> Result<(), String> {
     if said.is_null() {
         return Ok(());
@@ -411,6 +415,7 @@ fn no_range(text: &str) -> String {
         true => "an alias",
         false => "not a version or a range (a tag, a URL, a git or file reference)",
     };
-    let how = "packages come from the policy's index by name and version alone: write for example `^1.2.0`";
+    let how = "packages come from the policy's index by name and version alone: write for example \
+        `^1.2.0`";
     format!("`{}` is {what}, and {how}", shown(text))
 }

@@ -1,5 +1,6 @@
-//! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and
-//! the locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
+//! Python: the files that say what a script requires (`pyproject.toml`, a block in the script,
+//! `requirements.txt`), and the locks that hold it: `pylock.toml` (PEP 751) and a
+//! `requirements.txt` of which every entry has a hash.
 
 use super::files::{MAX_PACKAGES, ScriptFolder, ScriptLocation, TextFile, misfit, shown};
 use crate::manifest::Language;
@@ -116,7 +117,8 @@ pub(super) fn find(
     from_lock(&lists, &lock, writes).map(Some)
 }
 
-/// The file name of the lock of one script, by PEP 751: `pylock.NAME.toml`, in which NAME has no dot.
+/// The file name of the lock of one script, by PEP 751: `pylock.NAME.toml`, in which NAME has no
+/// dot.
 pub(super) fn own_lock(script: &str) -> String {
     let name = script.rsplit_once('.').map_or(script, |(name, _)| name);
     format!("pylock.{}.toml", name.replace('.', "-"))
@@ -350,7 +352,8 @@ struct Hashed {
 }
 
 impl Lock {
-    /// Reads a lock of PEP 751. Packages for other interpreters are checked, too, and then left out.
+    /// Reads a lock of PEP 751. Packages for other interpreters are checked, too, and then left
+    /// out.
     fn read(file: TextFile, environment: &Environment) -> Result<Lock, FileProblem> {
         let lock: Pylock = file.toml(&file.text, 0)?;
         if !lock.version.starts_with("1.") {
@@ -398,7 +401,8 @@ impl Lock {
     }
 }
 
-/// `requirements.txt`: its requirements, or its packages if entries have hashes; then every entry needs one.
+/// `requirements.txt`: its requirements, or its packages if entries have hashes; then every entry
+/// needs one.
 fn entries(
     file: &TextFile,
     env: &Environment,
@@ -425,7 +429,8 @@ fn entries(
     let mut packages = Vec::new();
     for (requirement, hashes) in entries {
         let bad = |why: &str| {
-            let others = "and other entries have hashes: `uv pip compile --generate-hashes` writes all of them";
+            let others = "and other entries have hashes: `uv pip compile --generate-hashes` writes \
+                all of them";
             file.problem(
                 requirement.line,
                 format!("`{}` {why}, {others}", requirement.name),
@@ -548,7 +553,8 @@ fn project(
         dynamic,
     } = project.unwrap_or_default();
     if dynamic.iter().any(|word| word == "dependencies") {
-        let why = "`dependencies` is dynamic, so a build would say what is required: list them in [project]";
+        let why = "`dependencies` is dynamic, so a build would say what is required: list them in \
+            [project]";
         return Err(file.problem(0, why));
     }
     let listed = dependencies.unwrap_or_default();
@@ -591,8 +597,8 @@ fn parse_requirements<'t>(
         .or(source("pdm", &tool.pdm))
     {
         let why = format!(
-            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the \
-             index, and this host's configuration its address; remove it"
+            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the \
+             policy names the index, and this host's configuration its address; remove it"
         );
         return Err(file.problem(line(value.span().start), why));
     }
@@ -650,8 +656,8 @@ fn block(
     }))
 }
 
-/// Longest requirement or marker, bytes. Most comparisons in one marker, and with `in` among them. Most markers in one
-/// file, because the library keeps a decision diagram of each for good.
+/// Longest requirement or marker, bytes. Most comparisons in one marker, and with `in` among them.
+/// Most markers in one file, because the library keeps a decision diagram of each for good.
 const MAX_MARKER_BYTES: usize = 4000;
 const MAX_COMPARISONS: usize = 16;
 const MAX_IN: usize = 4;
@@ -779,7 +785,8 @@ impl Environment {
             || !is_plain
         {
             return Err(format!(
-                "marker too long or not ASCII: max {MAX_COMPARISONS} comparisons, {MAX_IN} with `in`"
+                "marker too long or not ASCII: max {MAX_COMPARISONS} comparisons, {MAX_IN} with \
+                `in`"
             ));
         }
         let mut markers = self.markers.borrow_mut();

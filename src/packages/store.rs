@@ -1,7 +1,7 @@
 //! Built environments on disk, each known by the digest of everything that it was built from.
 //!
-//! A record lists each file of its tree with digest and stamp. Another record holds what requirements without a lock
-//! were resolved to.
+//! A record lists each file of its tree with digest and stamp. Another record holds what
+//! requirements without a lock were resolved to.
 
 use super::installed::{self, Vendored};
 use super::tree::{self, Item, TreeError, TreeStamp};
@@ -61,7 +61,8 @@ pub struct BuildInfo {
     pub packages: Vec<Package>,
     /// Copies of packages inside others.
     pub vendored: Vec<Vendored>,
-    /// When each file (by digest) and each copy (`name version`) was published, if a policy has a minimum age.
+    /// When each file (by digest) and each copy (`name version`) was published, if a policy has a
+    /// minimum age.
     pub published: BTreeMap<String, String>,
     /// RFC 3339.
     pub made: String,
@@ -122,7 +123,8 @@ impl Store {
         self.content.path()
     }
 
-    /// The entry of a key, if it is as it was built. A changed entry is removed, and `report` gets the changed path.
+    /// The entry of a key, if it is as it was built. A changed entry is removed, and `report` gets
+    /// the changed path.
     pub fn hold(
         &self,
         key: &str,
@@ -192,7 +194,8 @@ impl Store {
         self.content.begin_tree(key)
     }
 
-    /// Checks what a build left in its work folder: only packages on the approved list may be there.
+    /// Checks what a build left in its work folder: only packages on the approved list may be
+    /// there.
     pub fn examine(
         work: Work,
         layout: Layout,
@@ -285,7 +288,8 @@ impl Store {
             .remove(key, &RECORD, entry.as_ref().map(|entry| &*entry.name))
     }
 
-    /// Removes files of no entry and, beyond the limits, the entries that were not used for longest.
+    /// Removes files of no entry and, beyond the limits, the entries that were not used for
+    /// longest.
     pub fn tidy(&self) -> io::Result<()> {
         self.content.tidy(&|key| {
             let entry = self.entry(key)?;

@@ -52,8 +52,9 @@ fn refused(script: &str, files: &[(&str, &str)]) -> String {
 
 fn pylock(version: &str, marker: &str) -> String {
     format!(
-        "lock-version = \"1.0\"\n\n[[packages]]\nname = \"six\"\nversion = \"{version}\"\nmarker = \"{marker}\"\n\
-         wheels = [{{ url = \"https://evil/s.whl\", hashes = {{ sha256 = \"{}\", md5 = \"x\" }} }}]\n",
+        "lock-version = \"1.0\"\n\n[[packages]]\nname = \"six\"\nversion = \"{version}\"\nmarker = \
+         \"{marker}\"\nwheels = [{{ url = \"https://evil/s.whl\", hashes = {{ sha256 = \"{}\", md5 \
+         = \"x\" }} }}]\n",
         &HASH[7..]
     )
 }
@@ -62,7 +63,8 @@ fn pylock(version: &str, marker: &str) -> String {
 fn a_lock_of_python_becomes_lines_without_markers() {
     let line = format!("six==1.16.0 --hash={HASH}\n");
     let marked = format!(
-        "six===1.16.0 ; python_version < '4' --hash={HASH}\nwin==1 ; sys_platform == 'win32' --hash={HASH}\n"
+        "six===1.16.0 ; python_version < '4' --hash={HASH}\nwin==1 ; sys_platform == 'win32' \
+        --hash={HASH}\n"
     );
     for (name, text) in [
         ("requirements.txt", &marked),
@@ -126,13 +128,15 @@ fn a_lock_of_python_becomes_lines_without_markers() {
 
 #[test]
 fn what_is_required_is_read_by_name_and_range_alone() {
-    let text = "# why\nFlask_Login >= 1.0, < 2 ; python_version >= \"3.9\"  # why\nrequests[security]==2.31.0\nsix\n";
+    let text = "# why\nFlask_Login >= 1.0, < 2 ; python_version >= \"3.9\"  # \
+        why\nrequests[security]==2.31.0\nsix\n";
     let wanted = good(
         "run.py",
         &[("requirements.txt", text), ("pyproject.toml", PROJECT)],
     );
     assert!(!wanted.locked && wanted.lock_file == "pylock.toml");
-    let lines = "six>=1\nflask-login>=1.0,<2 ; python_full_version >= '3.9'\nrequests[security]==2.31.0\nsix\n";
+    let lines = "six>=1\nflask-login>=1.0,<2 ; python_full_version >= \
+        '3.9'\nrequests[security]==2.31.0\nsix\n";
     assert_eq!(
         (
             wanted.inputs[0].1.as_str(),
@@ -182,9 +186,9 @@ fn what_is_required_is_read_by_name_and_range_alone() {
 
 fn npm(entry: &str) -> String {
     format!(
-        "{{\"lockfileVersion\": 3, \"packages\": {{\"\": {{}}, \"node_modules/left-pad\": {{\"version\": \"1.3.0\", \
-         \"resolved\": \"https://evil/l.tgz\", \"integrity\": \"{SHA512}\", \
-         \"dependencies\": {{\"b\": \"npm:c@^2\"}}}}, {entry}}}}}"
+        "{{\"lockfileVersion\": 3, \"packages\": {{\"\": {{}}, \"node_modules/left-pad\": \
+         {{\"version\": \"1.3.0\", \"resolved\": \"https://evil/l.tgz\", \"integrity\": \
+         \"{SHA512}\", \"dependencies\": {{\"b\": \"npm:c@^2\"}}}}, {entry}}}}}"
     )
 }
 

@@ -1,4 +1,5 @@
-//! Reads the tree of a build as hostile input, and sets its modes; the tree is checked again before each use.
+//! Reads the tree of a build as hostile input, and sets its modes; the tree is checked again before
+//! each use.
 
 use crate::base::files::{self, is, names_in, open_at};
 use crate::base::store::{self, Limits};
@@ -32,7 +33,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// A folder, or what the host itself adds to an entry: its stamp alone tells whether it was changed.
+    /// A folder, or what the host itself adds to an entry: its stamp alone tells whether it was
+    /// changed.
     pub fn new(path: &str) -> Item {
         Item {
             path: path.to_owned(),
@@ -87,7 +89,8 @@ pub(super) fn shown(part: &str) -> String {
     text::printable(&text::head(part, 200))
 }
 
-/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `add_stamps`.
+/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later,
+/// by `add_stamps`.
 pub fn read_tree(root: BorrowedFd, most: Limits) -> Result<Vec<Item>, TreeError> {
     let mut taking = TreeReader {
         items: Vec::new(),
@@ -146,7 +149,8 @@ impl TreeReader {
         check_plain_file(&path, stat)?;
         let file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
         let stat = fstat(&file)?;
-        // Checked again on the descriptor that is read, although no process is left that could replace the file.
+        // Checked again on the descriptor that is read, although no process is left that could
+        // replace the file.
         check_plain_file(&path, &stat)?;
         let runs = stat.st_mode & 0o111 != 0;
         fchmod(
@@ -231,7 +235,8 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
     Ok((items, disk))
 }
 
-/// The first path with another stamp now. Adding or removing a name changes the stamp of its folder.
+/// The first path with another stamp now. Adding or removing a name changes the stamp of its
+/// folder.
 pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -280,7 +285,8 @@ pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
         .map(|item| item.path.as_str())
 }
 
-/// Paths at which an interpreter runs code before the script: `.pth` files and the customisation modules.
+/// Paths at which an interpreter runs code before the script: `.pth` files and the customisation
+/// modules.
 pub fn startup_files(items: &[Item], site: &str) -> Vec<PathBuf> {
     let customises = |name: &str| {
         ["sitecustomize", "usercustomize"].contains(&name.split('.').next().unwrap_or(name))

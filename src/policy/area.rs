@@ -1,4 +1,5 @@
-//! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No file access.
+//! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No
+//! file access.
 
 use super::confinement::{Access, Opening};
 use crate::base::text;
@@ -20,7 +21,8 @@ pub enum Area {
 }
 
 impl Area {
-    /// The paths in both areas. Two different globs give `None`: the result can be too small, never too large.
+    /// The paths in both areas. Two different globs give `None`: the result can be too small, never
+    /// too large.
     pub fn overlap(&self, other: &Area) -> Option<Area> {
         match (self, other) {
             (Area::Tree(tree), inner) | (inner, Area::Tree(tree)) if inner.lies_in(tree) => {
@@ -159,7 +161,8 @@ impl Area {
         }
     }
 
-    /// How the area is opened: a tree live, files as a snapshot at call start or, to write, as a private copy.
+    /// How the area is opened: a tree live, files as a snapshot at call start or, to write, as a
+    /// private copy.
     pub fn opening(&self, access: Access) -> Opening {
         let (folder, names) = match self {
             Area::Tree(path) => return Opening::Live { path: path.clone() },
@@ -176,7 +179,8 @@ impl Area {
     }
 }
 
-/// `folder` joined with a path of plain components, or `None` if it holds `..` or the result is not absolute.
+/// `folder` joined with a path of plain components, or `None` if it holds `..` or the result is not
+/// absolute.
 pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
     let mut whole = if path.is_absolute() {
         PathBuf::new()
@@ -206,15 +210,16 @@ fn text_as_regex(text: &str) -> String {
         .collect()
 }
 
-/// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point), `*` any number of
-/// them. Neither matches the leading dot of a hidden file: that must be written.
+/// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point),
+/// `*` any number of them. Neither matches the leading dot of a hidden file: that must be written.
 pub fn name_matches(names: &str, name: &str) -> bool {
     if name.starts_with('.') && !names.starts_with('.') {
         return false;
     }
     let (pattern, name): (Vec<Part>, Vec<char>) = (parts(names).collect(), name.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // The last `*`, and how far it reaches into the name: one character further each time the rest does not match.
+    // The last `*`, and how far it reaches into the name: one character further each time the rest
+    // does not match.
     let mut star = None;
     while seen < name.len() {
         match pattern.get(at) {

@@ -1,7 +1,8 @@
-//! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes exactly this, and
-//! `audit` prints it: neither has any other path.
+//! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes
+//! exactly this, and `audit` prints it: neither has any other path.
 
-/// Kernel trees. No policy opens them for reading or writing, nor `/`, which contains them: each call has its own.
+/// Kernel trees. No policy opens them for reading or writing, nor `/`, which contains them: each
+/// call has its own.
 pub const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Folders that every tool sees, read-only, where they exist: system programs and libraries.
 pub const SYSTEM_FOLDERS: [&str; 14] = [
@@ -28,7 +29,8 @@ pub const SYSTEM_ETC: [&str; 5] = [
     "/etc/ca-certificates",
     "/etc/localtime",
 ];
-/// The rest of the tool's /etc: files made for the call, which show no account or host of this machine.
+/// The rest of the tool's /etc: files made for the call, which show no account or host of this
+/// machine.
 pub const MADE_ETC: [&str; 5] = [
     "/etc/passwd",
     "/etc/group",
@@ -52,7 +54,8 @@ pub const DEVICE_LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Device nodes. Without /dev/zero where memory is sampled: a mapping of it is memory that no process shows.
+/// Device nodes. Without /dev/zero where memory is sampled: a mapping of it is memory that no
+/// process shows.
 pub fn devices(sampled: bool) -> impl Iterator<Item = &'static str> {
     let all = [
         "/dev/null",

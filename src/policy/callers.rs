@@ -1,5 +1,5 @@
-//! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no
-//! entry names may call nothing.
+//! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once.
+//! A caller that no entry names may call nothing.
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
@@ -56,7 +56,8 @@ pub struct CallerRule {
     pub at: At,
 }
 
-/// The values that one parameter of a tool may have. If a parameter has several rules, one of them must hold.
+/// The values that one parameter of a tool may have. If a parameter has several rules, one of them
+/// must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterRule {
     pub tool: Selector,
@@ -136,7 +137,8 @@ impl Callers {
         self.rule(name).is_some_and(|rule| rule.may_call(id))
     }
 
-    /// Who a request counts as: the name in its label, if `caller` may act as that one, else `caller`.
+    /// Who a request counts as: the name in its label, if `caller` may act as that one, else
+    /// `caller`.
     pub fn acts_as<'n>(&self, caller: &'n str, label: Option<&'n str>) -> &'n str {
         let may = |label: &&str| {
             is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label))
@@ -233,8 +235,8 @@ impl CallerRule {
             .max_by_key(|rule| rule.url.path.len())
     }
 
-    /// A rule for the first parameter whose value this caller may not use. An argument that is left out fits no rule,
-    /// because the tool would then choose the value.
+    /// A rule for the first parameter whose value this caller may not use. An argument that is left
+    /// out fits no rule, because the tool would then choose the value.
     pub fn refuses(&self, id: &str, arguments: &Value) -> Option<&ParameterRule> {
         let rules = || self.parameters.iter().filter(|rule| rule.tool.matches(id));
         let fits = |name: &str| {
@@ -355,7 +357,8 @@ impl Grantable for CallerGrant {
         let wide = |ours: Option<u32>, theirs: Option<u32>| {
             ours.is_none_or(|o| theirs.is_some_and(|t| t <= o))
         };
-        // For each parameter with rules in `self`, `other` has rules, and each of these is in `self`.
+        // For each parameter with rules in `self`, `other` has rules, and each of these is in
+        // `self`.
         let parameters = self.parameters.iter().all(|rule| {
             let theirs: Vec<_> = other
                 .parameters

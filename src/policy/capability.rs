@@ -22,7 +22,8 @@ pub enum CapabilityKind<'a> {
     Secret(&'a str),
     /// `ask:WHAT`: a policy must grant that the tool asks its client.
     Ask(Ask),
-    /// Something that the machine has if the host's configuration says so (`capabilities`). It opens nothing.
+    /// Something that the machine has if the host's configuration says so (`capabilities`). It
+    /// opens nothing.
     Declared,
     Later,
     Unknown,
@@ -141,7 +142,8 @@ pub fn grantable(word: &str) -> Result<(), String> {
     let why = match kind(word) {
         CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask(_) => return Ok(()),
         CapabilityKind::Secret(_) => {
-            "is granted by an entry of [secrets] grant in the tool's policy, which says where it lies"
+            "is granted by an entry of [secrets] grant in the tool's policy, which says where it \
+            lies"
         }
         CapabilityKind::Declared => {
             "needs no grant: `capabilities` in the host's configuration declares it"
@@ -222,7 +224,8 @@ pub(super) fn judge(
             missing.filter(|_| granted.is_ok() || !matches!(kind, CapabilityKind::Env(_)));
         verdicts.push(match (missing, kind, granted) {
             (Some(reason), ..) => {
-                // An unknown word is a manifest's mistake, no lack of this host: the registry reports it.
+                // An unknown word is a manifest's mistake, no lack of this host: the registry
+                // reports it.
                 if kind != CapabilityKind::Unknown {
                     let pointer = format!("/securityContext/requiredCapabilities/{index}");
                     lacks.push(Need::new(
@@ -276,8 +279,8 @@ pub(super) fn judge(
     lacks
 }
 
-/// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an interpreter
-/// are refused, as they were at load.
+/// Literals, and variables of the host that were granted as capabilities. Names that steer the
+/// loader or an interpreter are refused, as they were at load.
 pub(super) fn env(
     manifest: &Manifest,
     machine: &Machine,

@@ -1,5 +1,5 @@
-//! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit prints is what the
-//! walls enforce, because it is this value in both places.
+//! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit
+//! prints is what the walls enforce, because it is this value in both places.
 
 use super::area::Area;
 use super::versions::Ecosystem;
@@ -118,8 +118,8 @@ pub enum Network {
     /// Nothing: an empty network namespace and no sockets.
     #[default]
     None,
-    /// These hosts, through the stub and relay of `egress`, which are all that its network namespace holds. Never
-    /// empty.
+    /// These hosts, through the stub and relay of `egress`, which are all that its network
+    /// namespace holds. Never empty.
     Hosts(Vec<HostGrant>),
 }
 
@@ -167,7 +167,8 @@ impl HostGrant {
 pub struct SecretGrant {
     pub name: String,
     pub from: SecretSource,
-    /// The header in which the relay adds the secret. `None`: the tool gets a variable of the secret's name.
+    /// The header in which the relay adds the secret. `None`: the tool gets a variable of the
+    /// secret's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<HeaderRule>,
     pub rule: String,
@@ -204,7 +205,8 @@ pub struct HeaderRule {
     /// With methods or paths: the names that a query may have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<String>,
-    /// With methods or paths: the headers that a request may have beside the standard ones, in lower case.
+    /// With methods or paths: the headers that a request may have beside the standard ones, in
+    /// lower case.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub request_headers: Vec<String>,
     /// A file of CA certificates by which the host is verified, instead of the machine's.
@@ -243,7 +245,8 @@ pub struct PackageGrant {
 pub struct PackageRules {
     /// The name of an index in the host's configuration.
     pub index: String,
-    /// A lock with hashes is required. If false, the versions that the first call resolves are kept.
+    /// A lock with hashes is required. If false, the versions that the first call resolves are
+    /// kept.
     pub lock_required: bool,
     /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
     pub builds: bool,
@@ -296,8 +299,8 @@ pub struct Built {
     pub link: Option<(PathBuf, PathBuf)>,
 }
 
-/// The text of one environment variable, and where it comes from. The host's own may be a secret: no record, digest,
-/// report or debug line shows it.
+/// The text of one environment variable, and where it comes from. The host's own may be a secret:
+/// no record, digest, report or debug line shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Variable {
     /// From the manifest, which everybody may read.
@@ -343,13 +346,15 @@ impl fmt::Debug for Variable {
     }
 }
 
-/// The part of a confinement that is the same for every call. A launcher is made for one shape; `audit` prints it.
+/// The part of a confinement that is the same for every call. A launcher is made for one shape;
+/// `audit` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
     pub tool: String,
     pub runtime: Runtime,
-    /// The script as seen by the tool, absolute. `None` when the source comes with the call (run-code).
+    /// The script as seen by the tool, absolute. `None` when the source comes with the call
+    /// (run-code).
     pub script: Option<PathBuf>,
     pub entry_point: Option<String>,
     /// Working folder, absolute; `/tmp` for what has no script.
@@ -363,7 +368,8 @@ pub struct Shape {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub built: Option<Built>,
     pub limits: Limits,
-    /// Variables added to an empty environment. Only the text of literals is serialized, and so in the digest.
+    /// Variables added to an empty environment. Only the text of literals is serialized, and so in
+    /// the digest.
     pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
@@ -388,8 +394,8 @@ pub struct ReadFile {
     pub stamp: Stamp,
 }
 
-/// The script of one call, read once: these bytes are approved, recorded and run, whatever becomes of the file. (A
-/// store to a mapped page changes no times.)
+/// The script of one call, read once: these bytes are approved, recorded and run, whatever becomes
+/// of the file. (A store to a mapped page changes no times.)
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
     pub file: ReadFile,
@@ -397,11 +403,12 @@ pub struct Script {
     pub bytes: Hidden<Vec<u8>>,
 }
 
-/// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept
-/// for another call, or in a digest.
+/// What one call adds: a time limit within the ceiling, the source text of run-code, variables.
+/// Nothing of it is kept for another call, or in a digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCall {
-    /// Milliseconds: what the call requests, else the manifest, else the default; at most the policy's ceiling.
+    /// Milliseconds: what the call requests, else the manifest, else the default; at most the
+    /// policy's ceiling.
     pub timeout_ms: u64,
     /// What the file of the script held. `None` for what comes with its source.
     pub script: Option<Arc<Script>>,

@@ -1,4 +1,5 @@
-//! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument of a call is read.
+//! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument
+//! of a call is read.
 
 use super::area::Area;
 use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, Shape, Variable};
@@ -23,7 +24,8 @@ use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
 pub const RUN_CODE: &str = "core:run-code";
-/// The service that runs a script which a call names; a fixed `language` in its handler names the interpreter.
+/// The service that runs a script which a call names; a fixed `language` in its handler names the
+/// interpreter.
 pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
 
 /// What is judged: a tool, or a script run by a builtin tool.
@@ -65,8 +67,8 @@ pub fn decide(
             machine,
         );
     }
-    // The tool has no process of its own: its requests are for the script that a call names. `decide_run` judges that
-    // script and narrows, so this decision narrows too.
+    // The tool has no process of its own: its requests are for the script that a call names.
+    // `decide_run` judges that script and narrows, so this decision narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
     let place = ToolPaths {
         manifest: site.manifest.clone(),
@@ -112,8 +114,9 @@ pub struct RunTarget {
     pub language: Language,
 }
 
-/// Decides what a script run by a builtin tool may do: the builtin's requests, relative to the script's folder ∩ its
-/// policy ∩ what each tool that names the script was granted (`owners`, which the caller finds).
+/// Decides what a script run by a builtin tool may do: the builtin's requests, relative to the
+/// script's folder ∩ its policy ∩ what each tool that names the script was granted (`owners`, which
+/// the caller finds).
 pub fn decide_run(
     target: &RunTarget,
     tool: &Manifest,
@@ -125,7 +128,8 @@ pub fn decide_run(
         return run_code(target, tool, policies, machine);
     }
     let runs = Some((target.language, None));
-    // The builtin's own manifest has no file; the manifests that name the script are protected through `owners`.
+    // The builtin's own manifest has no file; the manifests that name the script are protected
+    // through `owners`.
     let site = ToolPaths {
         manifest: PathBuf::new(),
         ..target.site.clone()
@@ -143,7 +147,8 @@ pub fn decide_run(
     )
 }
 
-/// Decides about source text: no files but scratch, no hosts, and a policy must name the tool by its exact id.
+/// Decides about source text: no files but scratch, no hosts, and a policy must name the tool by
+/// its exact id.
 fn run_code(
     target: &RunTarget,
     tool: &Manifest,
@@ -247,7 +252,8 @@ fn answer(
     }
 }
 
-/// The layers that bound a tool. `owned`: the grants of each tool that names its script, as policies.
+/// The layers that bound a tool. `owned`: the grants of each tool that names its script, as
+/// policies.
 fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) -> Vec<Layer<'p>> {
     let layer = |narrower| move |policy| Layer { policy, narrower };
     let own = std::iter::once(policy).map(layer(Narrower::Policy));
@@ -378,7 +384,8 @@ fn open_base(subject: &Subject<'_>, grants: &[Grant]) -> Option<String> {
         && grants
             .iter()
             .any(|grant| Area::from_opening(&grant.opening) == base);
-    let words = "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
+    let words = "opens a whole script base folder, the files of other tools included; give the \
+        script a folder of its own";
     opens.then(|| words.to_owned())
 }
 
@@ -387,7 +394,8 @@ fn starts_scripts(handler: &Handler) -> bool {
     matches!(handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE)
 }
 
-/// Sets the shape, or the fault of every call. `refused`: the fault due to a tool that names the script.
+/// Sets the shape, or the fault of every call. `refused`: the fault due to a tool that names the
+/// script.
 fn resolve_shape(
     decision: &mut Decision,
     policy: &Policy,
@@ -434,7 +442,8 @@ fn confirmation(policy: &Policy) -> Option<Confirm> {
     })
 }
 
-/// The ecosystems whose packages the script can have, or any script that a tool inside the host runs.
+/// The ecosystems whose packages the script can have, or any script that a tool inside the host
+/// runs.
 fn ecosystems(subject: &Subject<'_>) -> impl Iterator<Item = Ecosystem> + use<> {
     let language = match (&subject.runs, &subject.manifest.handler) {
         (Some((language, _)), _) => Some(*language),
@@ -509,7 +518,8 @@ fn faulty(fault: &str, tool: &str) -> Fault {
         .person(format!("the policy that names {tool} has a fault: {fault}"))
 }
 
-/// The fault of a tool that needs a feature that is not built, or something that this machine lacks.
+/// The fault of a tool that needs a feature that is not built, or something that this machine
+/// lacks.
 fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     let needs: Vec<Need> = capability::needs_of(manifest)
         .into_iter()
@@ -561,7 +571,8 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
         );
         let folder = text::path(&decision.folder);
         return Err(fault.person(format!(
-            "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
+            "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); \
+            rename it"
         )));
     }
     Ok(shape)

@@ -1,4 +1,5 @@
-//! The decision about one tool: every request with its answer, and the shape that enforces exactly those answers.
+//! The decision about one tool: every request with its answer, and the shape that enforces exactly
+//! those answers.
 
 use super::callers::CallerGrant;
 use super::capability::{self, Ask};
@@ -26,7 +27,8 @@ pub struct Decision {
     pub policy_file: PathBuf,
     /// The policy names the tool by its exact id. A second policy that does so would not load.
     pub exact: bool,
-    /// Denied requests are dropped and refuse no call: by the policy's `mode`, or because a builtin tool runs scripts.
+    /// Denied requests are dropped and refuse no call: by the policy's `mode`, or because a builtin
+    /// tool runs scripts.
     pub narrow: bool,
     pub verdicts: Vec<Verdict>,
     pub limits: Vec<LimitVerdict>,
@@ -39,7 +41,8 @@ pub struct Decision {
     pub packages: Option<PackageGrant>,
     /// The packages that the script's files require, granted or not.
     pub wanted: Option<Arc<PackageRequirements>>,
-    /// What is decided about source text that a builtin tool runs, where a policy names the lock of its packages.
+    /// What is decided about source text that a builtin tool runs, where a policy names the lock of
+    /// its packages.
     pub runs: Vec<Decision>,
     /// The packages that the tool's policies would allow, required or not.
     pub package_rules: BTreeMap<Ecosystem, Allowance>,
@@ -53,7 +56,8 @@ pub struct Decision {
     /// `metadata.permissions`: words of the author, which nothing enforces.
     pub labels: Vec<String>,
     pub lacks: Vec<Need>,
-    /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
+    /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the
+    /// script's path first.
     pub lacks_below: Vec<Need>,
     /// Who may call it; `None`: whoever this host serves.
     pub callers: Option<Vec<CallerGrant>>,
@@ -136,8 +140,9 @@ impl Decision {
         self.verdicts.iter().filter(|v| !v.allowed)
     }
 
-    /// Judges the packages that the script's files require: they go into the shape, or every call is refused.
-    /// `by_hand`: says where somebody installed the packages already. They then need no policy.
+    /// Judges the packages that the script's files require: they go into the shape, or every call
+    /// is refused. `by_hand`: says where somebody installed the packages already. They then need no
+    /// policy.
     pub fn judge_requirements(
         &mut self,
         requirements: Result<Option<PackageRequirements>, FileProblem>,

@@ -1,4 +1,5 @@
-//! Policy files on disk: only regular files that no other user can change; no link is followed and no FIFO waited on.
+//! Policy files on disk: only regular files that no other user can change; no link is followed and
+//! no FIFO waited on.
 
 use super::document::FileProblem;
 use super::file::is_policy_file;
@@ -108,7 +109,8 @@ fn folder(
     let mut names: Vec<OsString> =
         names.map_err(|error| unreadable(format!("cannot be listed: {error}")))?;
     names.sort();
-    // Hidden files are skipped, as among manifests: editors keep copies and locks beside an open file.
+    // Hidden files are skipped, as among manifests: editors keep copies and locks beside an open
+    // file.
     for name in names
         .iter()
         .filter(|name| !name.as_encoded_bytes().starts_with(b"."))

@@ -105,7 +105,8 @@ impl<'t> TomlDocument<'t> {
     fn place(&self, offset: usize) -> At {
         let line = self.lines.partition_point(|start| *start <= offset).max(1);
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
-        // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted for every value.
+        // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted
+        // for every value.
         let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
         let column = before
             .and_then(|range| self.text.get(range))

@@ -1,5 +1,6 @@
-//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed
-//! (but for reading the tool's own folder), and what cannot be enforced is not accepted.
+//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not
+//! written is not allowed (but for reading the tool's own folder), and what cannot be enforced is
+//! not accepted.
 
 use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
@@ -58,7 +59,8 @@ pub struct Folder {
     pub at: At,
 }
 
-/// One policy as written. Every field is read by what enforces it (`tests/policy/calls.rs` lists where).
+/// One policy as written. Every field is read by what enforces it (`tests/policy/calls.rs` lists
+/// where).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub name: String,
@@ -143,8 +145,8 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
 }
 
 /// `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
-const EMPTY: &str = "the file is empty: write a policy into it, or remove it (for `toolhost … > FILE` the shell \
-                     makes FILE first: print elsewhere, then move it here)";
+const EMPTY: &str = "the file is empty: write a policy into it, or remove it (for `toolhost … > \
+                     FILE` the shell makes FILE first: print elsewhere, then move it here)";
 
 /// JSON Schema (2020-12) of a policy file, read as TOML.
 pub fn schema() -> &'static Value {
@@ -157,8 +159,8 @@ pub fn schema() -> &'static Value {
 #[jsonschema::validator(path = "src/policy/schema.json", methods = { is_valid = false, validate = false })]
 struct PolicySchema;
 
-/// Reads one policy as far as it can be read. A policy with a fault grants nothing to the tools that it names. `None`:
-/// those tools are not known, or the file is `host.policy.toml`.
+/// Reads one policy as far as it can be read. A policy with a fault grants nothing to the tools
+/// that it names. `None`: those tools are not known, or the file is `host.policy.toml`.
 pub(super) fn read(
     source: &str,
     file: &Path,
@@ -253,8 +255,8 @@ pub(super) fn read(
     (Some(policy), problems)
 }
 
-/// A policy with a fault, without its grants. It still governs its tools, and the files of its secrets and interpreters
-/// stay protected.
+/// A policy with a fault, without its grants. It still governs its tools, and the files of its
+/// secrets and interpreters stay protected.
 fn without_grants(policy: Policy, problem: Problem) -> Policy {
     let fault = Some(
         FileProblem {
@@ -307,8 +309,8 @@ fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     for key in ["folders", "mode", "runtimes", "secrets"] {
         if document.value.get(key).is_some() {
             let message = format!(
-                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (for secrets \
-                 the cap lists their names in [capabilities] grant)"
+                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names \
+                 the tool (for secrets the cap lists their names in [capabilities] grant)"
             );
             document.fault(&format!("/{key}"), message);
         }

@@ -126,7 +126,8 @@ pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
         || rest.split('/').any(|part| matches!(part, "" | "." | ".."))
     {
         true => Err(format!(
-            "`{}` is not a plain path: no `..`, `.`, `//`, `~`, `base:`, pattern or control character",
+            "`{}` is not a plain path: no `..`, `.`, `//`, `~`, `base:`, pattern or control \
+            character",
             text::printable(text)
         )),
         false => Ok(Path::new(lead).join(rest)),
@@ -144,8 +145,9 @@ pub(super) struct Judge<'a> {
     pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
 }
 
-/// Whether the area belongs to other tools, too: the tool is a guest, or the area holds a whole script base folder.
-/// Only a rule with an absolute path opens it, not a relative one ("its own folder").
+/// Whether the area belongs to other tools, too: the tool is a guest, or the area holds a whole
+/// script base folder. Only a rule with an absolute path opens it, not a relative one ("its own
+/// folder").
 pub fn is_shared(site: &ToolPaths, area: &Area) -> bool {
     let base = &site.base;
     site.is_guest()
@@ -195,8 +197,8 @@ impl Judge<'_> {
         grants
     }
 
-    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool without a request is not
-    /// refused: where it gets less it gets its script, and the verdict says why.
+    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool without a
+    /// request is not refused: where it gets less it gets its script, and the verdict says why.
     fn own_folder(&self) -> Vec<(Verdict, Vec<Grant>)> {
         let own = Area::Tree(self.site.folder.clone());
         let shared = self.site.folder == self.site.base;
@@ -327,8 +329,9 @@ impl Judge<'_> {
         (verdict, parts.into_iter().map(grant).collect())
     }
 
-    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. At each
-    /// layer what is never granted is dropped, because the next one could narrow it to something that passes.
+    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of
+    /// the policy. At each layer what is never granted is dropped, because the next one could
+    /// narrow it to something that passes.
     fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
         let whole = (request.clone(), None::<&Rule>);
         let parts = narrowed(
@@ -374,16 +377,16 @@ impl Judge<'_> {
             layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if is_shared(self.site, request) && layer.narrower == Narrower::Policy {
             reason.push_str(
-                "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base folder), so only an \
-                 absolute path opens it: give the tool a folder of its own",
+                "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base \
+                 folder), so only an absolute path opens it: give the tool a folder of its own",
             );
         }
         (layer.narrower, reason)
     }
 }
 
-/// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after it, so that each is
-/// compared only with the trees above it and the grants of the same files.
+/// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after
+/// it, so that each is compared only with the trees above it and the grants of the same files.
 fn least(grants: Vec<Grant>) -> Vec<Grant> {
     let area = |at: &usize| Area::from_opening(&grants[*at].opening);
     let mut order: Vec<usize> = (0..grants.len()).collect();
@@ -458,7 +461,8 @@ impl Grantable for Grant {
         )
     }
     fn covers(&self, other: &Grant) -> bool {
-        // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant does not cover it.
+        // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant
+        // does not cover it.
         if self.access < other.access || other.base_tree().is_some() && self.base_tree().is_none() {
             return false;
         }

@@ -28,7 +28,8 @@ pub struct Origin<'p> {
 }
 
 impl Origin<'_> {
-    /// Where an entry of the policy is written: `file:line`, or the policy's name if it has no file.
+    /// Where an entry of the policy is written: `file:line`, or the policy's name if it has no
+    /// file.
     pub fn place(self, at: At) -> String {
         match text::path(self.file) {
             file if file.is_empty() => self.name.to_owned(),
@@ -45,8 +46,8 @@ impl Origin<'_> {
     }
 }
 
-/// One bound of a tool: its policy, the host's cap, or the grants of a tool that names the same script. A tool is
-/// granted the intersection of its request with all its layers.
+/// One bound of a tool: its policy, the host's cap, or the grants of a tool that names the same
+/// script. A tool is granted the intersection of its request with all its layers.
 #[derive(Clone, Copy)]
 pub struct Layer<'p> {
     pub policy: &'p Policy,
@@ -139,7 +140,8 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
     }
 }
 
-/// The fault of every call that runs the script of this tool. `None`: the tool is not refused itself.
+/// The fault of every call that runs the script of this tool. `None`: the tool is not refused
+/// itself.
 pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
     let by_policy = owner.lacks.iter().any(|need| need.by_policy);
     let fault = owner
@@ -156,7 +158,8 @@ pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
-/// For a request by name: the entry of the first layer, if every layer has one; else which layer refuses, and why.
+/// For a request by name: the entry of the first layer, if every layer has one; else which layer
+/// refuses, and why.
 pub fn granted<'p, E: 'p>(
     layers: &[Layer<'p>],
     table: &str,
@@ -174,7 +177,8 @@ pub fn granted<'p, E: 'p>(
         .ok_or((Narrower::Policy, String::new()))
 }
 
-/// For a request with parts: the largest parts that every layer grants. `both`: the overlap of a part and an entry.
+/// For a request with parts: the largest parts that every layer grants. `both`: the overlap of a
+/// part and an entry.
 pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
     whole: P,
     layers: &[Layer<'p>],

@@ -1,7 +1,7 @@
 //! Hosts: those that a manifest requests ∩ the entries of the policy ∩ those of the cap, exactly.
 //!
-//! Two entries are never joined into a wider one. An address that is not public is reached only where an entry of its
-//! own lists the range.
+//! Two entries are never joined into a wider one. An address that is not public is reached only
+//! where an entry of its own lists the range.
 
 use super::confinement::{HeaderRule, HostGrant, SecretGrant};
 use super::grantable::{Grantable, Layer, PolicyEntry, least, narrowed};
@@ -63,7 +63,8 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<H
     found
 }
 
-/// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative paths start.
+/// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative
+/// paths start.
 pub(super) fn set_authorities(
     document: &mut Reader<'_>,
     secrets: &mut [PolicyEntry<SecretGrant>],
@@ -89,7 +90,8 @@ pub(super) fn set_authorities(
         });
         let message = match () {
             () if unused => {
-                "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the tool's own"
+                "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the \
+                tool's own"
             }
             () if other => "another entry with this host has another `ca`: write the same one",
             () => continue,
@@ -203,7 +205,8 @@ fn list<T: ToString>(items: &[T]) -> String {
         .join(", ")
 }
 
-/// The walls that limit a tool to its hosts: a network namespace with our stub and relay only, ports, socket types.
+/// The walls that limit a tool to its hosts: a network namespace with our stub and relay only,
+/// ports, socket types.
 const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 
 /// The answer to each request, and the grants of all.

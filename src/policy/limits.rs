@@ -1,5 +1,5 @@
-//! Limits: the smallest of what the manifest and every layer say. Each has a value. A call may ask for less time, or
-//! for more up to the ceiling.
+//! Limits: the smallest of what the manifest and every layer say. Each has a value. A call may ask
+//! for less time, or for more up to the ceiling.
 
 use super::confinement::{Confinement, Limits, PerCall};
 use super::decision::Decision;
@@ -9,8 +9,8 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::Manifest;
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 
-/// All limits; `notes` gets those that are smaller than requested. `usual_ms`: the most time of a call that requests
-/// none.
+/// All limits; `notes` gets those that are smaller than requested. `usual_ms`: the most time of a
+/// call that requests none.
 pub(super) fn limits(
     manifest: &Manifest,
     layers: &[Layer<'_>],
@@ -70,7 +70,8 @@ pub(super) fn limits(
     limits
 }
 
-/// The limits of a shape. The time is the ceiling, because a call may request more than the manifest, up to that.
+/// The limits of a shape. The time is the ceiling, because a call may request more than the
+/// manifest, up to that.
 pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
     let value = |l: &LimitVerdict| {
         if l.limit == Limit::TimeoutMs {

@@ -1,4 +1,5 @@
-//! The policies of one host: read from a folder or a file, checked against each other, looked up by tool.
+//! The policies of one host: read from a folder or a file, checked against each other, looked up by
+//! tool.
 
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::confinement::{HeaderRule, SecretGrant, SecretSource};
@@ -35,8 +36,8 @@ impl PassedOver {
             .map(|folder| text::path(&folder.path))
             .collect();
         let words = format!(
-            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is \
-             meant, add its folder {} to `folders` there",
+            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this \
+             is the tool that is meant, add its folder {} to `folders` there",
             policy.name,
             policy.place(at),
             folders.join(", "),
@@ -84,8 +85,8 @@ impl Policies {
         }
     }
 
-    /// The policies, and the problems that stop every call: a file that cannot be read as far as its `tools`, a fault
-    /// of the cap or of the callers, and policies that contradict each other.
+    /// The policies, and the problems that stop every call: a file that cannot be read as far as
+    /// its `tools`, a fault of the cap or of the callers, and policies that contradict each other.
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
@@ -128,7 +129,8 @@ impl Policies {
         (policies, problems)
     }
 
-    /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
+    /// Builds from policies already parsed (tests, an embedding program). The same conflicts are
+    /// refused.
     pub fn from_parts(
         list: Vec<Policy>,
         host: Option<Policy>,
@@ -146,8 +148,8 @@ impl Policies {
         }
     }
 
-    /// Adds the built-in default if no file is for `*`, collects warnings, and protects the files that policies name.
-    /// Returns the conflicts.
+    /// Adds the built-in default if no file is for `*`, collects warnings, and protects the files
+    /// that policies name. Returns the conflicts.
     fn finished(&mut self) -> Vec<FileProblem> {
         let problems = self.conflicts();
         if !self
@@ -252,7 +254,8 @@ impl Policies {
     }
 
     /// The policy for a tool: the narrowest that names it and whose `folders` hold its manifest.
-    /// Returned with it: the policies that name the tool but whose `folders` do not hold its manifest.
+    /// Returned with it: the policies that name the tool but whose `folders` do not hold its
+    /// manifest.
     pub fn governing(&self, id: &str, manifest: &Path) -> (&Policy, Vec<PassedOver>) {
         let mut best: Option<(&Selector, &Policy)> = None;
         let mut passed_over = Vec::new();
@@ -283,7 +286,8 @@ impl Policies {
         (policy, passed_over)
     }
 
-    /// Whether a policy for this id says in its `folders` that the tool lies where this manifest does.
+    /// Whether a policy for this id says in its `folders` that the tool lies where this manifest
+    /// does.
     pub fn settles(&self, id: &str, manifest: &Path) -> bool {
         let names = |policy: &Policy| policy.tools.iter().any(|named| named.selector.matches(id));
         self.list.iter().any(|policy| {
@@ -304,12 +308,14 @@ impl Policies {
             .any(|policy| names(policy) && lies_in(manifest, &policy.folders))
     }
 
-    /// Who may call what. `None`: without such a file, whoever this host serves may call everything.
+    /// Who may call what. `None`: without such a file, whoever this host serves may call
+    /// everything.
     pub fn callers(&self) -> Option<&Arc<Callers>> {
         self.callers.as_ref()
     }
 
-    /// Interpreters that policies name; the caller looks at each and puts it in `Machine::named_runtimes`.
+    /// Interpreters that policies name; the caller looks at each and puts it in
+    /// `Machine::named_runtimes`.
     pub fn named_runtimes(&self) -> Vec<(Language, PathBuf)> {
         let all = self
             .list
@@ -371,8 +377,8 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
     if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default())
     {
         let message = format!(
-            "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; \
-             name exact ids, or the `folders` those tools lie in",
+            "allows more than the default to every tool that calls itself `{}`: an id is only the \
+             author's claim; name exact ids, or the `folders` those tools lie in",
             tool.selector.text()
         );
         warn("/tools", tool.at, message);
@@ -395,9 +401,10 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
     for PolicyEntry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
         if unqueried.iter().any(|name| **name == *grant.name) {
             let message = format!(
-                "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and \
-                 so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, \
-                 `request_headers = [\"api-version\"]`, or say `query = []`",
+                "the header of {} has `methods` or `paths` and no `query`: a request with any \
+                 query is refused, and so are headers beyond the standard ones; name what the tool \
+                 sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query \
+                 = []`",
                 grant.name
             );
             warn("/secrets/grant", *at, message);
@@ -407,7 +414,8 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
 }
 
 impl Policy {
-    /// Why this policy does not govern a tool that it names and whose manifest lies there; `None` if it may.
+    /// Why this policy does not govern a tool that it names and whose manifest lies there; `None`
+    /// if it may.
     pub fn passed_over(&self, manifest: &Path) -> Option<String> {
         (!lies_in(manifest, &self.folders)).then(|| PassedOver::new(self, false, manifest).words)
     }
@@ -419,7 +427,8 @@ fn fallback() -> &'static Policy {
     &BUILT_IN
 }
 
-/// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they would not narrow.
+/// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they
+/// would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
     let beside =
         |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();

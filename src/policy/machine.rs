@@ -15,11 +15,14 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub runtimes: BTreeMap<Language, Runtime>,
-    /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one cannot be used.
+    /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one
+    /// cannot be used.
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
-    /// Paths that the search for interpreters relies on, each with the reason in words: no tool writes there.
+    /// Paths that the search for interpreters relies on, each with the reason in words: no tool
+    /// writes there.
     pub relied_on: BTreeMap<PathBuf, String>,
-    /// The homes of the user that runs this host, as named and with links resolved; if that is root, of all users.
+    /// The homes of the user that runs this host, as named and with links resolved; if that is
+    /// root, of all users.
     pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
     pub environment: BTreeMap<String, Variable>,
@@ -58,12 +61,19 @@ pub(super) fn runtime(
         (Language::Wasm, _) => Err((WITHOUT_WASI.to_owned(), WITHOUT_WASI)),
         (_, Some(named)) => named_runtime(language, &named.path, machine).map_err(|why| {
             let place = policy.place(named.at);
-            let reason = format!("{} ({place}) cannot be used here: {why}", named.path.display());
-            (reason, "the interpreter that its policy names cannot be used here")
+            let reason = format!(
+                "{} ({place}) cannot be used here: {why}",
+                named.path.display()
+            );
+            (
+                reason,
+                "the interpreter that its policy names cannot be used here",
+            )
         }),
         (_, None) => machine.runtimes.get(&language).cloned().ok_or_else(|| {
             let reason = format!(
-                "{name} is not on PATH outside the tool folders: install it, or name one in a policy under [runtimes]"
+                "{name} is not on PATH outside the tool folders: install it, or name one in a \
+                policy under [runtimes]"
             );
             (reason, "not found on this host's PATH")
         }),
@@ -130,7 +140,8 @@ pub struct Need {
     pub words: String,
     /// JSON pointer of the request in the manifest; empty where no field of it asks.
     pub pointer: String,
-    /// The manifest is wrong (it names something unknown, say), rather than this machine or version lacking something.
+    /// The manifest is wrong (it names something unknown, say), rather than this machine or version
+    /// lacking something.
     pub mistake: bool,
     /// Policy requires it.
     pub by_policy: bool,

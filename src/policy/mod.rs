@@ -1,7 +1,8 @@
 //! Policies: what the operator *allows* at most, and the intersection with what a tool requests.
 //!
-//! `load` reads the files (`disk` → `file` → `Policies`) → `decide` judges each request, one grant kind in one file → a
-//! `Decision` → `confine` → a `Confinement`. `reports` read decisions. Nothing here opens a granted path.
+//! `load` reads the files (`disk` → `file` → `Policies`) → `decide` judges each request, one grant
+//! kind in one file → a `Decision` → `confine` → a `Confinement`. `reports` read decisions. Nothing
+//! here opens a granted path.
 
 mod area;
 pub mod base_view;

@@ -1,5 +1,5 @@
-//! Packages: what the files of a script require ∩ the entry of the policy ∩ that of the cap, and what is never
-//! installed.
+//! Packages: what the files of a script require ∩ the entry of the policy ∩ that of the cap, and
+//! what is never installed.
 //!
 //! An index is a name here; the configuration of the host has its address.
 
@@ -26,15 +26,16 @@ pub struct PackageRequirements {
     pub locked: bool,
     /// The name of the lock that toolhost writes beside the script.
     pub lock_file: String,
-    /// The files for the installer, name and text. toolhost writes them from names, versions and hashes alone; without
-    /// a lock they hold the requirements to resolve.
+    /// The files for the installer, name and text. toolhost writes them from names, versions and
+    /// hashes alone; without a lock they hold the requirements to resolve.
     pub inputs: Vec<(String, String)>,
     /// The packages that are required by name, before anything is resolved.
     pub requires: Vec<Required>,
 }
 
 impl PackageRequirements {
-    /// What the lock holds, by the place where an installer puts it: a name of Python, a path below `node_modules`.
+    /// What the lock holds, by the place where an installer puts it: a name of Python, a path below
+    /// `node_modules`.
     pub fn places(&self) -> BTreeMap<String, Package> {
         match (self.ecosystem, self.inputs.first()) {
             (Ecosystem::Node, Some((_, places))) => {
@@ -48,7 +49,8 @@ impl PackageRequirements {
         }
     }
 
-    /// Whether the policy requires a lock and there is none. Calls are refused until somebody makes one.
+    /// Whether the policy requires a lock and there is none. Calls are refused until somebody makes
+    /// one.
     pub fn lacks_lock(&self, rules: &PackageRules) -> bool {
         rules.lock_required && !self.locked
     }
@@ -82,7 +84,8 @@ struct PackageLine {
     why: String,
 }
 
-/// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a build.
+/// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a
+/// build.
 pub(super) fn read(
     document: &mut Reader<'_>,
     policy: Origin<'_>,
@@ -172,8 +175,8 @@ pub fn index_name(name: &str) -> Result<(), String> {
     }
     let shown = printable(&text::head(name, 60));
     Err(format!(
-        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address is in the configuration \
-         ([indexes.NAME])"
+        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address is in the \
+         configuration ([indexes.NAME])"
     ))
 }
 
@@ -268,7 +271,8 @@ pub(super) fn judge(
             };
             let entry = format!("[packages] {name} = {{ index = \"default\", why = \"…\" }}");
             let words = format!(
-                "its {name} packages ({files}), which no policy allows it: write {entry} into its policy{also}"
+                "its {name} packages ({files}), which no policy allows it: write {entry} into its \
+                policy{also}"
             );
             return lacks(*narrower, reason.clone(), words);
         }
@@ -287,7 +291,8 @@ pub(super) fn judge(
     let Some(leads_to) = indexes.get(&(ecosystem, index.clone())) else {
         let reason = format!("the host's configuration has no [indexes.{index}] for {name}");
         let words = format!(
-            "the index `{index}` for its {name} packages, which this host's configuration does not name"
+            "the index `{index}` for its {name} packages, which this host's configuration does not \
+            name"
         );
         let (verdict, refusal) = lacks(Narrower::Machine, reason, words);
         return (because(verdict), refusal);
@@ -329,7 +334,8 @@ pub(super) fn judge(
     (verdict, Ok(grant))
 }
 
-/// Why packages are never installed, one sentence for each. `ages`: `None` before anybody asked for them.
+/// Why packages are never installed, one sentence for each. `ages`: `None` before anybody asked for
+/// them.
 pub fn refused(
     rules: &PackageRules,
     ecosystem: Ecosystem,
@@ -463,6 +469,9 @@ pub(super) fn unpinned(wanted: &PackageRequirements) -> Option<String> {
         few
     };
     (!wanted.locked).then(|| {
-        format!("warning: not pinned, so another day may bring another version: {few}; `toolhost deps lock` pins it")
+        format!(
+            "warning: not pinned, so another day may bring another version: {few}; `toolhost \
+            deps lock` pins it"
+        )
     })
 }

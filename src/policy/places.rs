@@ -84,7 +84,8 @@ impl<T: Clone> PlaceIndex<T> {
             let from = next.as_ref().map(|path| path.as_path());
             let (place, value) = self.0.range::<Path, _>((from, Unbounded)).next()?;
             let name = place.strip_prefix(folder).ok()?.iter().next()?.to_owned();
-            // No name lies between this one and its end with a NUL, and all that is below this one lies before that.
+            // No name lies between this one and its end with a NUL, and all that is below this one
+            // lies before that.
             let mut end = name.clone();
             end.push("\0");
             next = Included(folder.join(end));

@@ -1,7 +1,8 @@
-//! Secrets: those that a manifest requests (`secret:NAME`) ∩ the entries of the policy ∩ the names in the cap.
+//! Secrets: those that a manifest requests (`secret:NAME`) ∩ the entries of the policy ∩ the names
+//! in the cap.
 //!
-//! A policy says where a secret lies, and how it is used: as a variable of the tool, or in a header that the relay adds
-//! for one exact host name. The tool never has a secret that the relay adds.
+//! A policy says where a secret lies, and how it is used: as a variable of the tool, or in a header
+//! that the relay adds for one exact host name. The tool never has a secret that the relay adds.
 
 use super::area::{self, Area};
 use super::capability::{self, CapabilityKind};
@@ -52,7 +53,8 @@ struct HeaderLine {
     request_headers: Vec<String>,
 }
 
-/// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
+/// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where
+/// relative paths start.
 pub(super) fn read(
     document: &mut Reader<'_>,
     policy: &str,
@@ -86,8 +88,8 @@ pub(super) fn read(
                 .any(|o| o.name == header.name || o.port != header.port)
         };
         if header.as_ref().is_some_and(meets) {
-            let message = "another entry adds this header for this host, or has another port for the host: keep one \
-                           header of each name, and one port";
+            let message = "another entry adds this header for this host, or has another port for \
+                           the host: keep one header of each name, and one port";
             document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
@@ -105,12 +107,13 @@ pub(super) fn read(
     found
 }
 
-/// Where a secret lies. `folder`: where relative paths start. What is written may be the secret: it is not repeated.
+/// Where a secret lies. `folder`: where relative paths start. What is written may be the secret: it
+/// is not repeated.
 pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
     let sources = || {
         format!(
-            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each caller), \"env:NAME\" or \
-             \"command:/PROGRAM WORDS\""
+            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each \
+             caller), \"env:NAME\" or \"command:/PROGRAM WORDS\""
         )
     };
     parse_source(written, folder).ok_or_else(sources)
@@ -232,7 +235,8 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
-    /// If each caller has a file: its folder, and the name of this caller's file in it, or why it cannot have one.
+    /// If each caller has a file: its folder, and the name of this caller's file in it, or why it
+    /// cannot have one.
     pub fn own_file(&self, caller: &str) -> Option<(&Path, Result<String, String>)> {
         let SecretSource::CallerFile(path) = self else {
             return None;
@@ -418,8 +422,8 @@ impl HeaderRule {
     }
 }
 
-/// The grants, sorted by name. `hosts` and `files`: what the tool reaches and opens. The host's cap has no `[secrets]`:
-/// it lists each `secret:NAME` in `[capabilities]`.
+/// The grants, sorted by name. `hosts` and `files`: what the tool reaches and opens. The host's cap
+/// has no `[secrets]`: it lists each `secret:NAME` in `[capabilities]`.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_>],
@@ -522,7 +526,8 @@ fn conflict(
     let Some(header) = &secret.header else {
         let is_set = manifest.execution.env.contains_key(name) || requests(format!("env:{name}"));
         let reason = format!(
-            "the manifest sets or asks for the variable {name} itself: take that out of the manifest"
+            "the manifest sets or asks for the variable {name} itself: take that out of the \
+            manifest"
         );
         return is_set.then_some((Narrower::House, reason));
     };
@@ -561,8 +566,8 @@ fn conflict(
         Narrower::Manifest
     };
     let reason = format!(
-        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` \
-         (allowHosts) and the policy grant it ([network] hosts)",
+        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for \
+         `{0}:{HTTP}` (allowHosts) and the policy grant it ([network] hosts)",
         header.host
     );
     Some((narrower, reason))

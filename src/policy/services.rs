@@ -62,7 +62,8 @@ impl Grantable for ServiceGrant {
         };
         let (place, from) = (self.place(), &self.response);
         format!(
-            "{place}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}"
+            "{place}, answers from {from}; the arguments{config} and the trace of the call leave \
+            this host, {user}"
         )
     }
     fn covers(&self, other: &ServiceGrant) -> bool {
@@ -102,13 +103,15 @@ pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
     found
 }
 
-/// The names that a service can have in the configuration, the narrowest first: its id, its namespace, `*`.
+/// The names that a service can have in the configuration, the narrowest first: its id, its
+/// namespace, `*`.
 pub fn names(id: &str) -> [String; 3] {
     let namespace = id.split('.').next().unwrap_or_default();
     [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]
 }
 
-/// Judges the service that does a tool's work: its grant, and what this machine lacks. No service: no verdict.
+/// Judges the service that does a tool's work: its grant, and what this machine lacks. No service:
+/// no verdict.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_>],

@@ -138,8 +138,8 @@ impl Verdict {
         }
     }
 
-    /// Whether calls are refused or narrowed because this request is not granted in full. A missing runtime, denied
-    /// packages or another lack of this machine make the tool unavailable instead.
+    /// Whether calls are refused or narrowed because this request is not granted in full. A missing
+    /// runtime, denied packages or another lack of this machine make the tool unavailable instead.
     pub fn refuses(&self) -> bool {
         !self.allowed
             && ![RequestKind::Runtime, RequestKind::Package].contains(&self.what)
@@ -204,7 +204,8 @@ pub struct LimitVerdict {
     /// Who set the ceiling: `file:line`, a policy's name, or `BUILT_IN`.
     pub from: String,
     pub enforced_by: String,
-    /// Measured every few milliseconds during the call: CPU and memory without a cgroup, live writes always.
+    /// Measured every few milliseconds during the call: CPU and memory without a cgroup, live
+    /// writes always.
     pub sampled: bool,
 }
 
@@ -224,9 +225,11 @@ impl LimitVerdict {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// For the person and the record: clamps, narrowings, policies passed over, a folder that is shared.
+    /// For the person and the record: clamps, narrowings, policies passed over, a folder that is
+    /// shared.
     pub all: Vec<String>,
-    /// The narrowings and clamps among them, worded for a caller too: without places and policy text.
+    /// The narrowings and clamps among them, worded for a caller too: without places and policy
+    /// text.
     pub told: Vec<String>,
 }
 

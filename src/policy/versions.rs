@@ -1,5 +1,5 @@
-//! Names, versions and ranges of packages, as each ecosystem writes them. No name or version that is read here can be
-//! taken for an option, a path or an address by an installer.
+//! Names, versions and ranges of packages, as each ecosystem writes them. No name or version that
+//! is read here can be taken for an option, a path or an address by an installer.
 
 use crate::manifest::Language;
 use pep440_rs::{Operator, VersionSpecifiers};
@@ -113,8 +113,9 @@ pub fn holds(ecosystem: Ecosystem, range: &str, version: &str) -> Option<bool> {
     }
 }
 
-/// Whether a deny list's range has the version: by the ecosystem's own rule, or by plain order, which also puts
-/// pre-releases, post-releases and local versions below or above a bound. True for what cannot be read.
+/// Whether a deny list's range has the version: by the ecosystem's own rule, or by plain order,
+/// which also puts pre-releases, post-releases and local versions below or above a bound. True for
+/// what cannot be read.
 pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
     if holds(ecosystem, range, version).unwrap_or(true) {
         return true;
@@ -137,7 +138,8 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
             else {
                 return true;
             };
-            // A pre-release comes right before its release, and right after the greatest version below that.
+            // A pre-release comes right before its release, and right after the greatest version
+            // below that.
             let (major, minor, patch) = (version.major, version.minor, version.patch);
             let before = match (major, minor, patch) {
                 (_, _, 1..) => Some((major, minor, patch - 1)),

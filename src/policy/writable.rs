@@ -1,5 +1,5 @@
-//! The rule that a tool cannot make tools: what a tool may write, or once could, is never loaded by this host, and no
-//! write tree holds what this host or another tool's script relies on.
+//! The rule that a tool cannot make tools: what a tool may write, or once could, is never loaded by
+//! this host, and no write tree holds what this host or another tool's script relies on.
 
 mod hard_denials;
 
@@ -28,8 +28,8 @@ pub struct WritablePath {
     pub granted: bool,
 }
 
-/// Most places where one tool may write. Beyond that the nearest folder above them counts in their stead, so that what
-/// is kept of a tool, and compared with every file, is bounded.
+/// Most places where one tool may write. Beyond that the nearest folder above them counts in their
+/// stead, so that what is kept of a tool, and compared with every file, is bounded.
 pub const MAX_PLACES: usize = 64;
 
 /// The nearest folder above all write grants, where there are more than `MAX_PLACES`.
@@ -92,12 +92,14 @@ impl WritablePath {
     }
 }
 
-/// Where many tools may write now, or could in earlier calls. For one area at most two tools are kept.
+/// Where many tools may write now, or could in earlier calls. For one area at most two tools are
+/// kept.
 #[derive(Clone, Debug, Default)]
 pub struct WritablePaths {
     /// By their folders.
     paths: BTreeMap<PathBuf, BTreeSet<WritablePath>>,
-    /// Trees that a builtin tool may write, relative to the folder of the script that it runs, with the writer.
+    /// Trees that a builtin tool may write, relative to the folder of the script that it runs, with
+    /// the writer.
     below_scripts: BTreeMap<PathBuf, String>,
     places: Placed<ByPlace>,
 }
@@ -154,12 +156,14 @@ impl WritablePaths {
         })
     }
 
-    /// Adds the places of another set; what may be written below any script's folder stays as it is here.
+    /// Adds the places of another set; what may be written below any script's folder stays as it is
+    /// here.
     pub fn merge(&mut self, other: &WritablePaths) {
         other.places().for_each(|place| self.add(place.clone()));
     }
 
-    /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
+    /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes
+    /// first.
     pub fn writer_of_place(&self, path: &Path) -> Option<String> {
         if self.paths.is_empty() {
             return None;
@@ -196,8 +200,8 @@ impl WritablePaths {
             .or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
     }
 
-    /// The places above and below a folder, itself included, each with the path by which it is reached from there. The
-    /// cost grows with the number of places found.
+    /// The places above and below a folder, itself included, each with the path by which it is
+    /// reached from there. The cost grows with the number of places found.
     pub fn around(&self, folder: &Path) -> Vec<WritablePath> {
         let (mounts, places) = self.by_place();
         let own = mounts.place(folder);
@@ -227,7 +231,8 @@ impl WritablePaths {
         above.chain(below).collect()
     }
 
-    /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that was found writable.
+    /// As `by`, for the path, each link on it, and the file at its end. Returns also the path that
+    /// was found writable.
     pub fn writer_on_path(&self, path: &Path) -> Option<(PathBuf, String)> {
         files::steps(path)
             .into_iter()

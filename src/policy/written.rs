@@ -1,4 +1,5 @@
-//! What a script may read and not load: files that tools wrote, or could have written, below what it reads.
+//! What a script may read and not load: files that tools wrote, or could have written, below what
+//! it reads.
 
 use super::area::Area;
 use super::confinement::{Grant, Shape};
@@ -7,7 +8,8 @@ use crate::manifest::Language;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The areas of these places, and of the tool's own, from which a call loads no code. (A WASI module loads none.)
+/// The areas of these places, and of the tool's own, from which a call loads no code. (A WASI
+/// module loads none.)
 pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
     let own = WritablePath::of_grants(&shape.grants, &shape.tool);
     let counted = own.iter().chain(near).filter(|place| counts(shape, place));
@@ -25,8 +27,8 @@ pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
         .collect()
 }
 
-/// What only this tool writes is its own affair, except where its modules lie: in its own folder and what it reads by
-/// `base:`, but for hidden folders there (`.cache`).
+/// What only this tool writes is its own affair, except where its modules lie: in its own folder
+/// and what it reads by `base:`, but for hidden folders there (`.cache`).
 fn counts(shape: &Shape, place: &WritablePath) -> bool {
     let is_hidden = |below: &Path| {
         below

@@ -1,5 +1,5 @@
-//! Resolves conflicts between files: ids of tools and tool services, and requirements between tools. Neither the order
-//! nor the age of files decides.
+//! Resolves conflicts between files: ids of tools and tool services, and requirements between
+//! tools. Neither the order nor the age of files decides.
 
 use super::load::{self, position};
 use super::reload::IN_PROCESS;
@@ -19,7 +19,8 @@ pub(super) struct Refused {
     pub tool: Tool,
     /// For the report of its own file.
     pub message: String,
-    /// For a person who asks for the tool and does not see the report. It names the refused file, too.
+    /// For a person who asks for the tool and does not see the report. It names the refused file,
+    /// too.
     pub summary: String,
     pub code: Code,
     /// JSON pointer of the part of the file that is at fault.
@@ -70,8 +71,8 @@ fn key(tool: &Tool) -> (String, PathBuf) {
     (folded(&tool.manifest.id), file)
 }
 
-/// Ids that differ in case only are one id: a person, or a file system without case, would take one for the other.
-/// (Only ASCII is allowed in an id.)
+/// Ids that differ in case only are one id: a person, or a file system without case, would take one
+/// for the other. (Only ASCII is allowed in an id.)
 pub(super) fn folded(id: &str) -> String {
     id.to_ascii_lowercase()
 }
@@ -98,7 +99,9 @@ pub(super) fn settle_ids(
             });
         } else {
             let message =
-                "the namespace 'core' is compiled into toolhost: choose another, for example custom".to_owned();
+                "the namespace 'core' is compiled into toolhost: choose another, for example \
+                custom"
+                    .to_owned();
             refused.push(Refused::new(tool, Code::Conflict, message));
         }
     }
@@ -108,8 +111,8 @@ pub(super) fn settle_ids(
     (kept, refused)
 }
 
-/// Versions of one id live side by side in one folder, each version once: the folder that a policy's `folders` names,
-/// if there are several. Build metadata does not make another version.
+/// Versions of one id live side by side in one folder, each version once: the folder that a
+/// policy's `folders` names, if there are several. Build metadata does not make another version.
 fn settle_id(
     mut group: Vec<Tool>,
     policies: Option<&policy::Policies>,
@@ -213,16 +216,17 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
 /// Why a file that a tool may write is not loaded.
 pub(super) fn written_by(writer: &str) -> String {
     format!(
-        "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere, or grant no \
-         write there"
+        "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it \
+         elsewhere, or grant no write there"
     )
 }
 
 /// Services by their ids, and files with their problems.
 type Services = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 
-/// Decides which service descriptors are loaded, and gives each tool its own; a tool without one is refused. A
-/// new file never takes over the id of a loaded service, and a file that a tool may write is refused.
+/// Decides which service descriptors are loaded, and gives each tool its own; a tool without one is
+/// refused. A new file never takes over the id of a loaded service, and a file that a tool may
+/// write is refused.
 pub(super) fn settle_services(
     described: Vec<Described>,
     written: &policy::WritablePaths,
@@ -271,7 +275,8 @@ pub(super) fn settle_services(
         }
         for Described { descriptor, file } in claims {
             let message = format!(
-                "the service '{id}' is described more than once ({}); {end}. Change one id or remove one file",
+                "the service '{id}' is described more than once ({}); {end}. Change one id or \
+                remove one file",
                 files.join(", ")
             );
             let pointer = format!("{}/id", descriptor.pointer);
@@ -370,8 +375,8 @@ fn undeclared(
     unknown.map(warning).collect()
 }
 
-/// Everything that keeps a call from starting, except a policy's refusal. `decision`: this tool's, because a policy
-/// can name an interpreter for other tools only.
+/// Everything that keeps a call from starting, except a policy's refusal. `decision`: this tool's,
+/// because a policy can name an interpreter for other tools only.
 pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
     tool.needs.iter().chain(&decision.lacks).cloned().collect()
 }
@@ -399,7 +404,8 @@ pub fn refused(decision: &policy::Decision) -> bool {
         .is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
-/// Settles `requires` among the loaded tools: a tool is ready when a ready tool meets each requirement.
+/// Settles `requires` among the loaded tools: a tool is ready when a ready tool meets each
+/// requirement.
 pub(super) fn settle_requires(tools: &mut [Tool]) {
     if tools.iter().all(|tool| tool.manifest.requires.is_empty()) {
         return;

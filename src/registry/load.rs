@@ -1,5 +1,5 @@
-//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad file stops nothing.
-//! And the tools compiled into this binary (source `builtin`).
+//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad
+//! file stops nothing. And the tools compiled into this binary (source `builtin`).
 
 use super::open_beneath::{self, OpenError};
 use super::scan::{self, Candidate};
@@ -327,8 +327,9 @@ fn site(
     })
 }
 
-/// The scripts that a manifest claims although it cannot be loaded: the one that it names, even if that does not exist.
-/// If it names none by a usable path: any script in its folder, and those that its broken text spells.
+/// The scripts that a manifest claims although it cannot be loaded: the one that it names, even if
+/// that does not exist. If it names none by a usable path: any script in its folder, and those that
+/// its broken text spells.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
     let parsed = json::parse(bytes, json::Dialect::Commented).ok();
@@ -357,7 +358,8 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     }
 }
 
-/// The strings that follow a field's name in a text that may not be JSON, for its first sixteen occurrences.
+/// The strings that follow a field's name in a text that may not be JSON, for its first sixteen
+/// occurrences.
 fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let after = text.split(field).skip(1).take(16);
@@ -376,7 +378,8 @@ fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
         .collect()
 }
 
-/// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its manifest asks for.
+/// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its
+/// manifest asks for.
 fn without_connect(manifest: &Manifest, site: &ToolPaths) -> Option<Problem> {
     let Handler::Script {
         language: Language::Wasm,
@@ -392,10 +395,12 @@ fn without_connect(manifest: &Manifest, site: &ToolPaths) -> Option<Problem> {
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
     let mut beginning = Vec::new();
     file.take(HEAD).read_to_end(&mut beginning).ok()?;
-    // The first bytes of a module and of a component differ in the layer (Component Model, Binary.md).
+    // The first bytes of a module and of a component differ in the layer (Component Model,
+    // Binary.md).
     let module = beginning.starts_with(b"\0asm\x01\0\0\0")
         || beginning.trim_ascii_start().starts_with(b"(module");
-    let message = "a WASI preview 1 module cannot connect, so it reaches none of these hosts: build a component (WASI 0.2)";
+    let message = "a WASI preview 1 module cannot connect, so it reaches none of these hosts: \
+        build a component (WASI 0.2)";
     module.then(|| Problem::new(Severity::Warning, Code::Dependency, HOSTS, message))
 }
 

@@ -1,5 +1,5 @@
-//! The registry: manifests on disk, compiled in, or registered in process → an immutable `Snapshot` of tools, swapped
-//! whole, and a report for each file.
+//! The registry: manifests on disk, compiled in, or registered in process → an immutable `Snapshot`
+//! of tools, swapped whole, and a report for each file.
 
 mod conflicts;
 mod load;

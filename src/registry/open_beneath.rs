@@ -1,5 +1,5 @@
-//! Opens a regular file below a folder, without waiting. The kernel keeps the path inside, and follows no link
-//! (openat2(2)).
+//! Opens a regular file below a folder, without waiting. The kernel keeps the path inside, and
+//! follows no link (openat2(2)).
 
 use crate::base::files;
 use nix::errno::Errno;
@@ -31,7 +31,9 @@ impl OpenError {
         match self {
             OpenError::Missing => "is not there".to_owned(),
             OpenError::Link => {
-                "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned()
+                "is a symbolic link, or lies behind one: links are not followed; put the file \
+                itself here"
+                    .to_owned()
             }
             OpenError::Outside => "leads out of its folder".to_owned(),
             OpenError::Folder => "is a folder, not a regular file".to_owned(),
@@ -40,7 +42,9 @@ impl OpenError {
             OpenError::System(Errno::EACCES | Errno::EPERM) => {
                 "may not be read by this user: change its mode or owner".to_owned()
             }
-            OpenError::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
+            OpenError::System(Errno::ENOSYS) => {
+                "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned()
+            }
             OpenError::System(errno) => format!("cannot be opened: {}", errno.desc()),
         }
     }

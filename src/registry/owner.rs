@@ -1,9 +1,9 @@
 //! Which manifests a script belongs to, and which files were written by tools.
 //!
-//! A script belongs to the manifests of the nearest folder, its own or above, that holds any: to those that name it,
-//! else to all of them. Only where no such folder exists does it belong to every manifest that names it. A manifest
-//! that is not loaded still owns. Nothing is loaded from a tree that a tool may or could write: a tool cannot make
-//! tools.
+//! A script belongs to the manifests of the nearest folder, its own or above, that holds any: to
+//! those that name it, else to all of them. Only where no such folder exists does it belong to
+//! every manifest that names it. A manifest that is not loaded still owns. Nothing is loaded from a
+//! tree that a tool may or could write: a tool cannot make tools.
 
 use super::conflicts::{Incumbents, Refused, written_by};
 use super::tool::{Claim, Tool};
@@ -22,7 +22,8 @@ pub struct Ownership {
     homes: HashMap<PathBuf, BTreeSet<PathBuf>>,
     /// By script: the manifests that name it. By folder: those that may own any script in it.
     named: HashMap<PathBuf, BTreeSet<PathBuf>>,
-    /// Base folders of tools and scripts. No tool owns a base, even if its manifest lies directly in it.
+    /// Base folders of tools and scripts. No tool owns a base, even if its manifest lies directly
+    /// in it.
     bases: BTreeSet<PathBuf>,
 }
 
@@ -93,7 +94,8 @@ impl Ownership {
         }
     }
 
-    /// The manifests that bound a call of the script: its owners and, if none of those names it, all that name it.
+    /// The manifests that bound a call of the script: its owners and, if none of those names it,
+    /// all that name it.
     pub(super) fn bounding_manifests(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
         let mut manifests = self.owners(script, base);
         if !manifests.iter().any(|owner| self.names(owner, script)) {
@@ -120,8 +122,8 @@ impl Ownership {
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
                 let message = format!(
-                    "it names {}, which belongs to {}: scripts belong to the manifests of their folder; put this \
-                     manifest there, or give it a script of its own",
+                    "it names {}, which belongs to {}: scripts belong to the manifests of their \
+                     folder; put this manifest there, or give it a script of its own",
                     text::path(script),
                     list(&owners)
                 );
@@ -178,9 +180,10 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths) -
     })
 }
 
-/// The write trees in tools' own folders: nothing below one is registered. Outer trees are judged first. A tree does
-/// not count if it holds a tool of `standing` or one whose tree counts, or if its own tool lies below one that counts.
-/// A tree elsewhere keeps nothing from being loaded: policy refuses to grant it while it holds a tool.
+/// The write trees in tools' own folders: nothing below one is registered. Outer trees are judged
+/// first. A tree does not count if it holds a tool of `standing` or one whose tree counts, or if
+/// its own tool lies below one that counts. A tree elsewhere keeps nothing from being loaded:
+/// policy refuses to grant it while it holds a tool.
 pub(super) fn own_trees(
     tools: &[Tool],
     policies: &policy::Policies,

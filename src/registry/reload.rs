@@ -1,5 +1,5 @@
-//! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a failed refresh
-//! changes no tool.
+//! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a
+//! failed refresh changes no tool.
 
 use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
@@ -130,8 +130,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Asks a source again and replaces its tools. An unknown id is a no-op. When the source, or a whole folder of it,
-    /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
+    /// Asks a source again and replaces its tools. An unknown id is a no-op. When the source, or a
+    /// whole folder of it, cannot be read, the old tools stay and the error is returned and kept in
+    /// `warnings`.
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = lock(&self.state);
         self.publish_changes(&mut state);
@@ -193,8 +194,9 @@ impl Registry {
             .collect()
     }
 
-    /// Registers a tool of this process. `document`: a manifest, in which version and display name may be missing.
-    /// `kind`: the `x-…` type for which its executor is registered, which becomes the handler.
+    /// Registers a tool of this process. `document`: a manifest, in which version and display name
+    /// may be missing. `kind`: the `x-…` type for which its executor is registered, which becomes
+    /// the handler.
     pub fn register(&self, document: Value, kind: &str) -> Result<Arc<Tool>, Fault> {
         let mut state = lock(&self.state);
         self.publish_changes(&mut state);
@@ -203,7 +205,8 @@ impl Registry {
         let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
         if state.in_process.iter().any(same) {
             return Err(invalid(format!(
-                "Tool registration failed: {id}@{version} is already registered; unregister it first."
+                "Tool registration failed: {id}@{version} is already registered; unregister it \
+                first."
             )));
         }
         let candidates = candidates(&state)
@@ -379,8 +382,8 @@ fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths) -> 
     }
 }
 
-/// Writes into the reports of files why their tools were refused. Returns the reasons by folded id, of those that have
-/// no loaded version.
+/// Writes into the reports of files why their tools were refused. Returns the reasons by folded id,
+/// of those that have no loaded version.
 fn report_refused(
     reports: &mut [FileReport],
     refused: Vec<Refused>,
@@ -440,7 +443,8 @@ fn report_refused(
     disabled
 }
 
-/// Every manifest, whether or not it is loaded, and every script that one names, except what some tool could write.
+/// Every manifest, whether or not it is loaded, and every script that one names, except what some
+/// tool could write.
 fn registered(
     state: &State,
     tools: &[Tool],
@@ -468,8 +472,8 @@ fn registered(
     files
 }
 
-/// Keeps the old tools of manifests whose text became wrong, as in the middle of an edit, or whose folder cannot be
-/// listed any more. Returns the warnings.
+/// Keeps the old tools of manifests whose text became wrong, as in the middle of an edit, or whose
+/// folder cannot be listed any more. Returns the warnings.
 fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     let mut warnings = BTreeSet::new();
     let keep = |file: &Path, found: &mut Discovery| {
@@ -559,8 +563,8 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     warnings.into_iter().collect()
 }
 
-/// Logs one line per file that was just read, after conflicts are settled: a file that a conflict or a writer disabled
-/// is not logged as loaded.
+/// Logs one line per file that was just read, after conflicts are settled: a file that a conflict
+/// or a writer disabled is not logged as loaded.
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::path(&report.path);
@@ -599,7 +603,8 @@ fn invalid(message: String) -> Fault {
     Fault::new(Kind::ParameterValidationError, message)
 }
 
-/// The fields of a tool of this process. It runs outside of the sandbox, so it can request no grant.
+/// The fields of a tool of this process. It runs outside of the sandbox, so it can request no
+/// grant.
 #[rustfmt::skip]
 const IN_PROCESS_FIELDS: [&str; 11] = [
     "toolId", "displayName", "description", "version", "parameters", "output", "metadata", "tags", "examples",

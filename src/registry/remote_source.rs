@@ -1,6 +1,7 @@
 //! The tools that a host elsewhere announces (one source for each announcer), as long as it does.
 //!
-//! They get the namespace that the operator gave the announcer, and never an id or a name that a file here has.
+//! They get the namespace that the operator gave the announcer, and never an id or a name that a
+//! file here has.
 
 use super::tool::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::{lock, text};
@@ -43,7 +44,8 @@ impl Announced {
         }
     }
 
-    /// Replaces what is announced. False: nothing changed. An error leaves the previous announcement.
+    /// Replaces what is announced. False: nothing changed. An error leaves the previous
+    /// announcement.
     pub fn update(&self, descriptors: &Map<String, Value>) -> Result<bool, String> {
         let mut present = lock(&self.present);
         let (mut own, mut tools) = (Map::new(), 0);
@@ -74,7 +76,8 @@ impl Announced {
             return Ok(false);
         }
         *present = match descriptors.is_empty() {
-            // A withdrawal does not start the pause: a host that restarts may announce again at once.
+            // A withdrawal does not start the pause: a host that restarts may announce again at
+            // once.
             true => Announcement {
                 since: present.since,
                 ..Announcement::default()
@@ -172,8 +175,8 @@ impl Source for Announced {
     }
 }
 
-/// Removes what was announced with a namespace that something here has: an announcement can neither replace a file
-/// nor disable one.
+/// Removes what was announced with a namespace that something here has: an announcement can neither
+/// replace a file nor disable one.
 pub(super) fn drop_taken(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
     let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
     let own = tools

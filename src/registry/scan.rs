@@ -1,8 +1,8 @@
-//! Finds the files in the base folders that look like manifests, and warns of those that somebody else can change. No
-//! link below a base is followed.
+//! Finds the files in the base folders that look like manifests, and warns of those that somebody
+//! else can change. No link below a base is followed.
 //!
-//! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide
-//! the manifest which says that it may write there.
+//! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its
+//! folder must not hide the manifest which says that it may write there.
 
 use super::open_beneath::Base;
 use super::tool::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file};
@@ -92,7 +92,8 @@ impl Scan<'_> {
                 Some(Arc::new(base))
             }
             Err(error) => {
-                // A project may have only one of the two folders; the other may come while a server runs.
+                // A project may have only one of the two folders; the other may come while a server
+                // runs.
                 if error.kind() == std::io::ErrorKind::NotFound {
                     self.incomplete(base, "this folder is not there");
                     return None;
@@ -114,15 +115,16 @@ impl Scan<'_> {
             let (before, mut below) = (self.candidates.len(), Vec::new());
             for folder in &level {
                 if !self.folder(folder, base, &mut looked_at, &mut below) {
-                    // Which tools may write at this depth or deeper is not known, so nothing from there is loaded. A
-                    // smaller folder that is named beside this one finds the file again.
+                    // Which tools may write at this depth or deeper is not known, so nothing from
+                    // there is loaded. A smaller folder that is named beside this one finds the
+                    // file again.
                     for left in self.candidates.split_off(before) {
                         self.seen.remove(&left.base.path.join(left.relative));
                     }
                     let shown = text::path(folder);
                     let message = format!(
-                        "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; \
-                         remove what fills {shown}, or name a smaller folder",
+                        "more than {} files and folders: nothing {depth} folders down, or deeper, \
+                         was loaded; remove what fills {shown}, or name a smaller folder",
                         self.most
                     );
                     self.discovery.unlisted.extend(level.iter().cloned());
@@ -144,8 +146,8 @@ impl Scan<'_> {
                 String::new()
             };
             let message = format!(
-                "this folder{others} lies more than {} folders down: nothing in it was looked at; name it, or one near \
-                 it, with --tools or --scripts",
+                "this folder{others} lies more than {} folders down: nothing in it was looked at; \
+                 name it, or one near it, with --tools or --scripts",
                 MAX_SCAN_DEPTH - 1
             );
             self.report(folder, Severity::Warning, message);
@@ -214,7 +216,8 @@ impl Scan<'_> {
             self.report(&path, Severity::Warning, message);
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.
-            let message = "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
+            let message = "this folder is a symbolic link and is not entered: name its real path \
+                with --tools or --scripts";
             self.report(&path, Severity::Warning, message.to_owned());
         }
         Some(path).filter(|_| kind.is_dir())
@@ -234,8 +237,8 @@ impl Scan<'_> {
     }
 }
 
-/// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared folder may be
-/// intended, and its tools get no more than policy grants them.
+/// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared
+/// folder may be intended, and its tools get no more than policy grants them.
 pub(super) fn writable_by_others(site: &ToolPaths) -> Option<Problem> {
     let own = [
         Some(site.manifest.as_path()),
@@ -257,13 +260,14 @@ fn changeable(place: &Path) -> Option<Problem> {
     let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
     let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {
         format!(
-            "everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`"
+            "everybody on this machine may write {shown}, and so change what runs here: `chmod o-w \
+            '{shown}'`"
         )
     } else if !files::is_of_system(uid, place) {
         let me = nix::unistd::geteuid();
         format!(
-            "{shown} belongs to another user (uid {uid}), who can so change what runs here: run this host as that \
-             user, or `chown {me} '{shown}'`"
+            "{shown} belongs to another user (uid {uid}), who can so change what runs here: run \
+             this host as that user, or `chown {me} '{shown}'`"
         )
     } else {
         return None;

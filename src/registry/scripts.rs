@@ -1,5 +1,5 @@
-//! From a script path as written to one regular file below a script base folder, never upwards, outwards or through a
-//! link.
+//! From a script path as written to one regular file below a script base folder, never upwards,
+//! outwards or through a link.
 
 use super::open_beneath::{self, Base, OpenError};
 use crate::base::{files, text};
@@ -7,8 +7,9 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Severity, ToolPaths};
 use std::path::{Path, PathBuf};
 
-/// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
-/// A path that may not be used is a `SecurityError`; one that leads nowhere a `ParameterValidationError`.
+/// Finds a script: in each base, then without a leading name that is the base's own, then in the
+/// manifest's folder. A path that may not be used is a `SecurityError`; one that leads nowhere a
+/// `ParameterValidationError`.
 pub fn resolve(
     bases: &[PathBuf],
     manifest_folder: Option<&Path>,
@@ -66,7 +67,8 @@ impl Bases {
         Err(not_found(script_path, &tried))
     }
 
-    /// Every place that the path could mean in a manifest of this folder; `None`: the path may not be used at all.
+    /// Every place that the path could mean in a manifest of this folder; `None`: the path may not
+    /// be used at all.
     pub(super) fn places(&self, folder: &Path, script_path: &str) -> Option<Vec<PathBuf>> {
         let candidates = self.candidates(Some(folder), &plain(script_path).ok()?);
         Some(
@@ -138,14 +140,15 @@ fn note(
                 beside.filter(|(_, base, relative)| base.path.join(relative) != path)?;
             open_beneath::file(&base.folder, relative).ok()?;
             let words = format!(
-                "a file of this name also lies beside the manifest, but {} is run: write the path from the base \
-                 folder to choose",
+                "a file of this name also lies beside the manifest, but {} is run: write the path \
+                 from the base folder to choose",
                 text::path(path)
             );
             Some((Severity::Warning, words))
         }
         SearchKind::Doubled => {
-            let words = "the base folder's own name was left out of the path, which is relative to the base folder";
+            let words = "the base folder's own name was left out of the path, which is relative to \
+                the base folder";
             Some((Severity::Note, words.to_owned()))
         }
         SearchKind::Beside => {
@@ -173,8 +176,8 @@ pub fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
     ))
 }
 
-/// Looks at one place. False: nothing is there. A call gets false for a folder, too: an error would reveal tools that
-/// its caller may not know.
+/// Looks at one place. False: nothing is there. A call gets false for a folder, too: an error would
+/// reveal tools that its caller may not know.
 fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bool, Fault> {
     let shown = shown(written);
     let error = match open_beneath::file(&base.folder, relative) {

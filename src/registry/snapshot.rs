@@ -42,7 +42,8 @@ impl Filter {
 pub struct Snapshot {
     /// Per id, the lowest version first.
     pub(super) tools: BTreeMap<String, Vec<Arc<Tool>>>,
-    /// Folded ids of tools that were refused and have no loaded version, with the reason for a person.
+    /// Folded ids of tools that were refused and have no loaded version, with the reason for a
+    /// person.
     pub(super) disabled: BTreeMap<String, String>,
     /// Services that tools may name, by their ids.
     pub services: BTreeMap<String, Described>,
@@ -54,11 +55,12 @@ pub struct Snapshot {
     pub sources: Vec<(String, usize)>,
     /// Where tools may write now, or could before; only the latter until policies are read.
     pub written: policy::WritablePaths,
-    /// Every manifest and script that is registered, loaded or not: no tool is given write access to one.
+    /// Every manifest and script that is registered, loaded or not: no tool is given write access
+    /// to one.
     pub files: Vec<PathBuf>,
     pub(super) ownership: Ownership,
-    /// Folders that could not be listed completely, and manifests that could not be read; without those
-    /// that a tool could write.
+    /// Folders that could not be listed completely, and manifests that could not be read; without
+    /// those that a tool could write.
     pub(super) unlisted: BTreeSet<PathBuf>,
     pub(super) by_manifest: HashMap<PathBuf, Arc<Tool>>,
 }
@@ -71,7 +73,8 @@ impl Snapshot {
             .count()
     }
 
-    /// Why a manifest was not loaded. `None`: it was loaded, or the reason does not have the code `Security`.
+    /// Why a manifest was not loaded. `None`: it was loaded, or the reason does not have the code
+    /// `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
         let report = self
             .skipped_files()
@@ -111,7 +114,8 @@ impl Snapshot {
         self.tools.values().flatten().map(Arc::as_ref)
     }
 
-    /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable 1.x).
+    /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the
+    /// highest stable 1.x).
     pub fn find(&self, reference: &str) -> Result<Arc<Tool>, Fault> {
         self.find_among(reference, &|_| true)
     }
@@ -164,7 +168,8 @@ impl Snapshot {
         policies
     }
 
-    /// By these policies, sets which code tools share, and adds where they may write now to where they could before.
+    /// By these policies, sets which code tools share, and adds where they may write now to where
+    /// they could before.
     pub(super) fn apply_policies(
         &mut self,
         policies: &policy::Policies,
@@ -175,8 +180,9 @@ impl Snapshot {
         self.written = written;
     }
 
-    /// The tools that bound a call of a script below this base. `Err`: a manifest that names the script and is not
-    /// loaded, or a folder that could not be listed and may hold one: what it would deny is not known.
+    /// The tools that bound a call of a script below this base. `Err`: a manifest that names the
+    /// script and is not loaded, or a folder that could not be listed and may hold one: what it
+    /// would deny is not known.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
         let manifests = self.ownership.bounding_manifests(script, base);
         // Manifests elsewhere do not count if one that lies with the script names it.
@@ -209,7 +215,8 @@ impl Snapshot {
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         let fault = |message: String| Fault::new(Kind::ToolNotFoundError, message);
-        // An id claimed twice, the namespace `core`, a file that a tool may write: only `person` says which.
+        // An id claimed twice, the namespace `core`, a file that a tool may write: only `person`
+        // says which.
         if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
             let words =
                 "is disabled: its manifest cannot be loaded beside the others. Ask the operator.";
@@ -261,14 +268,19 @@ impl Snapshot {
             .map(|folder| text::path(folder))
             .collect();
         Some(match shown.is_empty() {
-            true => "there is no folder of tools: neither tool-defs nor user_scripts below the root, nor another that \
-                     was named"
+            true => "there is no folder of tools: neither tool-defs nor user_scripts below the \
+                     root, nor another that was named"
                 .to_owned(),
-            false => format!("no manifest in or below {}: manifest names end with {}", shown.join(", "), tool::ENDING),
+            false => format!(
+                "no manifest in or below {}: manifest names end with {}",
+                shown.join(", "),
+                tool::ENDING
+            ),
         })
     }
 
-    /// The worst fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
+    /// The worst fault of a file that was not loaded, preferably one that looks like this tool, and
+    /// how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
         let worst =
@@ -353,8 +365,8 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
     stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
-/// No version fits, or the range cannot be read. Lists the versions, and suggests the newest: a stable one, if there
-/// is any.
+/// No version fits, or the range cannot be read. Lists the versions, and suggests the newest: a
+/// stable one, if there is any.
 fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
     let wanted = match range.map(|range| text::printable(&text::head(range, 60))) {
         None => "has no stable version".to_owned(),

@@ -20,7 +20,8 @@ pub fn is_manifest_file(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Whether a name is nearly that of a manifest: in capitals, without a name before the ending, of another format.
+/// Whether a name is nearly that of a manifest: in capitals, without a name before the ending, of
+/// another format.
 pub(super) fn is_nearly_manifest_file(name: &str) -> bool {
     let name = name.to_lowercase();
     let mut formats = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"].iter();
@@ -66,7 +67,8 @@ impl Tool {
         format!("{}@{}", self.manifest.id, self.manifest.version)
     }
 
-    /// The folder of its manifest, or a word for its source. All versions of one id must lie in the same folder.
+    /// The folder of its manifest, or a word for its source. All versions of one id must lie in the
+    /// same folder.
     pub(super) fn home(&self) -> PathBuf {
         match self.site.manifest.parent() {
             Some(folder) => folder.to_path_buf(),
@@ -150,8 +152,8 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     pub manifest: PathBuf,
-    /// Scripts that it names, and folders in which any script may be its own. `None`: it may not be read, so that any
-    /// script may be its own.
+    /// Scripts that it names, and folders in which any script may be its own. `None`: it may not be
+    /// read, so that any script may be its own.
     pub scripts: Option<Vec<PathBuf>>,
 }
 
@@ -165,9 +167,11 @@ pub struct Discovery {
     pub claims: Vec<Claim>,
     /// The folders that were looked at.
     pub folders: Vec<PathBuf>,
-    /// The folders below which some manifests may not have been seen: the owners of scripts there are not known.
+    /// The folders below which some manifests may not have been seen: the owners of scripts there
+    /// are not known.
     pub unlisted: Vec<PathBuf>,
-    /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
+    /// Whole parts of the source that could not be read. A new one on a refresh keeps the old
+    /// tools.
     pub incomplete: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! An interpreter's own file, the small files beside it, and the files that it needs in view. Nothing is started.
+//! An interpreter's own file, the small files beside it, and the files that it needs in view.
+//! Nothing is started.
 
 use super::trust::{self, OffLimits};
 use crate::base::files;
@@ -55,7 +56,8 @@ fn in_real_folder(path: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether a real file is named like the interpreter, and not like one program for many names (`snap`, `mise`).
+/// Whether a real file is named like the interpreter, and not like one program for many names
+/// (`snap`, `mise`).
 fn fits(language: Language, real: &Path) -> bool {
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     match language {
@@ -66,7 +68,8 @@ fn fits(language: Language, real: &Path) -> bool {
     }
 }
 
-/// Whether a regular file is a program. A pipe or device is refused before it is opened for reading.
+/// Whether a regular file is a program. A pipe or device is refused before it is opened for
+/// reading.
 fn is_elf(path: &Path) -> Result<bool, String> {
     let failed = |e: std::io::Error| format!("{}: {e}", path.display());
     if !path.metadata().map_err(failed)?.is_file() {

@@ -1,7 +1,9 @@
-//! The guard: what a call starts with where tools write below what it reads. Its interpreter loads no code from there.
+//! The guard: what a call starts with where tools write below what it reads. Its interpreter loads
+//! no code from there.
 //!
-//! It protects a tool from its neighbours, not the host from the tool, so it is not a layer. Python finds it by a virtual
-//! environment, so that children and worker processes have it, too; Node and Bun preload it.
+//! It protects a tool from its neighbours, not the host from the tool, so it is not a layer. Python
+//! finds it by a virtual environment, so that children and worker processes have it, too; Node and
+//! Bun preload it.
 
 use super::binary::small_text;
 use crate::manifest::Language;
@@ -25,8 +27,8 @@ const BUN: &str = "--preload=/.toolhost/guard.cjs --loader=:text";
 /// The programs of the virtual environment.
 const BIN: &str = "/.toolhost/python/bin";
 
-/// The interpreter that would be needed, if this one is too old: for audit events, `module.register`, or plugins that
-/// are preloaded in workers.
+/// The interpreter that would be needed, if this one is too old: for audit events,
+/// `module.register`, or plugins that are preloaded in workers.
 pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
     let oldest = match runtime.language {
         Language::Python => [3, 8],
@@ -75,7 +77,8 @@ impl Guard {
         self.files.push((name.to_owned(), text.into()));
     }
 
-    /// A virtual environment that leads to the interpreter's own packages, and to the programs beside it.
+    /// A virtual environment that leads to the interpreter's own packages, and to the programs
+    /// beside it.
     fn virtual_environment(&mut self, program: &Path, version: &str) {
         let bin = program.parent().unwrap_or(program);
         let prefix = bin.parent().unwrap_or(bin);

@@ -8,7 +8,8 @@ use crate::policy;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// No packages fetched while running, no `.env` and no `bunfig.toml` read: only the script says what it does.
+/// No packages fetched while running, no `.env` and no `bunfig.toml` read: only the script says
+/// what it does.
 const BUN_ARGUMENTS: [&str; 3] = ["--no-install", "--env-file=/dev/null", "--config=/dev/null"];
 
 pub(super) fn runtime(

@@ -1,7 +1,8 @@
 //! Runtimes: the interpreters of this machine, and the files that each one needs to run.
 //!
-//! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change
-//! it. An interpreter is not started if its files say enough. A launcher script is asked once where its interpreter is.
+//! No file is taken or run that lies in a tool folder, where a tool could ever write, or where
+//! another user can change it. An interpreter is not started if its files say enough. A launcher
+//! script is asked once where its interpreter is.
 
 mod binary;
 mod guard;
@@ -29,7 +30,8 @@ pub struct Discovered {
     pub runtimes: BTreeMap<Language, policy::Runtime>,
     /// Candidates that were passed over, and why; one sentence each.
     pub notes: Vec<String>,
-    /// Paths that this search and later ones rely on, each with the reason in words: no tool may write there.
+    /// Paths that this search and later ones rely on, each with the reason in words: no tool may
+    /// write there.
     pub relied_on: BTreeMap<PathBuf, String>,
 }
 
@@ -75,8 +77,8 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     relied_on
 }
 
-/// Adds the paths that lead to a program of the search path, or to one that a policy names: its name, the links to its
-/// file, and the installation that tells a launcher what to start.
+/// Adds the paths that lead to a program of the search path, or to one that a policy names: its
+/// name, the links to its file, and the installation that tells a launcher what to start.
 pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
     let words = format!(
         "{} leads there, and tools or this host run it",
@@ -89,8 +91,8 @@ pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
     add_way(candidate, installation, &words, relied_on);
 }
 
-/// Adds the links that lead on from a path, the file at their end, the path itself, and one more. A relative path adds
-/// nothing.
+/// Adds the links that lead on from a path, the file at their end, the path itself, and one more. A
+/// relative path adds nothing.
 fn add_way(
     path: &Path,
     more: Option<&Path>,
@@ -107,7 +109,8 @@ fn add_way(
     }
 }
 
-/// The interpreter a policy names: a virtual environment's `bin/python`, or any other interpreter file.
+/// The interpreter a policy names: a virtual environment's `bin/python`, or any other interpreter
+/// file.
 pub fn named(
     language: Language,
     path: &Path,
@@ -159,7 +162,8 @@ fn search_folders(
     folders
 }
 
-/// From a candidate to the interpreter's own file. Without a probe (a path that a policy names) a launcher is refused.
+/// From a candidate to the interpreter's own file. Without a probe (a path that a policy names) a
+/// launcher is refused.
 fn binary(
     language: Language,
     candidate: &Path,
@@ -173,7 +177,8 @@ fn binary(
     let Some(probe) = probe else {
         let (path, name) = (found.path.display(), language.name());
         return Err(format!(
-            "{path} is not a {name} interpreter, but a launcher or something else; name the interpreter"
+            "{path} is not a {name} interpreter, but a launcher or something else; name the \
+            interpreter"
         ));
     };
     let found = follow(&probe.executable(language, &found.path)?, off_limits)?;
@@ -219,7 +224,8 @@ fn note(notes: &mut Vec<String>, text: String) {
     }
 }
 
-/// Source text of the built-in shim; `None` where entry points need none (wasm exports a function itself).
+/// Source text of the built-in shim; `None` where entry points need none (wasm exports a function
+/// itself).
 pub fn shim_source(language: Language) -> Option<&'static str> {
     match language {
         Language::Python => Some(include_str!("shims/entry.py")),

@@ -1,9 +1,9 @@
-//! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
-//! states it.
+//! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its
+//! version if no file states it.
 //!
-//! A program is run only if no other user can change it and no tool can write what it may read. It runs without the
-//! host's environment, outside of the current folder, without a shell, for at most 5 seconds. The answer is kept in a
-//! private cache.
+//! A program is run only if no other user can change it and no tool can write what it may read. It
+//! runs without the host's environment, outside of the current folder, without a shell, for at most
+//! 5 seconds. The answer is kept in a private cache.
 
 use super::trust::{self, OffLimits};
 use crate::base::files::{self, Folder};
@@ -53,7 +53,8 @@ impl<'a> InterpreterProbe<'a> {
             .map(|folder| folder.join("runtimes.json"))
             .filter(|path| off_limits.check(path).is_ok());
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
-        // Launchers obey files in the home: that of somebody else (which sudo can leave in HOME) is not used.
+        // Launchers obey files in the home: that of somebody else (which sudo can leave in HOME) is
+        // not used.
         let own =
             |home: &OsString| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok();
         InterpreterProbe {
@@ -66,7 +67,8 @@ impl<'a> InterpreterProbe<'a> {
         }
     }
 
-    /// The interpreter that a launcher starts. The caller has checked owner and mode of the launcher.
+    /// The interpreter that a launcher starts. The caller has checked owner and mode of the
+    /// launcher.
     pub(super) fn executable(
         &self,
         language: Language,
@@ -144,10 +146,12 @@ impl<'a> InterpreterProbe<'a> {
         Ok(text)
     }
 
-    /// Runs `program` with no variables but PATH and HOME; returns its first line of output, if it succeeds in time.
+    /// Runs `program` with no variables but PATH and HOME; returns its first line of output, if it
+    /// succeeds in time.
     fn run(&self, program: &Path, question: &[&str]) -> Result<String, String> {
         let failed = |e: io::Error| format!("it could not be run: {e}");
-        // A file, not a pipe: a process that is left running cannot keep us waiting for the end of it.
+        // A file, not a pipe: a process that is left running cannot keep us waiting for the end of
+        // it.
         let mut output = tempfile::tempfile().map_err(failed)?;
         let mut child = Command::new(program)
             .args(question)

@@ -1,4 +1,5 @@
-//! Python: virtual environments, conda, uv and the distribution's Python, told apart by their files.
+//! Python: virtual environments, conda, uv and the distribution's Python, told apart by their
+//! files.
 
 use super::binary::{Binary, Roots, small_text};
 use super::trust;
@@ -6,7 +7,8 @@ use crate::manifest::Language;
 use crate::policy;
 use std::path::{Path, PathBuf};
 
-/// No user site, no `PYTHON*` variables, no `.pyc` written; sibling imports and the environment's packages work.
+/// No user site, no `PYTHON*` variables, no `.pyc` written; sibling imports and the environment's
+/// packages work.
 const ARGUMENTS: [&str; 3] = ["-s", "-E", "-B"];
 
 pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, String> {
@@ -80,7 +82,8 @@ struct Environment {
     version: Option<String>,
 }
 
-/// The virtual environment that `path` is started in: Python looks for `pyvenv.cfg` one folder above its own.
+/// The virtual environment that `path` is started in: Python looks for `pyvenv.cfg` one folder
+/// above its own.
 fn environment_of(path: &Path) -> Option<Environment> {
     let folder = path.parent()?.parent()?;
     let text = small_text(&folder.join("pyvenv.cfg"))?;

@@ -1,5 +1,6 @@
-//! Places that no interpreter is taken from: folders of tools, trees that a tool could ever write, and what others than
-//! root and we ourselves can change. A path is judged before anything of it is opened or run.
+//! Places that no interpreter is taken from: folders of tools, trees that a tool could ever write,
+//! and what others than root and we ourselves can change. A path is judged before anything of it is
+//! opened or run.
 
 use crate::base::files::{self, every_id_is_mapped};
 use crate::base::place::Mounts;
@@ -18,8 +19,8 @@ const TOO_WIDE: [&str; 17] = [
     "/dev", "/proc", "/sys", "/boot",
 ];
 
-/// Refuses `path` where it, a link on its way, its end, or a folder above one of them can be changed by others than
-/// root and us.
+/// Refuses `path` where it, a link on its way, its end, or a folder above one of them can be
+/// changed by others than root and us.
 pub(super) fn path(path: &Path) -> Result<(), String> {
     for place in files::steps(path).iter().flat_map(|step| step.ancestors()) {
         let facts = place
@@ -62,7 +63,8 @@ pub(super) fn narrow(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Under real root tools have ids of their own and interpreters keep their modes: others must be able to read them.
+/// Under real root tools have ids of their own and interpreters keep their modes: others must be
+/// able to read them.
 pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
     if !(nix::unistd::geteuid().is_root() && every_id_is_mapped() == Some(true)) {
         return Ok(());
@@ -90,7 +92,8 @@ pub struct OffLimits {
 }
 
 impl OffLimits {
-    /// Folders of tools, scripts and policies, and the places where tools could write in earlier calls.
+    /// Folders of tools, scripts and policies, and the places where tools could write in earlier
+    /// calls.
     pub fn new(tools: &[PathBuf], written: WritablePaths) -> OffLimits {
         let tools = tools
             .iter()
@@ -99,7 +102,8 @@ impl OffLimits {
         OffLimits { tools, written }
     }
 
-    /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
+    /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in
+    /// such a place.
     pub(super) fn check(&self, path: &Path) -> Result<(), String> {
         let mounts = Mounts::current();
         for step in files::steps(path) {
@@ -132,8 +136,8 @@ impl OffLimits {
         })
     }
 
-    /// Refuses a launcher that may read what a tool could write. What it reads is not known; assumed are its
-    /// installation and the settings that programs keep in a home.
+    /// Refuses a launcher that may read what a tool could write. What it reads is not known;
+    /// assumed are its installation and the settings that programs keep in a home.
     pub(super) fn check_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
         let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
         let installation = launcher.parent().and_then(Path::parent);
@@ -159,8 +163,8 @@ impl OffLimits {
     }
 }
 
-/// Refuses a runtime whose files lie in a place that is off limits, or whose view would open such a place, a home or a
-/// whole system folder.
+/// Refuses a runtime whose files lie in a place that is off limits, or whose view would open such a
+/// place, a home or a whole system folder.
 pub fn outside(runtime: &policy::Runtime, off_limits: &OffLimits) -> Result<(), String> {
     let program = match &runtime.program {
         policy::Program::Path(path) => Some(path),

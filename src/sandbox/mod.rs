@@ -1,9 +1,11 @@
-//! All walls (enforcement mechanisms), and the order in which they are raised. An auditor reads this file first.
+//! All walls (enforcement mechanisms), and the order in which they are raised. An auditor reads
+//! this file first.
 //!
-//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised; then nothing
-//! runs. No switch skips a wall, not even for tests.
+//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be
+//! raised; then nothing runs. No switch skips a wall, not even for tests.
 //!
-//! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
+//! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh
+//! namespaces) → tool.
 
 mod account;
 mod child;
@@ -48,7 +50,8 @@ pub struct Wall {
     pub needs: &'static str,
 }
 
-/// All walls; `raise` has their exact order. Every one is required; sampling may replace `cgroup` (state `sampled`).
+/// All walls; `raise` has their exact order. Every one is required; sampling may replace `cgroup`
+/// (state `sampled`).
 pub const WALLS: [Wall; 13] = [
     wall(
         "network",
@@ -124,8 +127,8 @@ struct Raising<'a> {
     environment: &'a [String],
 }
 
-/// Raises the walls of one call, in order. The launcher has raised network, view and scratch already, and the call
-/// starts inside them. Any step that fails refuses the call.
+/// Raises the walls of one call, in order. The launcher has raised network, view and scratch
+/// already, and the call starts inside them. Any step that fails refuses the call.
 fn raise(r: &Raising) -> plan::Plan {
     let (setup, mut plan) = (r.setup, plan::Plan::default());
     namespaces::raise(&mut plan); // with clone(2) itself: nothing of the call runs outside them
@@ -134,11 +137,13 @@ fn raise(r: &Raising) -> plan::Plan {
     }
     identity::raise(&mut plan, setup.identity.id); // before any step that checks the process's user
     limits::rank(&mut plan); // before /proc becomes read-only
-    namespaces::own_cgroup(&mut plan); // after joining the group, whose name the call then does not see
+    // after joining the group, whose name the call then does not see
+    namespaces::own_cgroup(&mut plan);
     namespaces::mount_proc(&mut plan); // needs the mapped user namespace
     view::enter(&mut plan, &setup.folder); // the working folder
     session::raise(&mut plan); // performed by the tool, not by the init
-    descriptors::raise(&mut plan, r.stdio, r.third); // likewise; only marked: they close at execve(2)
+    // likewise; only marked: they close at execve(2)
+    descriptors::raise(&mut plan, r.stdio, r.third);
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
     let counted = r.counters.is_some();
@@ -158,7 +163,8 @@ fn raise(r: &Raising) -> plan::Plan {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
         protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
     };
-    plan.execute(program, &setup.arguments, r.environment); // the environment wall: these variables and no others
+    // the environment wall: these variables and no others
+    plan.execute(program, &setup.arguments, r.environment);
     plan
 }
 

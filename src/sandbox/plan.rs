@@ -3,8 +3,9 @@
 //! Each wall adds its steps; `spawn` performs them in order and stops at the first that fails,
 //! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
 //!
-//! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls that
-//! were raised before, and waits; then pid 1 goes on and becomes the init, which lets it go on.
+//! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and
+//! inherits the walls that were raised before, and waits; then pid 1 goes on and becomes the init,
+//! which lets it go on.
 
 use crate::base::mask::Hidden;
 use nix::libc;
@@ -44,7 +45,8 @@ pub enum Step {
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
-    /// setpriority(2): adds this to the nice value of the parent, or to 0 if the parent's is negative.
+    /// setpriority(2): adds this to the nice value of the parent, or to 0 if the parent's is
+    /// negative.
     Nicer(i32),
     /// prlimit(2), soft and hard.
     Limit {
@@ -73,8 +75,8 @@ pub enum Step {
     /// Makes a child, which performs the plan's `tool` once the init runs.
     Start,
     Execute(Program),
-    /// execveat(2) of an open file, the init, without arguments and environment. As descriptor 1 it gets the gate at
-    /// which the tool's process waits.
+    /// execveat(2) of an open file, the init, without arguments and environment. As descriptor 1 it
+    /// gets the gate at which the tool's process waits.
     Become(RawFd),
 }
 

@@ -1,7 +1,9 @@
-//! Probe: our own program, run inside a tool's confinement to find out what it can and cannot do there.
+//! Probe: our own program, run inside a tool's confinement to find out what it can and cannot do
+//! there.
 //!
-//! `main.rs` enters `main` behind all walls, like any tool. The probe reads one JSON document on stdin, tries
-//! its paths and everything in `fixed`, and prints one JSON document. It changes nothing that stays.
+//! `main.rs` enters `main` behind all walls, like any tool. The probe reads one JSON document on
+//! stdin, tries its paths and everything in `fixed`, and prints one JSON document. It changes
+//! nothing that stays.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -110,7 +112,8 @@ fn path(wanted: &PathProbe) -> ProbeResult {
     }
 }
 
-/// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which need granted `hosts`.
+/// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which
+/// need granted `hosts`.
 fn fixed(hosts: bool) -> Vec<ProbeResult> {
     let socket = |family| {
         nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop)

@@ -1,7 +1,8 @@
-//! Protocol: the messages between host and launcher. Each is one JSON text, with descriptors beside it (SCM_RIGHTS).
+//! Protocol: the messages between host and launcher. Each is one JSON text, with descriptors beside
+//! it (SCM_RIGHTS).
 //!
-//! Both ends are the same binary, so messages have no version. The tool never holds this socket: the `descriptors` wall
-//! closes it when the tool is executed.
+//! Both ends are the same binary, so messages have no version. The tool never holds this socket:
+//! the `descriptors` wall closes it when the tool is executed.
 
 use super::inspect::Totals;
 use super::sys;
@@ -15,7 +16,8 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a `Setup`, whose grants and arguments have limits of their own, and of a call's variables.
+/// Most bytes of a `Setup`, whose grants and arguments have limits of their own, and of a call's
+/// variables.
 pub const MAX_SETUP: u64 = 16 * MIB;
 
 // One message carries the listening sockets of all ports, those of the stub, and a file.
@@ -56,7 +58,8 @@ pub struct StagedFolder {
     pub inode: u64,
     /// A grant shows the folder itself too, so files that are not copied stay visible.
     pub show_rest: bool,
-    /// Where `show_rest` is false: what is granted below the folder, and stays visible beside the copies.
+    /// Where `show_rest` is false: what is granted below the folder, and stays visible beside the
+    /// copies.
     pub shown: Vec<PathBuf>,
 }
 
@@ -91,7 +94,8 @@ pub enum Source {
     File(ReadFile),
 }
 
-/// Everything a launcher must know before its first call. Also the key under which an idle launcher is kept.
+/// Everything a launcher must know before its first call. Also the key under which an idle launcher
+/// is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Setup {
@@ -113,7 +117,8 @@ pub struct Setup {
     pub arguments: Vec<String>,
     pub environment: Hidden<Vec<String>>,
     pub limits: Limits,
-    /// Set if a cgroup counts the call; the group's files then come last beside `ToLauncher::Setup`.
+    /// Set if a cgroup counts the call; the group's files then come last beside
+    /// `ToLauncher::Setup`.
     pub cgroup: Option<super::cgroup::Version>,
     /// The tool keeps descriptor 3 (the worker's compiled code).
     pub keeps_third: bool,
@@ -123,13 +128,14 @@ pub struct Setup {
     pub recorded: bool,
     /// How many calls the host runs at a time.
     pub slots: u64,
-    /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty namespace.
+    /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty
+    /// namespace.
     pub ports: Option<Vec<u16>>,
 }
 
 impl Setup {
-    /// Whether memory is sampled from a script's processes. Then system calls that make memory which no process shows
-    /// are refused. (Not for a worker, which runs our own code.)
+    /// Whether memory is sampled from a script's processes. Then system calls that make memory
+    /// which no process shows are refused. (Not for a worker, which runs our own code.)
     pub fn sampled(&self) -> bool {
         self.cgroup.is_none() && !self.lasting
     }
@@ -145,16 +151,17 @@ impl Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToLauncher {
-    /// The first message. The launcher then prepares what every call needs, before the set-up is known. `owner`: uid
-    /// and gid that files of the call probably have. Beside it: the lock of a pooled id.
+    /// The first message. The launcher then prepares what every call needs, before the set-up is
+    /// known. `owner`: uid and gid that files of the call probably have. Beside it: the lock of a
+    /// pooled id.
     Enter {
         identity: Identity,
         owner: Option<(u32, u32)>,
     },
     /// Beside it: a memory file with `Setup`, the executable, the group's files.
     Setup,
-    /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with the variables (when
-    /// there are any) and descriptor 3 (when kept).
+    /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with
+    /// the variables (when there are any) and descriptor 3 (when kept).
     Start {
         timeout_ms: u64,
         source: Option<Source>,
@@ -178,8 +185,8 @@ pub enum Killed {
     Deadline,
     Memory,
     Cpu,
-    /// More than this number of sessions at a time (`Processes`), where no cgroup distributes the CPU, or of entries of
-    /// epolls (`OpenFiles`).
+    /// More than this number of sessions at a time (`Processes`), where no cgroup distributes the
+    /// CPU, or of entries of epolls (`OpenFiles`).
     TooMany(Limit, u64),
     /// `writtenBytes` or `writtenFiles`.
     Written(Limit),
@@ -239,13 +246,14 @@ pub struct Exited {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
-    /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each
-    /// port.
+    /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening
+    /// socket for each port.
     Ready { walls: Vec<WallState> },
-    /// The launcher ends without a result. The tool was started only if the kind of the problem is `Ran`.
+    /// The launcher ends without a result. The tool was started only if the kind of the problem is
+    /// `Ran`.
     Refused(Problem),
-    /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory
-    /// file with lines of JSON, each a `Note`.
+    /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a
+    /// recorded call, a memory file with lines of JSON, each a `Note`.
     Exited(Exited),
 }
 

@@ -1,15 +1,17 @@
 //! A process beside the launcher that records what a call attempted and was refused.
 //!
-//! The recorder has the listener of the call's seccomp filter. It answers a call that the filter's rules refuse with
-//! their error, and lets other calls go on to the other layers. It starts with the three capabilities that it needs to
-//! enter the tool's namespaces and read its memory. At the tool's first file call it enters the tool's user and mount
-//! namespaces and its root, becomes its user, and keeps only the capability to read the memory of processes.
+//! The recorder has the listener of the call's seccomp filter. It answers a call that the filter's
+//! rules refuse with their error, and lets other calls go on to the other layers. It starts with
+//! the three capabilities that it needs to enter the tool's namespaces and read its memory. At the
+//! tool's first file call it enters the tool's user and mount namespaces and its root, becomes its
+//! user, and keeps only the capability to read the memory of processes.
 //!
-//! It reads a path through /proc/TID/mem while the call waits, and the kernel resolves it: openat2(2) sees what the
-//! task sees. If a component is missing, the mount of the last folder that exists decides. Files are opened only with
-//! O_PATH. A path that cannot be read or resolved (a dangling link) is recorded as such. Another thread may change a
-//! path later: the record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel
-//! refuses every call that it would have been notified of.
+//! It reads a path through /proc/TID/mem while the call waits, and the kernel resolves it:
+//! openat2(2) sees what the task sees. If a component is missing, the mount of the last folder that
+//! exists decides. Files are opened only with O_PATH. A path that cannot be read or resolved (a
+//! dangling link) is recorded as such. Another thread may change a path later: the record is for
+//! people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every
+//! call that it would have been notified of.
 
 use super::identity::GUEST;
 use super::protocol::{Attempt, Note, Operation};
@@ -136,11 +138,13 @@ impl Drop for Recorder {
 fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> {
     // Until the tool starts: only the capabilities that entering its namespaces needs.
     sys::keep_capabilities(sys::CAP_SYS_ADMIN | sys::CAP_SYS_CHROOT | sys::CAP_SYS_PTRACE)?;
-    // The launcher recognises the recorder among the processes of the call by its session (`processes`).
+    // The launcher recognises the recorder among the processes of the call by its session
+    // (`processes`).
     nix::unistd::setsid()?;
     nix::unistd::dup2_stdin(&socket)?;
     nix::unistd::dup2_stdout(found)?;
-    // Closes all descriptors of the launcher, also its control socket, because the host waits until that is closed.
+    // Closes all descriptors of the launcher, also its control socket, because the host waits until
+    // that is closed.
     let _ = socket.into_raw_fd();
     sys::close_range(2, false)?;
     let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));
@@ -181,7 +185,8 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
             None => None,
         };
         match (errno, init) {
-            // The first call starts the tool. That call, and the one that starts the init (pid 1), are our own.
+            // The first call starts the tool. That call, and the one that starts the init (pid 1),
+            // are our own.
             (_, None) => {
                 init = Some(
                     processes::process(notif.thread)?
@@ -208,8 +213,9 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
     }
 }
 
-/// Enters the namespaces and the root of this task, and becomes its user. `false`: its program's memory may not be read
-/// (the file has no read right), and then its namespaces may not be entered either.
+/// Enters the namespaces and the root of this task, and becomes its user. `false`: its program's
+/// memory may not be read (the file has no read right), and then its namespaces may not be entered
+/// either.
 fn enter(proc: &OwnedFd, task: u32) -> Result<bool, Errno> {
     let into = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS;
     let root = Task { proc, thread: task }.open("root");
@@ -289,7 +295,8 @@ impl Entries {
         }
     }
 
-    /// `valid`: whether the call still waits. If not, the path may have been read from another task.
+    /// `valid`: whether the call still waits. If not, the path may have been read from another
+    /// task.
     fn file(
         &mut self,
         proc: &OwnedFd,
@@ -377,7 +384,8 @@ const NOT_SHOWN: &str = "view: not granted";
 const READ_ONLY: &str = "view: read-only";
 /// The rule of a program that the tool can write. No policy can allow it.
 pub const WRITABLE: &str = "view: what the tool can write is not run";
-/// The rule of a path that could not be resolved, followed by the error: it is not known whether it was refused.
+/// The rule of a path that could not be resolved, followed by the error: it is not known whether it
+/// was refused.
 pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
 /// Longest path of the kernel (PATH_MAX).
 const MAX_PATH_BYTES: usize = 4096;
@@ -398,7 +406,8 @@ pub struct Task<'a> {
     pub thread: u32,
 }
 
-/// Where a path leads: the file there, or the last folder that exists and the names that are missing in it.
+/// Where a path leads: the file there, or the last folder that exists and the names that are
+/// missing in it.
 enum ResolvedPath {
     There(OwnedFd),
     Missing(OwnedFd, Vec<u8>),
@@ -416,7 +425,8 @@ impl Task<'_> {
         )
     }
 
-    /// Reads the path at this address of the thread's memory. The kernel ignores the protection of the page.
+    /// Reads the path at this address of the thread's memory. The kernel ignores the protection of
+    /// the page.
     pub fn path_at(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let name = format!("{}/mem", self.thread);
         let memory = File::from(openat(
@@ -446,8 +456,9 @@ impl Task<'_> {
         Err(Errno::ENAMETOOLONG)
     }
 
-    /// Where a path leads and the rule that refuses this operation there; `None`: the view refuses nothing. `folder`:
-    /// the descriptor in which a relative path starts, if it is not the working folder.
+    /// Where a path leads and the rule that refuses this operation there; `None`: the view refuses
+    /// nothing. `folder`: the descriptor in which a relative path starts, if it is not the working
+    /// folder.
     pub fn refusal(
         &self,
         folder: Option<i32>,
@@ -506,7 +517,8 @@ impl Task<'_> {
             .skip_while(|byte| *byte == b'/')
             .collect();
         let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
-        // If the name exists, it is a dangling link, or one that differs for each reader (/proc/self).
+        // If the name exists, it is a dangling link, or one that differs for each reader
+        // (/proc/self).
         let is_missing = errno == Errno::ENOENT && open(&at, name, false).is_err();
         if is_missing {
             Ok(ResolvedPath::Missing(at, rest))

@@ -23,7 +23,8 @@ struct Child<'a> {
     stack: *mut libc::c_void,
     /// The ends of a pipe: the tool's process reads, and the init writes once it runs.
     gate: [RawFd; 2],
-    /// The step that failed. A child can allocate nothing, so this becomes a `Problem` in its parent.
+    /// The step that failed. A child can allocate nothing, so this becomes a `Problem` in its
+    /// parent.
     failed: std::cell::Cell<Option<(&'a (&'static str, Step), Errno)>>,
 }
 
@@ -35,13 +36,16 @@ fn stack() -> (Vec<u8>, *mut libc::c_void) {
     (stack, top.cast())
 }
 
-/// Clones with new namespaces and performs the plan in the child, which becomes the tool or starts it.
+/// Clones with new namespaces and performs the plan in the child, which becomes the tool or starts
+/// it.
 ///
-/// A child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
-/// which is four times cheaper than copying. So a child only makes system calls on data made before.
+/// A child shares our memory and we are suspended until it executes or exits (CLONE_VM |
+/// CLONE_VFORK), which is four times cheaper than copying. So a child only makes system calls on
+/// data made before.
 ///
-/// The tool executes after pid 1 has become the init, so its process waits at a gate and outlives pid 1's use of our
-/// memory. Only that process keeps the gate's reading end until it executes or exits, and we wait for that.
+/// The tool executes after pid 1 has become the init, so its process waits at a gate and outlives
+/// pid 1's use of our memory. Only that process keeps the gate's reading end until it executes or
+/// exits, and we wait for that.
 pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter()
@@ -63,9 +67,9 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let mut pidfd: RawFd = -1;
     let flags =
         plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child, because
-    // CLONE_VFORK suspends us until its execve or _exit, and by its child, for which we wait below; our other threads
-    // wait for their next walk.
+    // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory
+    // by our child, because CLONE_VFORK suspends us until its execve or _exit, and by its child,
+    // for which we wait below; our other threads wait for their next walk.
     let pid = unsafe {
         libc::clone(
             run_child,
@@ -106,7 +110,8 @@ extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
     perform_all(child, &child.plan.tool)
 }
 
-/// Performs the steps, of which the last one executes. If a step fails, notes it and ends the process.
+/// Performs the steps, of which the last one executes. If a step fails, notes it and ends the
+/// process.
 fn perform_all<'a>(child: &Child<'a>, steps: &'a [(&'static str, Step)]) -> ! {
     for named in steps {
         if perform(child, &named.1) < 0 {
@@ -122,7 +127,8 @@ fn perform_all<'a>(child: &Child<'a>, steps: &'a [(&'static str, Step)]) -> ! {
 
 /// One step. Only system calls: no allocation, no panic, no lock.
 fn perform(child: &Child, step: &Step) -> libc::c_long {
-    // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this child.
+    // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this
+    // child.
     unsafe {
         match step {
             Step::Write { fd, data } => {
@@ -166,7 +172,8 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
             ),
             Step::Setsid => libc::setsid().into(),
             Step::Nicer(by) => {
-                // The system call returns 20 minus the nice value (getpriority(2)), so that no result is negative.
+                // The system call returns 20 minus the nice value (getpriority(2)), so that no
+                // result is negative.
                 let now =
                     20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int;
                 libc::setpriority(libc::PRIO_PROCESS, 0, now.max(0) + *by).into()
@@ -272,14 +279,16 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
     }
 }
 
-/// Sends a descriptor beside one byte (SCM_RIGHTS, unix(7)). Uses only local variables: nothing may be allocated.
+/// Sends a descriptor beside one byte (SCM_RIGHTS, unix(7)). Uses only local variables: nothing may
+/// be allocated.
 fn hand_over(socket: RawFd, descriptor: RawFd) -> libc::c_long {
     #[repr(C)]
     struct Rights {
         header: libc::cmsghdr,
         descriptor: RawFd,
     }
-    // SAFETY: both are plain numbers and pointers, for which all zeroes is a value; what they point to are locals.
+    // SAFETY: both are plain numbers and pointers, for which all zeroes is a value; what they point
+    // to are locals.
     unsafe {
         let mut rights: Rights = std::mem::zeroed();
         let mut message: libc::msghdr = std::mem::zeroed();

@@ -1,4 +1,5 @@
-//! Sys: one small function for each system call that no crate wraps as needed, and the code of the init.
+//! Sys: one small function for each system call that no crate wraps as needed, and the code of the
+//! init.
 #![allow(
     unsafe_code,
     reason = "raw system calls; each block says why it is sound"
@@ -50,8 +51,8 @@ pub fn close_range(first: u32, on_exec_only: bool) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// Gives a file a list (`name`) of another as its access control list (acl(5)), or takes its own away where that one
-/// has none. `from` may be opened by `O_PATH`. Returns whether there is one.
+/// Gives a file a list (`name`) of another as its access control list (acl(5)), or takes its own
+/// away where that one has none. `from` may be opened by `O_PATH`. Returns whether there is one.
 pub fn copy_access_list(from: BorrowedFd, name: &CStr, to: BorrowedFd) -> Result<bool, Errno> {
     let from =
         CString::new(format!("/proc/self/fd/{}", from.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
@@ -127,7 +128,8 @@ pub fn kcmp(kind: Compared, one: &KernelObject, other: &KernelObject) -> std::cm
     }
 }
 
-/// How many bytes that were written here the other end has not taken yet: of a socket TIOCOUTQ, of a pipe FIONREAD.
+/// How many bytes that were written here the other end has not taken yet: of a socket TIOCOUTQ, of
+/// a pipe FIONREAD.
 pub fn untaken_bytes(fd: BorrowedFd, request: libc::Ioctl) -> libc::c_int {
     let mut bytes: libc::c_int = 0;
     // SAFETY: both requests write one int.
@@ -146,7 +148,8 @@ pub struct ExitReport {
 /// wait4(2); `None` while the child lives and `block` is false.
 pub fn wait4(pid: i32, block: bool) -> Result<Option<ExitReport>, Errno> {
     let mut status = 0;
-    // SAFETY: rusage is plain numbers, for which all zeroes is a value; both pointers are to locals.
+    // SAFETY: rusage is plain numbers, for which all zeroes is a value; both pointers are to
+    // locals.
     let (result, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         let flags = if block { 0 } else { libc::WNOHANG };
@@ -278,13 +281,14 @@ pub fn last_capability() -> u32 {
     (0..64).take_while(known).last().unwrap_or(63)
 }
 
-/// Resets all signals, so that none is ignored or blocked: the tool inherits both. (By system calls, since the C
-/// library reserves two signals.)
+/// Resets all signals, so that none is ignored or blocked: the tool inherits both. (By system
+/// calls, since the C library reserves two signals.)
 pub fn reset_signals() {
     let (usual, none) = ([0u64; 4], 0u64);
     for signal in 1..=64 {
-        // SAFETY: `usual` has the layout of the kernel's struct sigaction (handler, flags, restorer, mask), and zeroes
-        // are SIG_DFL. SIGKILL and SIGSTOP answer EINVAL, which changes nothing.
+        // SAFETY: `usual` has the layout of the kernel's struct sigaction (handler, flags,
+        // restorer, mask), and zeroes are SIG_DFL. SIGKILL and SIGSTOP answer EINVAL, which changes
+        // nothing.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -307,14 +311,15 @@ pub fn reset_signals() {
     };
 }
 
-/// First step of a program that starts launchers. Its caller may have left SIGCHLD ignored, and then the kernel forgets
-/// children before they can be waited for.
+/// First step of a program that starts launchers. Its caller may have left SIGCHLD ignored, and
+/// then the kernel forgets children before they can be waited for.
 pub fn reset_sigchld() {
     // SAFETY: SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Makes a write beyond the file size limit return an error, not end this process (setrlimit(2), RLIMIT_FSIZE).
+/// Makes a write beyond the file size limit return an error, not end this process (setrlimit(2),
+/// RLIMIT_FSIZE).
 pub fn ignore_sigxfsz() {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -323,7 +328,8 @@ pub fn ignore_sigxfsz() {
 /// Whether standard output was closed when this process began.
 static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Runs before `main`: after that, Rust's runtime has opened /dev/null in place of each closed standard stream.
+/// Runs before `main`: after that, Rust's runtime has opened /dev/null in place of each closed
+/// standard stream.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CHECK_STDOUT: extern "C" fn() = check_stdout;
@@ -338,7 +344,8 @@ pub fn output_was_closed() -> bool {
     OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// The Landlock ABI of this kernel; less than 1: none, or it is off. landlock_create_ruleset(2) with the version flag.
+/// The Landlock ABI of this kernel; less than 1: none, or it is off. landlock_create_ruleset(2)
+/// with the version flag.
 pub fn landlock_abi() -> i32 {
     // SAFETY: a null attribute with size 0 and flag 1 asks for the version.
     let abi = unsafe {
@@ -364,7 +371,8 @@ pub struct SeccompNotification {
 
 /// Takes the next notification of a seccomp listener.
 pub fn receive_notification(listener: BorrowedFd) -> Result<SeccompNotification, Errno> {
-    // SAFETY: plain numbers, for which all zeroes is a value, as the call asks for; its size is part of the request.
+    // SAFETY: plain numbers, for which all zeroes is a value, as the call asks for; its size is
+    // part of the request.
     let notif = unsafe {
         let mut notif: libc::seccomp_notif = std::mem::zeroed();
         check(
@@ -385,7 +393,8 @@ pub fn receive_notification(listener: BorrowedFd) -> Result<SeccompNotification,
     })
 }
 
-/// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and the other walls.
+/// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and
+/// the other walls.
 pub fn respond(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), Errno> {
     let flags = if errno.is_none() {
         libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32
@@ -412,7 +421,8 @@ pub fn respond(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), 
     .map(drop)
 }
 
-/// Whether a notification still waits for its answer. If so, its thread id still belongs to the thread that called.
+/// Whether a notification still waits for its answer. If so, its thread id still belongs to the
+/// thread that called.
 pub fn is_valid(listener: BorrowedFd, id: u64) -> bool {
     // SAFETY: a live descriptor and a local of the size that is part of the request.
     unsafe {
@@ -435,7 +445,8 @@ pub fn keep_capabilities(kept: u32) -> Result<(), Errno> {
     nix::sys::prctl::set_no_new_privs()?;
     let header: [u32; 2] = [0x2008_0522, 0]; // _LINUX_CAPABILITY_VERSION_3, ourselves
     let sets: [u32; 6] = [kept, kept, 0, 0, 0, 0];
-    // SAFETY: both have the layout that this version asks for: two sets of effective, permitted and inheritable bits.
+    // SAFETY: both have the layout that this version asks for: two sets of effective, permitted and
+    // inheritable bits.
     check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(drop)
 }
 
@@ -451,8 +462,9 @@ pub struct FileStatus {
     pub links: u32,
 }
 
-/// statx(2) of `path`, without following a link. Does not read times: that makes the file's next change store new
-/// ones, which is slow for frequent small writes (multigrain timestamps, Linux 6.13).
+/// statx(2) of `path`, without following a link. Does not read times: that makes the file's next
+/// change store new ones, which is slow for frequent small writes (multigrain timestamps, Linux
+/// 6.13).
 pub fn lstat(path: &CStr) -> Result<FileStatus, Errno> {
     statx(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
 }
@@ -469,7 +481,8 @@ fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<FileStatus, Errno> {
         | libc::STATX_INO
         | libc::STATX_SIZE
         | libc::STATX_NLINK;
-    // SAFETY: statx is plain numbers, for which all zeroes is a value; the path ends in NUL; the result is a local.
+    // SAFETY: statx is plain numbers, for which all zeroes is a value; the path ends in NUL; the
+    // result is a local.
     let (result, facts) = unsafe {
         let mut facts: libc::statx = std::mem::zeroed();
         (
@@ -504,9 +517,10 @@ pub fn init_code() -> &'static [u8] {
     }
 }
 
-// Writes a byte to descriptor 1, for which the tool's process waits, then waits for every child. When the tool ends
-// (pid 2, the first process that pid 1 made), it writes the wait status to descriptor 0 and kills the rest. It waits
-// for the rest too, so that their CPU time is counted, and exits.
+// Writes a byte to descriptor 1, for which the tool's process waits, then waits for every child.
+// When the tool ends (pid 2, the first process that pid 1 made), it writes the wait status to
+// descriptor 0 and kills the rest. It waits for the rest too, so that their CPU time is counted,
+// and exits.
 std::arch::global_asm!(
     ".pushsection .rodata.toolhost_init, \"a\"",
     ".globl toolhost_init_code",

@@ -1,5 +1,5 @@
-//! Each test raises one layer alone. The attack fails behind the layer, and succeeds without it. Only tests can do
-//! that: the product cannot leave a layer out.
+//! Each test raises one layer alone. The attack fails behind the layer, and succeeds without it.
+//! Only tests can do that: the product cannot leave a layer out.
 
 use super::plan::{Plan, Program, Step};
 use super::{
@@ -153,7 +153,8 @@ fn descriptors() {
 
 #[test]
 fn session() {
-    let script = "/usr/bin/python3 -S -E -c 'import os; print(os.getsid(0) == os.getpid() or os.getsid(0) == os.getppid())'";
+    let script = "/usr/bin/python3 -S -E -c 'import os; print(os.getsid(0) == os.getpid() or \
+        os.getsid(0) == os.getppid())'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "False", "control");
     assert_eq!(attack(script, &[PATH], session::raise).1, "True");
 }
@@ -231,7 +232,8 @@ fn cgroup() {
 fn network() {
     if !identity::real_root() {
         println!(
-            "SKIPPED network: a thread needs root to leave the network; the escape suite shows it for users"
+            "SKIPPED network: a thread needs root to leave the network; the escape suite shows it \
+            for users"
         );
         return;
     }
@@ -302,7 +304,8 @@ fn network_of_granted_hosts() {
                     .map(drop),
             );
         }
-        // Without a listener a socket can connect to itself (RFC 9293, 3.5), unless its port is reserved.
+        // Without a listener a socket can connect to itself (RFC 9293, 3.5), unless its port is
+        // reserved.
         drop(sockets);
         let own = || {
             std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000")

@@ -1,8 +1,10 @@
-//! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
+//! Approval: a person agrees to one call, before anything of it runs, where a policy says
+//! `confirm`.
 //!
-//! One answer is for one call and one decision: the pipeline decides again afterwards, and refuses if anything
-//! changed. A question has a time limit, and blocks no other call. Where callers can be distinguished, a caller cannot
-//! approve its own call, unless every policy that requires approval allows that.
+//! One answer is for one call and one decision: the pipeline decides again afterwards, and refuses
+//! if anything changed. A question has a time limit, and blocks no other call. Where callers can be
+//! distinguished, a caller cannot approve its own call, unless every policy that requires approval
+//! allows that.
 
 use super::record::CallRecord;
 use super::request::{Answer, Approver, Event, EventStream, Question};
@@ -59,7 +61,8 @@ impl Service {
         self.questions.stop.cancel();
     }
 
-    /// Whether nothing but questions is open. `begun`: requests whose answers are not delivered, questions included.
+    /// Whether nothing but questions is open. `begun`: requests whose answers are not delivered,
+    /// questions included.
     pub fn is_only_asking(&self, begun: usize) -> bool {
         begun < Arc::strong_count(&self.questions.open) && self.calls.are_only_asking()
     }
@@ -205,7 +208,8 @@ impl Service {
                 )
             }
             Answer::InputRequired => {
-                let message = "A person must agree before this tool runs: make the call again with the answer.";
+                let message = "A person must agree before this tool runs: make the call again with \
+                    the answer.";
                 (
                     "asked".to_owned(),
                     Fault::new(Kind::CancelledError, message).retryable(),
@@ -254,14 +258,15 @@ pub fn changed() -> Fault {
 }
 
 fn nobody(why: &[Confirm]) -> Fault {
-    let message = "This tool runs only once a person has agreed, and no person can be asked where this call comes from.";
+    let message = "This tool runs only once a person has agreed, and no person can be asked where \
+        this call comes from.";
     let rules: Vec<String> = why
         .iter()
         .map(|rule| format!("policy {}: {}", rule.policy, rule.why))
         .collect();
-    let fix = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost \
-               approvals`); an MCP client that can show forms may ask its person where these policies say \
-               `confirm_by_client`";
+    let fix = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators \
+               answer (`toolhost approvals`); an MCP client that can show forms may ask its person \
+               where these policies say `confirm_by_client`";
     Fault::new(Kind::AuthorizationError, message)
         .person(printable(&format!("{} ({fix})", rules.join("; "))))
 }

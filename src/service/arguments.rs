@@ -1,5 +1,6 @@
-//! Arguments as callers send them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate
-//! key or NaN is refused. `manifest::arguments` checks them against the schema.
+//! Arguments as callers send them: a value, JSON text, or texts by name. Text is one strict JSON
+//! document: a duplicate key or NaN is refused. `manifest::arguments` checks them against the
+//! schema.
 
 use crate::base::{json, text};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
@@ -19,7 +20,8 @@ pub enum Arguments {
     Text(String),
     /// `name=value` pairs: texts, converted to what the schema says.
     Strings(BTreeMap<String, String>),
-    /// The inputs of an ACTION block: an object whose texts, at any depth, are converted as the schema requires.
+    /// The inputs of an ACTION block: an object whose texts, at any depth, are converted as the
+    /// schema requires.
     Inputs {
         texts: Value,
         duplicates: Vec<String>,
@@ -116,8 +118,8 @@ pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
     }
 }
 
-/// The time limit that a config sets. Its other members are ignored here, except a misspelt name of the time limit,
-/// which is refused.
+/// The time limit that a config sets. Its other members are ignored here, except a misspelt name of
+/// the time limit, which is refused.
 pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
     let meant = |name: &&String| {
         ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str())
@@ -144,7 +146,8 @@ pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
     }
 }
 
-/// Hands the call's own time limit to a method that declares `timeoutMs`, unless the arguments have a smaller one.
+/// Hands the call's own time limit to a method that declares `timeoutMs`, unless the arguments have
+/// a smaller one.
 pub(super) fn with_timeout(
     manifest: &manifest::Manifest,
     mut given: Value,

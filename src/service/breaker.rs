@@ -1,8 +1,8 @@
 //! The circuit breaker: what keeps failing is not called for a while.
 //!
-//! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits and crashes, which
-//! arguments can cause, count for one caller. Errors of a script, mistakes of a caller or a policy, and retryable
-//! faults do not count.
+//! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits
+//! and crashes, which arguments can cause, count for one caller. Errors of a script, mistakes of a
+//! caller or a policy, and retryable faults do not count.
 
 use super::quota::held_back;
 use crate::base::lock;
@@ -14,7 +14,8 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Most rows that are remembered; one principal has half of them at most. The row that changed longest ago goes first.
+/// Most rows that are remembered; one principal has half of them at most. The row that changed
+/// longest ago goes first.
 const ROWS: usize = 10_000;
 
 /// What ran, and for whom its failures count: one caller, or all.
@@ -70,8 +71,8 @@ pub(super) struct Attempt {
 }
 
 impl Breakers {
-    /// Refuses a call whose breaker is open. `runs`: the call is about to run. When the wait is over one call probes;
-    /// others are refused until it has ended.
+    /// Refuses a call whose breaker is open. `runs`: the call is about to run. When the wait is
+    /// over one call probes; others are refused until it has ended.
     pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
         let (all, own) = (
             (None, call.runs.clone()),
@@ -231,7 +232,8 @@ mod tests {
         true
     }
 
-    /// What `tests/callers/often.rs` does not show: whose failures count for all, and that one call tries.
+    /// What `tests/callers/often.rs` does not show: whose failures count for all, and that one call
+    /// tries.
     #[tokio::test(start_paused = true)]
     async fn failures_count_for_whoever_they_are_of_and_one_probe_decides() {
         let under = Arc::<Breakers>::default();

@@ -1,5 +1,5 @@
-//! The one value that a call leaves, made at its end, with its line of the audit log. All parts of that line fit into
-//! `audit::MAX_RECORD_BYTES` together, even if every byte is escaped.
+//! The one value that a call leaves, made at its end, with its line of the audit log. All parts of
+//! that line fit into `audit::MAX_RECORD_BYTES` together, even if every byte is escaped.
 
 use super::report::{Digests, Report, Verbose};
 use crate::base::text::{cut as cut_to, printable, printable_block};
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Longest text of a caller or tool in a record, bytes.
 pub(super) const CUT: usize = 2048;
-/// Longest part where a record has several, bytes. Names of callers are as long at most, and never cut. Even with each byte as `\u00XX` all fit into
-/// `audit::MAX_RECORD_BYTES`.
+/// Longest part where a record has several, bytes. Names of callers are as long at most, and never
+/// cut. Even with each byte as `\u00XX` all fit into `audit::MAX_RECORD_BYTES`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
@@ -28,8 +28,8 @@ const EVENT: usize = 80;
 /// Longest text of `--verbose`, bytes.
 const VERBOSE_TEXT: usize = 16 * 1024;
 
-/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and
-/// the states of calls read this and nothing else.
+/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces,
+/// metrics, `--verbose` and the states of calls read this and nothing else.
 pub(super) struct CallEnded {
     /// What its caller gets.
     pub report: Report,
@@ -50,7 +50,8 @@ pub(super) struct CallEnded {
 }
 
 impl CallEnded {
-    /// The output of `--verbose`: cut, and without control characters. `known`: what was noted before the end.
+    /// The output of `--verbose`: cut, and without control characters. `known`: what was noted
+    /// before the end.
     pub fn verbose(&self, known: &Verbose) -> Verbose {
         let block = |text: &str| printable_block(&cut_to(text, VERBOSE_TEXT));
         // What runs in this process has no standard output.
@@ -101,7 +102,8 @@ pub(super) struct AuditRecord {
     pub trace: Option<String>,
     pub tool: String,
     pub version: Option<String>,
-    /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
+    /// The file of the tool's manifest: the same id and version may be loaded from elsewhere
+    /// another time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
     pub digests: Digests,
@@ -243,7 +245,8 @@ mod tests {
 
     #[test]
     fn the_longest_record_fits() {
-        // The worst case: each byte is written as six; texts of events are printable, at worst two bytes as six.
+        // The worst case: each byte is written as six; texts of events are printable, at worst two
+        // bytes as six.
         let (worst, long) = ("\u{1}".repeat(100_000), "é".repeat(1000));
         let (part, digest, text) = (
             cut_to(&worst, PART),

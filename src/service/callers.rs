@@ -1,5 +1,6 @@
-//! Who a request is from, and what that caller may see and send, by `callers.policy.toml`. A label is an identity
-//! only where the file says so; a tool that a caller may not call does not exist for it.
+//! Who a request is from, and what that caller may see and send, by `callers.policy.toml`. A label
+//! is an identity only where the file says so; a tool that a caller may not call does not exist for
+//! it.
 
 use super::decision_cache::DecisionCache;
 use super::{BreakerState, Caller, Service};
@@ -25,7 +26,8 @@ impl Rights {
     pub fn new(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
         let counts_as = |callers: &Arc<Callers>| {
             let user = callers.acts_as(&caller.user, label);
-            // A principal that acts as another caller has that caller's tools, not its operator role.
+            // A principal that acts as another caller has that caller's tools, not its operator
+            // role.
             let operator =
                 user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
             Caller {
@@ -188,16 +190,16 @@ impl DecisionCache {
 }
 
 impl Service {
-    /// Who a request counts as: the caller, or the user that its label names, if the caller may act as that user. A
-    /// file of callers says who is an operator; while it cannot be read, its last version counts, so that somebody can
-    /// see and end what runs.
+    /// Who a request counts as: the caller, or the user that its label names, if the caller may act
+    /// as that user. A file of callers says who is an operator; while it cannot be read, its last
+    /// version counts, so that somebody can see and end what runs.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
         let rules = crate::base::lock(&self.rules).rules.clone();
         Rights::new(rules.policies.callers(), caller, label).caller
     }
 
-    /// Counts a request against the entry of its principal, before its body is read. `tool`: must exist for the
-    /// principal, unless that may act as others, who can have more tools.
+    /// Counts a request against the entry of its principal, before its body is read. `tool`: must
+    /// exist for the principal, unless that may act as others, who can have more tools.
     pub fn charge_callers(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);

@@ -1,5 +1,5 @@
-//! Calls that wait or run, and those that ended lately: each is visible to whom it counts as, to its principal and to
-//! operators.
+//! Calls that wait or run, and those that ended lately: each is visible to whom it counts as, to
+//! its principal and to operators.
 
 use super::approval::OpenQuestion;
 use super::request::{CallRequest, Question};
@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Most ended calls that are remembered. Beyond it, the oldest of the principal with the most is removed.
+/// Most ended calls that are remembered. Beyond it, the oldest of the principal with the most is
+/// removed.
 const ENDED: usize = 1000;
 /// Longest text of a request that is kept, characters.
 const SHOWN: usize = 200;
@@ -143,8 +144,8 @@ impl Drop for OpenCall {
 }
 
 impl Service {
-    /// The calls of a caller (`who`) and those that it made as others, or everybody's for an operator: those that ended
-    /// lately, then those that are open.
+    /// The calls of a caller (`who`) and those that it made as others, or everybody's for an
+    /// operator: those that ended lately, then those that are open.
     pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
         let calls = lock(&self.calls.0);
         let seen = calls
@@ -187,7 +188,8 @@ impl Service {
         }
     }
 
-    /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call does not exist.
+    /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call
+    /// does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let sees = |state: &CallState| caller.sees(&state.caller, &state.principal);
         self.calls

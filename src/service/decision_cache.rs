@@ -1,5 +1,5 @@
-//! The decision about each tool, made once and used until the registry, the operator's rules or a mount change. Holds nothing
-//! of a call.
+//! The decision about each tool, made once and used until the registry, the operator's rules or a
+//! mount change. Holds nothing of a call.
 
 use super::requirements;
 use crate::base::lock;
@@ -39,7 +39,8 @@ pub(super) struct DecisionCache {
     decided: Mutex<HashMap<usize, (FileStamps, Arc<CachedDecision>)>>,
 }
 
-/// How many threads decide about one tool at a time: a file system that does not answer blocks that many, and no more.
+/// How many threads decide about one tool at a time: a file system that does not answer blocks that
+/// many, and no more.
 static DECIDING: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(usize::MAX, 4));
 
 pub(super) struct CachedDecision {
@@ -68,14 +69,16 @@ impl DecisionCache {
         decision.denied().any(policy::Verdict::never)
     }
 
-    /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.
+    /// What policy decides about a tool of this snapshot, decided again where the files beside its
+    /// script changed.
     pub fn decided(&self, tool: &Arc<Tool>) -> Arc<CachedDecision> {
         self.lookup(tool)
             .unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
     }
 
-    /// Like `decided`, for a call: what is not known yet is decided on another thread, within the call's time. Its files
-    /// can be long, and the folders that it names can lie on a file system that does not answer.
+    /// Like `decided`, for a call: what is not known yet is decided on another thread, within the
+    /// call's time. Its files can be long, and the folders that it names can lie on a file system
+    /// that does not answer.
     pub async fn decided_for(
         self: &Arc<Self>,
         tool: &Arc<Tool>,

@@ -1,7 +1,7 @@
 //! Denials: what a call was refused, and network failures, as data and as text.
 //!
-//! No text names a host or a file that the tool did not name itself. Whether a file exists on this machine is
-//! looked up only for the person who asks for an explanation.
+//! No text names a host or a file that the tool did not name itself. Whether a file exists on this
+//! machine is looked up only for the person who asks for an explanation.
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
@@ -36,11 +36,13 @@ pub(super) struct DenialContext<'a> {
     /// The script's own text, and the arguments.
     pub script: String,
     pub arguments: String,
-    /// For a person who asks for an explanation: the files and folders of this host, for which no grant is proposed.
+    /// For a person who asks for an explanation: the files and folders of this host, for which no
+    /// grant is proposed.
     pub own: Option<Vec<PathBuf>>,
 }
 
-/// What was refused, each once. Texts are as the tool gave them: secrets are not hidden yet, nothing is cut.
+/// What was refused, each once. Texts are as the tool gave them: secrets are not hidden yet,
+/// nothing is cut.
 pub(super) fn observed(
     traffic: &Traffic,
     attempts: &[Attempt],
@@ -83,7 +85,8 @@ pub(super) fn observed(
                 .map(|host| no_network(host, about)),
         );
     }
-    // What the script itself names comes first, then what its libraries look for, then system calls.
+    // What the script itself names comes first, then what its libraries look for, then system
+    // calls.
     attempted.sort_by_key(|denial| (denial.operation == verb(Operation::Call), !denial.named));
     found.extend(hosts.into_iter().chain(attempted));
     found
@@ -281,8 +284,8 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     }
 }
 
-/// Whether everybody on this machine may read the file and list its folder. If the file is missing, the nearest
-/// existing folder counts. No grant is proposed for other files.
+/// Whether everybody on this machine may read the file and list its folder. If the file is missing,
+/// the nearest existing folder counts. No grant is proposed for other files.
 fn is_open_to_all(path: &Path) -> bool {
     let facts = |path: &Path| path.metadata().ok();
     let open = |facts: Metadata| match facts.is_dir() {
@@ -332,8 +335,8 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
 /// Hints beside a failure: for the caller, and for the person.
 pub(super) type Hints = (Option<String>, Option<String>);
 
-/// Hints for the tool's own failure. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long
-/// texts cut.
+/// Hints for the tool's own failure. `printed`: bytes of its output; `denials`: secrets are hidden
+/// in them, and long texts cut.
 pub(super) fn hints(
     fault: &Fault,
     printed: u64,
@@ -343,7 +346,8 @@ pub(super) fn hints(
 ) -> Hints {
     match fault.kind {
         Kind::TimeoutError if printed > 0 => {
-            let left = "if that was its answer, a thread or timer that it left running kept it from ending";
+            let left = "if that was its answer, a thread or timer that it left running kept it \
+                from ending";
             return (
                 Some(format!("It had printed {printed} bytes by then: {left}.")),
                 None,
@@ -402,7 +406,8 @@ pub(super) fn hints(
     )
 }
 
-/// The hint for the first package that an interpreter did not find. A name with a dot or slash first is a file.
+/// The hint for the first package that an interpreter did not find. A name with a dot or slash
+/// first is a file.
 fn missing_package(words: &str, tool: &str) -> Option<String> {
     let before = [
         "No module named '",
@@ -419,10 +424,12 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
         .filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
     let how = match tool == policy::RUN_CODE {
         true => {
-            "the code of a call can use what comes with its interpreter, and the packages that its policy names"
+            "the code of a call can use what comes with its interpreter, and the packages that its \
+            policy names"
         }
         false => {
-            "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)"
+            "this host installs what a file beside the script asks for, where the policy allows it \
+            (docs/PACKAGES.md)"
         }
     };
     Some(format!(
@@ -431,8 +438,8 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
     ))
 }
 
-/// The last few denials as text. Files that the script names have priority, then others, then system calls:
-/// libraries often only probe with those.
+/// The last few denials as text. Files that the script names have priority, then others, then
+/// system calls: libraries often only probe with those.
 fn few(denials: &[&Denial]) -> String {
     let mut last = denials.to_vec();
     last.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
@@ -445,7 +452,8 @@ fn few(denials: &[&Denial]) -> String {
         .join(", ")
 }
 
-/// For the person: details of network failures, and the lines that would request what was not granted.
+/// For the person: details of network failures, and the lines that would request what was not
+/// granted.
 pub(super) fn network_hints(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     let details = traffic.events.iter().filter_map(|event| {
         let detail = event.refused.as_ref()?.detail()?;
@@ -485,7 +493,8 @@ fn request_lines(denials: &[&Denial]) -> Option<String> {
 }
 
 impl DenialContext<'_> {
-    /// Whether only the caller names this: whoever calls a tool may not choose what its person is asked to grant.
+    /// Whether only the caller names this: whoever calls a tool may not choose what its person is
+    /// asked to grant.
     fn only_caller_names(&self, name: &str) -> bool {
         let holds = |text: &str| text.to_lowercase().contains(&name.to_lowercase());
         holds(&self.arguments) && !holds(&self.script)
@@ -512,8 +521,8 @@ impl DenialContext<'_> {
     }
 }
 
-/// The lines that would request this host, with the risks of that; `None`: only the caller names it. A policy can grant
-/// any host.
+/// The lines that would request this host, with the risks of that; `None`: only the caller names
+/// it. A policy can grant any host.
 fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     use crate::base::address;
     let pattern = host::parse_pattern(target).ok()?;
@@ -553,12 +562,14 @@ fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     }
     let place = about.place("/securityContext/networkAccess/allowHosts");
     Some(format!(
-        "{risks}to let the tool reach {shown}: \"{shown}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
+        "{risks}to let the tool reach {shown}: \"{shown}\" in \
+        securityContext.networkAccess.allowHosts ({place}), and {allow}"
     ))
 }
 
-/// The lines that would request this file. `None` for files that no policy can open or only the caller names, private
-/// files, this host's own files, and names that would need quotes or match more than one file.
+/// The lines that would request this file. `None` for files that no policy can open or only the
+/// caller names, private files, this host's own files, and names that would need quotes or match
+/// more than one file.
 fn suggest_file_grant(
     file: &Path,
     what: policy::RequestKind,
@@ -636,6 +647,7 @@ fn suggest_file_grant(
     }
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));
     Some(format!(
-        "to let the tool {key} {manifest}: \"{manifest}\" in securityContext.fileAccess.{field} ({place}), and {allow}"
+        "to let the tool {key} {manifest}: \"{manifest}\" in securityContext.fileAccess.{field} \
+        ({place}), and {allow}"
     ))
 }

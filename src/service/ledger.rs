@@ -1,5 +1,6 @@
-//! The ledger of all places where tools could ever write. This host loads no file from there, even after the tool or
-//! its grant is gone. A call's places are added once its sandbox is set up, before it runs: each one line of JSON.
+//! The ledger of all places where tools could ever write. This host loads no file from there, even
+//! after the tool or its grant is gone. A call's places are added once its sandbox is set up,
+//! before it runs: each one line of JSON.
 
 use super::audit::segments::{self, ascii};
 use crate::base::files::{Folder, trustworthy};
@@ -21,8 +22,8 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// Most that all versions of one tool may add.
 const MAX_TOOL_BYTES: usize = 4 * 1024 * 1024;
 
-/// The ledger beside an audit log. No file: nothing was written yet. A file that cannot be read, or that others may
-/// write, is an error, because the ledger decides what is loaded.
+/// The ledger beside an audit log. No file: nothing was written yet. A file that cannot be read, or
+/// that others may write, is an error, because the ledger decides what is loaded.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
@@ -121,8 +122,8 @@ impl Ledger {
         let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
         if known.bytes.get(id(&shape.tool)).unwrap_or(&0) + text.len() > MAX_TOOL_BYTES {
             return Err(io::Error::other(format!(
-                "the places where versions of {} could write fill {MAX_TOOL_BYTES} bytes; remove the lines of those \
-                 that are gone, or let it write in fewer folders",
+                "the places where versions of {} could write fill {MAX_TOOL_BYTES} bytes; remove \
+                 the lines of those that are gone, or let it write in fewer folders",
                 id(&shape.tool)
             )));
         }
@@ -131,8 +132,9 @@ impl Ledger {
     }
 }
 
-/// Lists in a shape the places from which the call loads no code: of those of the ledger, as its file is now, and those
-/// of `written`. Costs one lstat(2) if no tool wrote near what the tool reads.
+/// Lists in a shape the places from which the call loads no code: of those of the ledger, as its
+/// file is now, and those of `written`. Costs one lstat(2) if no tool wrote near what the tool
+/// reads.
 pub fn look_back(
     shape: &mut Arc<policy::Shape>,
     ledger: Option<&Ledger>,
@@ -162,7 +164,8 @@ pub fn look_back(
     if let Some(place) = written.first()
         && let Some(needed) = runtimes::lacks_guard(&shape.runtime)
     {
-        let message = "this tool reads what tools write, and its interpreter cannot be kept from loading that as code";
+        let message = "this tool reads what tools write, and its interpreter cannot be kept from \
+            loading that as code";
         let person = format!(
             "{}: use {needed}, or let the tools write elsewhere",
             place.text()
@@ -187,7 +190,8 @@ pub fn check_unwritten<'a>(
             .writer_on_path(file)
             .map_or_else(earlier, |known| Ok(Some(known)))?;
         if let Some((path, who)) = writer {
-            let message = "a secret of this tool comes from a file that a tool could write, so nothing was run";
+            let message = "a secret of this tool comes from a file that a tool could write, so \
+                nothing was run";
             let person = format!(
                 "{}: {who}; move the source to a folder that no tool writes",
                 text::path(&path)

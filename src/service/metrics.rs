@@ -1,5 +1,5 @@
-//! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused, what this host holds
-//! now. Calls of tools that do not exist count under one name.
+//! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused,
+//! what this host holds now. Calls of tools that do not exist count under one name.
 
 use super::call_ended::CallEnded;
 use super::{Caller, Phase, Service, runlog};

@@ -1,5 +1,5 @@
-//! The service: every call, from any transport, enters by `Service::call` and takes one pipeline. Events go to a `Sink`
-//! while the tool runs; a `Report` always comes last.
+//! The service: every call, from any transport, enters by `Service::call` and takes one pipeline.
+//! Events go to a `Sink` while the tool runs; a `Report` always comes last.
 
 mod approval;
 pub mod arguments;
@@ -120,9 +120,11 @@ pub struct Service {
     stale: Mutex<Option<String>>,
     /// The extensions of `components`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
-    /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
+    /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules
+    /// change.
     decisions: Mutex<Option<Arc<DecisionCache>>>,
-    /// How a host that makes one call reads tools and rules again; a server reads them when they change.
+    /// How a host that makes one call reads tools and rules again; a server reads them when they
+    /// change.
     reread: OnceLock<Reread>,
     /// Notified when the tools or rules may have changed.
     changed: tokio::sync::watch::Sender<()>,
@@ -177,8 +179,9 @@ impl Service {
         self.components.rules.machine.cgroup
     }
 
-    /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
-    /// its report is dropped (`Report::slot`). Dropping the future cancels, kills, reaps and records.
+    /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call
+    /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
+    /// kills, reaps and records.
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
         let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
         record.meter = Some(self.meter(&request.tool));
@@ -235,11 +238,11 @@ impl Service {
     }
 }
 
-/// Refusals: each has a record, or is counted in one. Refusals by rate limits, and of unreadable requests,
-/// have a record each at first; then one record a second, which counts those before it.
+/// Refusals: each has a record, or is counted in one. Refusals by rate limits, and of unreadable
+/// requests, have a record each at first; then one record a second, which counts those before it.
 impl Service {
-    /// Records the refusal of a request that leads to no call. `asked`: what the request was for. `Err`: it cannot
-    /// be recorded.
+    /// Records the refusal of a request that leads to no call. `asked`: what the request was for.
+    /// `Err`: it cannot be recorded.
     pub fn record_refusal(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
@@ -250,7 +253,8 @@ impl Service {
         Ok(())
     }
 
-    /// A permit to write a record. If there is none, the refusal is counted in the principal's next record.
+    /// A permit to write a record. If there is none, the refusal is counted in the principal's next
+    /// record.
     fn open_record(&self, principal: &str) -> Result<audit::RecordPermit, Fault> {
         self.components
             .audit
@@ -258,7 +262,8 @@ impl Service {
             .inspect_err(|_| self.count_refusals(principal, 1))
     }
 
-    /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
+    /// Records the refusals that were counted and have no record yet: after a minute, and before
+    /// this host ends.
     pub fn write_counts(&self) {
         // This also writes the ends of calls that could not be written before.
         let _ = self.components.audit.open();
@@ -329,7 +334,8 @@ impl Service {
         {
             let caller = printable(&head(&ended.caller, 200));
             let (call, trace) = (&ended.report.id, &ended.line.trace);
-            tracing::error!(target: "toolhost::alert", caller, call, trace, "policy keeps refusing this caller");
+            tracing::error!(target: "toolhost::alert", caller, call, trace, "policy keeps refusing \
+                this caller");
         }
     }
 }

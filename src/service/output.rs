@@ -1,6 +1,6 @@
-//! How a call ended, in words and as an answer: one mapping from how a tool ended to an error, without a catch-all;
-//! answers that are more than data (`$content`, `$ask`); and the texts that an agent reads, without a path of this
-//! host.
+//! How a call ended, in words and as an answer: one mapping from how a tool ended to an error,
+//! without a catch-all; answers that are more than data (`$content`, `$ask`); and the texts that an
+//! agent reads, without a path of this host.
 
 use crate::base::text::{is_printable, printable};
 use crate::executor::output::STDERR_FAILURE;
@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 /// How much of stderr a failure shows, bytes.
 const TAIL: usize = 2048;
 const BLOCKS: usize = 200;
-/// Most questions at once, and the longest text of questions and state, bytes. The state comes back sealed, beside
-/// the answers, in a message that is bounded too.
+/// Most questions at once, and the longest text of questions and state, bytes. The state comes back
+/// sealed, beside the answers, in a message that is bounded too.
 const MAX_QUESTIONS: usize = 16;
 const MAX_QUESTION_BYTES: usize = 32 * 1024;
 /// The first bytes of media of these types.
@@ -32,8 +32,8 @@ const BEGINNINGS: [(&str, &[u8]); 6] = [
     ("audio/ogg", b"OggS"),
 ];
 
-/// What the ending means: the output, or the error. `printed`: the end of stdout. The record of the call masks and
-/// escapes the fault's words.
+/// What the ending means: the output, or the error. `printed`: the end of stdout. The record of the
+/// call masks and escapes the fault's words.
 pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<ToolAnswer, Fault> {
     let script = |message: String| Fault::new(Kind::ScriptError, message);
     Err(match ending {
@@ -173,14 +173,15 @@ fn cause(signal: i32) -> &'static str {
             | Signal::SIGTRAP,
         ) => "It crashed in native code (an extension module, or the interpreter).",
         Ok(Signal::SIGKILL | Signal::SIGTERM) => {
-            "It killed itself, or was killed from outside, for example because the machine ran out of memory."
+            "It killed itself, or was killed from outside, for example because the machine ran out \
+            of memory."
         }
         _ => "",
     }
 }
 
-/// Adds the tail of stderr, which explains most failures, and that of `printed`; `silent` where nothing else is
-/// known.
+/// Adds the tail of stderr, which explains most failures, and that of `printed`; `silent` where
+/// nothing else is known.
 fn with_logs(mut fault: Fault, logs: &[String], printed: &[String], silent: &str) -> Fault {
     // A line of our own shim is the message already.
     let own = format!("toolhost: {}", fault.message);
@@ -228,8 +229,8 @@ fn tail(logs: &[String]) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-/// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Media are replaced by their size.
-/// A text that is longer than an observation may be is cut.
+/// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Media are
+/// replaced by their size. A text that is longer than an observation may be is cut.
 pub fn succeeded(tool: &str, output: &str, content: Option<&ContentPlaces>) -> String {
     let begin = format!("Tool {tool} executed successfully. Output: ");
     let Some((blocks, structured)) = content else {
@@ -312,7 +313,8 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
     Some(match fault.kind {
         Kind::CancelledError => return None,
         _ if fault.retryable => {
-            "Wait a little, then make the same call again. If it fails again, tell the operator, naming the call ID."
+            "Wait a little, then make the same call again. If it fails again, tell the operator, \
+            naming the call ID."
         }
         Kind::ToolNotFoundError => "List the tools and use one of those names.",
         Kind::ParameterValidationError | Kind::ActionParseError => {
@@ -320,21 +322,24 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         }
         Kind::VersionMismatchError => "Name a version that exists, or name no version.",
         Kind::ScriptError if fault.by_caller => {
-            "The code failed: correct it as the details say and call again. The code has an empty /tmp, and no \
-             other files or network."
+            "The code failed: correct it as the details say and call again. The code has an empty \
+             /tmp, and no other files or network."
         }
         Kind::SecurityError if fault.by_caller => "Correct the arguments and call again.",
         Kind::SecurityError | Kind::AuthorizationError => {
-            "Do not retry: the operator's policy does not allow this. Ask the operator, naming the call ID."
+            "Do not retry: the operator's policy does not allow this. Ask the operator, naming the \
+            call ID."
         }
         Kind::CapabilityError | Kind::DependencyError => {
-            "Do not retry: this host lacks what the tool needs. Ask the operator, naming the call ID."
+            "Do not retry: this host lacks what the tool needs. Ask the operator, naming the call \
+            ID."
         }
         Kind::TimeoutError => "Give it less to do, or a larger time limit if the tool takes one.",
         Kind::ResourceLimitError => "Give it less to do in one call.",
         Kind::ScriptError | Kind::OutputValidationError => {
-            "The tool itself failed: if the details do not show a wrong argument, do not repeat the same call. \
-             If they speak of a file that it cannot open, ask the operator, naming the call ID."
+            "The tool itself failed: if the details do not show a wrong argument, do not repeat \
+             the same call. If they speak of a file that it cannot open, ask the operator, naming \
+             the call ID."
         }
         Kind::RateLimitError | Kind::CircuitOpenError => {
             "Do not retry: calls of this tool are held back. Ask the operator, naming the call ID."

@@ -1,9 +1,9 @@
 //! The pipeline of one call: admit → decide → wait → decide again → confine → run → record.
 //!
-//! `decide` makes the whole decision, from the tool to the packages, under the tools and rules of one moment. It is
-//! made again after every wait. If the decision is equal, the call continues. If not, the call starts over or, where
-//! a person approved the previous one, is refused. All else is in the record, which the stages fill. Nothing runs
-//! that could not be recorded first.
+//! `decide` makes the whole decision, from the tool to the packages, under the tools and rules of
+//! one moment. It is made again after every wait. If the decision is equal, the call continues. If
+//! not, the call starts over or, where a person approved the previous one, is refused. All else is
+//! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
 use super::approval::changed;
 use super::arguments::{self, Arguments};
@@ -134,7 +134,8 @@ impl Service {
             .is_some_and(|name| *name != rights.caller.user)
         {
             record.denied_by = Some(rights.name());
-            let message = "The caller that this call was accepted for may no longer be used, so nothing was run.";
+            let message = "The caller that this call was accepted for may no longer be used, so \
+                nothing was run.";
             return Err(Fault::new(Kind::AuthorizationError, message));
         }
         record.set_caller(&rights.caller);
@@ -203,7 +204,8 @@ impl Service {
         self.decide(pending, record).await
     }
 
-    /// Waits for the next thing that this decision needs: a slot, a person, its packages. False: it needs nothing more.
+    /// Waits for the next thing that this decision needs: a slot, a person, its packages. False: it
+    /// needs nothing more.
     async fn await_next_need(
         &self,
         pending: &mut PendingCall,
@@ -244,7 +246,8 @@ impl Service {
         self.charge_answer(target, record).await
     }
 
-    /// Charges the answer, as the last step before the call runs. If there is no room, the call waits without a slot.
+    /// Charges the answer, as the last step before the call runs. If there is no room, the call
+    /// waits without a slot.
     async fn charge_answer(&self, target: &Target, record: &mut CallRecord) -> Result<bool, Fault> {
         let (bytes, principal) = (target.output_bytes(), &target.found.rights.principal);
         let Some(slot) = record.slot() else {
@@ -259,7 +262,8 @@ impl Service {
         Ok(true)
     }
 
-    /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its answer is delivered.
+    /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its
+    /// answer is delivered.
     pub(super) async fn reacquire_slot(
         &self,
         target: &Target,
@@ -294,13 +298,15 @@ impl Service {
             tokio::select! {
                 biased;
                 ready = &mut ready => return ready,
-                Some(line) = lines.recv() => stream.push(Event::Preparing(format!("packages: {line}"))),
+                Some(line) = lines.recv() => stream.push(Event::Preparing(format!("packages: \
+                    {line}"))),
                 () = stream.hand_on() => {}
             }
         }
     }
 
-    /// Runs what was decided. If it sets `pending.changed`, nothing ran, because the decision has changed.
+    /// Runs what was decided. If it sets `pending.changed`, nothing ran, because the decision has
+    /// changed.
     async fn attempt(
         &self,
         pending: &mut PendingCall,
@@ -351,7 +357,8 @@ impl Service {
         let (envelope, output) = judge_outcome(outcome, target, own, record)?;
         record.published()?;
         let manifest = target.found.tool.manifest.clone();
-        // The parts of a stream are a list, or one text where the tool's answer is declared as that.
+        // The parts of a stream are a list, or one text where the tool's answer is declared as
+        // that.
         let is_string = manifest
             .output
             .as_ref()
@@ -406,7 +413,8 @@ impl Service {
         Ok(())
     }
 
-    /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
+    /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it
+    /// runs in this process.
     async fn confine(
         &self,
         target: &mut Target,
@@ -472,7 +480,8 @@ impl Service {
         Ok(Some(confinement))
     }
 
-    /// Confines and runs the target, and handles its events. What runs in this process ends at its time limit here.
+    /// Confines and runs the target, and handles its events. What runs in this process ends at its
+    /// time limit here.
     async fn run(
         &self,
         pending: &mut PendingCall,
@@ -487,7 +496,8 @@ impl Service {
             .confine(target, pending.environment.as_ref(), record)
             .await?;
         let decision = &target.decided.decision;
-        // The executor enforces the time limit of a script. A call without confinement is timed here.
+        // The executor enforces the time limit of a script. A call without confinement is timed
+        // here.
         let limit = || policy::time_ms(decision, target.timeout_ms).map(Duration::from_millis);
         let limit = confinement.is_none().then(limit).transpose()?;
         record.sends(&target.input);
@@ -570,7 +580,8 @@ impl Service {
 }
 
 impl PendingCall {
-    /// Charges the rates of the tools that this call runs, each once, however often it is decided again.
+    /// Charges the rates of the tools that this call runs, each once, however often it is decided
+    /// again.
     fn count(&mut self, limiter: &super::quota::Limiter, target: &Target) -> Result<(), Fault> {
         let new: Vec<_> = target
             .tools
@@ -601,12 +612,13 @@ impl PendingCall {
 }
 
 fn unsettled() -> Fault {
-    let message = "The tools or policies of this host kept changing while this call waited, so nothing was run; try again.";
+    let message = "The tools or policies of this host kept changing while this call waited, so \
+        nothing was run; try again.";
     Fault::new(Kind::ServiceError, message).retryable()
 }
 
-/// The parts of a streamed answer, together at most `outputBytes`. Secrets in them are hidden, also one that spans two
-/// parts.
+/// The parts of a streamed answer, together at most `outputBytes`. Secrets in them are hidden, also
+/// one that spans two parts.
 struct StreamedAnswer {
     allowed: u64,
     left: u64,
@@ -692,7 +704,8 @@ impl StreamedAnswer {
     }
 }
 
-/// The arguments, decoded and checked against the schema. Their secrets are marked before a fault can quote them.
+/// The arguments, decoded and checked against the schema. Their secrets are marked before a fault
+/// can quote them.
 async fn check_arguments(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
@@ -721,7 +734,8 @@ async fn check_arguments(
     Ok(input)
 }
 
-/// Turns an outcome into the output, and the envelope if the tool uses one; or into the fault, with its fix.
+/// Turns an outcome into the output, and the envelope if the tool uses one; or into the fault, with
+/// its fix.
 fn judge_outcome(
     mut outcome: Outcome,
     target: &Target,
@@ -775,19 +789,34 @@ fn judge_outcome(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = output::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let (anyone, person) = denials::hints(&fault, printed, &traffic, &observed, &tool.manifest.id);
-        let details = [fault.details.clone(), anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
+        let (anyone, person) =
+            denials::hints(&fault, printed, &traffic, &observed, &tool.manifest.id);
+        let details = [fault.details.clone(), anyone]
+            .into_iter()
+            .flatten()
+            .reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(person);
         let message = match (fault.kind, &decision.service, record.parts_came) {
             (Kind::TimeoutError, Some(_), true) => {
-                "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) in time.".to_owned()
+                "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) \
+                in time."
+                    .to_owned()
             }
-            (Kind::TimeoutError, Some(_), false) => "The tool's service did not answer in time.".to_owned(),
+            (Kind::TimeoutError, Some(_), false) => {
+                "The tool's service did not answer in time.".to_owned()
+            }
             _ => fault.message.clone(),
         };
         // The caller wrote the code of `core:run-code`, and can fix it.
-        let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
-        Fault { message, details, person, by_caller, ..fault }
+        let by_caller = fault.by_caller
+            || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
+        Fault {
+            message,
+            details,
+            person,
+            by_caller,
+            ..fault
+        }
     })?;
     Ok((envelope, output))
 }

@@ -1,5 +1,6 @@
-//! Finds out why every call of a tool would be refused, whatever its arguments: for `list`, `check`, `audit` and the
-//! tools that agents are offered. The messages are those of the call pipeline; nothing is started.
+//! Finds out why every call of a tool would be refused, whatever its arguments: for `list`,
+//! `check`, `audit` and the tools that agents are offered. The messages are those of the call
+//! pipeline; nothing is started.
 
 use super::ledger::{self, Ledger};
 use crate::executor::method::Methods;
@@ -108,9 +109,9 @@ fn fault(
         .or_else(|| lacking(&decision.lacks_below))
 }
 
-/// Puts the fault that every call would end with in place of a decision's shape: also a fault that is not policy's (a
-/// service that is not registered, the state of granted files). `written`: where tools may write; without
-/// a ledger, also where they could.
+/// Puts the fault that every call would end with in place of a decision's shape: also a fault that
+/// is not policy's (a service that is not registered, the state of granted files). `written`: where
+/// tools may write; without a ledger, also where they could.
 pub fn foresee(
     tool: &registry::Tool,
     decision: &mut policy::Decision,

@@ -1,7 +1,7 @@
 //! Admission control: rate limits, slots with a bounded queue, and every other quota of this host.
 //!
-//! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at most its share. A
-//! call is admitted, queued, or refused with a retryable `RateLimitError`.
+//! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at
+//! most its share. A call is admitted, queued, or refused with a retryable `RateLimitError`.
 
 use super::callers::Rights;
 use super::{Arguments, CallRequest};
@@ -24,16 +24,20 @@ pub const MAX_QUEUED: usize = 1024;
 const FULL: Duration = Duration::from_secs(1);
 /// How long a call waits for the memory of its answer while others to its principal are not read.
 const UNREAD: Duration = Duration::from_secs(60);
-const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the answers that are open, or \
-                              repeat the request later.";
-/// So many refusals by policy of one caller in a minute are reported to the person who runs this host.
+const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the \
+                              answers that are open, or repeat the request later.";
+/// So many refusals by policy of one caller in a minute are reported to the person who runs this
+/// host.
 const ALERTS_PER_MINUTE: u32 = 10;
-/// Most recorded refusals of one principal in a minute, for the number of its calls or for unreadable requests.
+/// Most recorded refusals of one principal in a minute, for the number of its calls or for
+/// unreadable requests.
 const RECORDED_PER_MINUTE: u32 = 60;
-/// The least that an answer is charged, bytes: what is short grows when it is indented for a reader.
+/// The least that an answer is charged, bytes: what is short grows when it is indented for a
+/// reader.
 const MIN_ANSWER_BYTES: usize = 1 << 20;
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// Most rates in use at once: of names from one principal's requests, and of all other names together.
+/// Most rates in use at once: of names from one principal's requests, and of all other names
+/// together.
 const RATES_BROUGHT: usize = 2_000;
 const RATES: usize = 100_000;
 
@@ -49,7 +53,8 @@ pub struct Limiter {
     pub bodies: Arc<FairSemaphore>,
     /// Threads that read large bodies; the other cores are left to quick calls.
     pub readers: Arc<FairSemaphore>,
-    /// Answers of calls that run or are not read yet, other answers that no client has read, and those that are kept for a client that comes back, bytes.
+    /// Answers of calls that run or are not read yet, other answers that no client has read, and
+    /// those that are kept for a client that comes back, bytes.
     answers: Arc<FairSemaphore>,
     pub resumable: Arc<FairSemaphore>,
     /// Calls that wait for a person's answer.
@@ -71,11 +76,13 @@ struct Rates {
     whole: HashMap<String, (Duration, String)>,
     /// How many names each principal brought.
     brought: HashMap<String, usize>,
-    /// When replenished rates were last removed: once a second, because that walks over all of them.
+    /// When replenished rates were last removed: once a second, because that walks over all of
+    /// them.
     removed: Duration,
 }
 
-/// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
+/// Held while a call runs, and until its answer is delivered where that may take long; then the
+/// next call may run.
 #[derive(Debug)]
 pub struct Slot {
     /// `None`: the call waits for a person.
@@ -156,7 +163,8 @@ impl Limiter {
         place.ok_or_else(|| full(UNREAD_ANSWERS))
     }
 
-    /// Counts a call against the entries of its callers, without the first `counted`, before anything else.
+    /// Counts a call against the entries of its callers, without the first `counted`, before
+    /// anything else.
     pub(super) fn charge_callers(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
         let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
             // Any other name was chosen by the principal, which can choose any number of them.
@@ -172,7 +180,8 @@ impl Limiter {
         })
     }
 
-    /// Counts a call that is about to run against its tools: one that was refused before this uses up nothing.
+    /// Counts a call that is about to run against its tools: one that was refused before this uses
+    /// up nothing.
     pub(super) fn starts(&self, rights: &Rights, tools: &[String]) -> Result<(), Fault> {
         let rate = |tool: &String| {
             Some((
@@ -187,8 +196,8 @@ impl Limiter {
         })
     }
 
-    /// Counts one call against each of these names, with their limits a minute; or against none, if a limit is reached.
-    /// The third member: the principal that brought the name.
+    /// Counts one call against each of these names, with their limits a minute; or against none, if
+    /// a limit is reached. The third member: the principal that brought the name.
     fn rate(
         &self,
         counted: Vec<(String, u32, String)>,
@@ -235,7 +244,8 @@ impl Limiter {
         .is_ok()
     }
 
-    /// Counts a refusal by policy. True, once a minute, if there are so many that somebody should look.
+    /// Counts a refusal by policy. True, once a minute, if there are so many that somebody should
+    /// look.
     pub fn should_alert(&self, principal: &str) -> bool {
         !self.own_rate("refused", principal, ALERTS_PER_MINUTE)
             && self.own_rate("alert", principal, 1)
@@ -270,8 +280,8 @@ impl Limiter {
             .ok_or_else(|| full(words))
     }
 
-    /// Waits for a slot, in order among equal calls and in turns with others. Refuses at once if too many calls wait
-    /// already, or the arguments of those that wait take too much memory.
+    /// Waits for a slot, in order among equal calls and in turns with others. Refuses at once if
+    /// too many calls wait already, or the arguments of those that wait take too much memory.
     pub(super) async fn enter(
         &self,
         request: &mut CallRequest,
@@ -304,8 +314,8 @@ impl Limiter {
         })
     }
 
-    /// Charges the answer of a call before the call runs: as much as it may become. False: other answers of the
-    /// principal take the memory now.
+    /// Charges the answer of a call before the call runs: as much as it may become. False: other
+    /// answers of the principal take the memory now.
     pub(super) fn charge_answer(&self, slot: &mut Slot, principal: &str, bytes: u64) -> bool {
         let bytes = usize::try_from(bytes)
             .unwrap_or(usize::MAX)
@@ -380,8 +390,9 @@ impl Rates {
     }
 }
 
-/// The claim of a slot. One principal gets at most seven eighths of the slots, unless it is an operator, and one tool
-/// three quarters: the rest is for others. `limited`: the limits `at_once` of the file of callers apply too.
+/// The claim of a slot. One principal gets at most seven eighths of the slots, unless it is an
+/// operator, and one tool three quarters: the rest is for others. `limited`: the limits `at_once`
+/// of the file of callers apply too.
 fn claim(slots: &FairSemaphore, rights: &Rights, tools: &[String], limited: bool) -> Claim {
     let all = slots.all;
     let most = |limit: Option<u32>| {
@@ -408,7 +419,8 @@ fn claim(slots: &FairSemaphore, rights: &Rights, tools: &[String], limited: bool
     semaphore::claim(all, [principal].into_iter().chain(entries).chain(tools))
 }
 
-/// About how many bytes arguments take in memory as a tree. Texts that are read as JSON later count as what they hold.
+/// About how many bytes arguments take in memory as a tree. Texts that are read as JSON later count
+/// as what they hold.
 fn weight(arguments: &Arguments) -> usize {
     match arguments {
         Arguments::Text(text) => json::weight(text),

@@ -1,5 +1,5 @@
-//! Reads the answer of a tool once, within the time of its call: checks it, hides secrets in it, and makes it the text
-//! that is sent.
+//! Reads the answer of a tool once, within the time of its call: checks it, hides secrets in it,
+//! and makes it the text that is sent.
 
 use super::output::{self, OutputKind, Questions};
 use super::record::AnswerMask;

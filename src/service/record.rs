@@ -1,6 +1,8 @@
-//! The record of one call: each stage notes what it found out, and the end of the call is one `CallEnded`.
+//! The record of one call: each stage notes what it found out, and the end of the call is one
+//! `CallEnded`.
 //!
-//! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as cancelled.
+//! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as
+//! cancelled.
 
 use super::call_ended::{
     AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, manifest, rule, violations,
@@ -77,10 +79,12 @@ pub(super) struct CallRecord {
 #[derive(Clone, Default)]
 struct ShownArguments {
     mask: Mask,
-    /// Only the secrets that this host gives: names of members, and what operators read, are searched for these.
+    /// Only the secrets that this host gives: names of members, and what operators read, are
+    /// searched for these.
     host: Mask,
     shown: RecordArguments,
-    /// The argument with the input of a script that the call names: shown once its secrets are known.
+    /// The argument with the input of a script that the call names: shown once its secrets are
+    /// known.
     withheld: Option<(String, Value)>,
     hides_unmarked: bool,
 }
@@ -106,8 +110,8 @@ struct Confined {
 }
 
 impl Confined {
-    /// Whether the tool may have seen another file in the place of its script: the kernel takes a mount away when its
-    /// mount point is renamed or removed. (The code of a module has no place.)
+    /// Whether the tool may have seen another file in the place of its script: the kernel takes a
+    /// mount away when its mount point is renamed or removed. (The code of a module has no place.)
     fn lost_script(&self) -> bool {
         let path = self
             .shape
@@ -216,8 +220,8 @@ impl CallRecord {
         self.tool = Some(tool);
     }
 
-    /// The arguments as an operator reads them. What a caller brings as secret is hidden where it stands, and nowhere
-    /// else: otherwise a caller could decide what an operator does not see.
+    /// The arguments as an operator reads them. What a caller brings as secret is hidden where it
+    /// stands, and nowhere else: otherwise a caller could decide what an operator does not see.
     pub fn shown_arguments(&self) -> String {
         let shown = self.arguments.shown.to_string();
         self.arguments.host.record(&shown).unwrap_or(shown)
@@ -228,7 +232,8 @@ impl CallRecord {
         self.arguments.hides_unmarked
     }
 
-    /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
+    /// The arguments with their secrets hidden: noted before they are checked, and again with
+    /// defaults filled in.
     pub fn given(&mut self, given: redact::Masked) {
         // What was hidden before stays hidden, whatever is decided now.
         self.arguments.mask.join(given.mask);
@@ -236,7 +241,8 @@ impl CallRecord {
         self.arguments.hides_unmarked = given.hides_unmarked;
     }
 
-    /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
+    /// The script that a call names is found: the schemas of all its manifests say what of its
+    /// input is secret.
     pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value) {
         let ShownArguments {
             mask,
@@ -287,7 +293,8 @@ impl CallRecord {
     /// Records the final confinement of the call.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String) {
         let shape = &confinement.shape;
-        // No log may show the host's own variables. What the call brings is not a secret of this host.
+        // No log may show the host's own variables. What the call brings is not a secret of this
+        // host.
         for (name, variable) in &shape.env {
             variable
                 .host()
@@ -315,7 +322,8 @@ impl CallRecord {
         self.report.slot.as_mut().and_then(Arc::get_mut)
     }
 
-    /// Gives up the slot while the call waits. The call still counts as waiting, and keeps the memory of its arguments.
+    /// Gives up the slot while the call waits. The call still counts as waiting, and keeps the
+    /// memory of its arguments.
     pub fn step_aside(&mut self) {
         self.slot().into_iter().for_each(Slot::step_aside);
     }
@@ -362,7 +370,8 @@ impl CallRecord {
         shown(&self.arguments.mask, words)
     }
 
-    /// Adds a log line, for a call whose outcome has no log of its own. Returns the line, secrets hidden.
+    /// Adds a log line, for a call whose outcome has no log of its own. Returns the line, secrets
+    /// hidden.
     pub fn log(&mut self, line: &str) -> String {
         let line = self.shown(line);
         if self.report.logs.len() < EVENT_LINES {
@@ -410,7 +419,8 @@ impl CallRecord {
         };
     }
 
-    /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
+    /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets
+    /// hidden.
     pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         if self.confined.as_ref().is_some_and(Confined::lost_script) {
             self.report.digests.script = None;
@@ -460,7 +470,8 @@ impl CallRecord {
         (&self.report.logs, printed)
     }
 
-    /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
+    /// Files that were not published: noted, or, where this host failed to write one, a failure of
+    /// the call.
     pub fn published(&mut self) -> Result<(), Fault> {
         let missing: Vec<_> = self
             .report
@@ -506,7 +517,8 @@ impl CallRecord {
         }
     }
 
-    /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns the rest.
+    /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns
+    /// the rest.
     pub async fn piece(
         &mut self,
         deadline: &CallDeadline,
@@ -552,7 +564,8 @@ impl CallRecord {
         fault
     }
 
-    /// One of many refusals. `before`: how many before it have no record. `None`: this one gets none either.
+    /// One of many refusals. `before`: how many before it have no record. `None`: this one gets
+    /// none either.
     pub fn one_of_many(&mut self, before: Option<u64>) {
         match before {
             Some(0) => {}
@@ -652,7 +665,8 @@ impl CallRecord {
         ended
     }
 
-    /// What an operator reads: searched for secrets of this host alone, so that no caller hides what a tool did.
+    /// What an operator reads: searched for secrets of this host alone, so that no caller hides
+    /// what a tool did.
     fn line(&self, fault: Option<&Fault>) -> AuditRecord {
         let part = |text: &str| cut_to(text, PART);
         let host = &self.arguments.host;
@@ -692,7 +706,8 @@ impl CallRecord {
         }
     }
 
-    /// The network traffic of the call until now, these secrets hidden. `None`: it may reach no host, and did not try to.
+    /// The network traffic of the call until now, these secrets hidden. `None`: it may reach no
+    /// host, and did not try to.
     fn network(&self, mask: &Mask) -> Option<Traffic> {
         let networked = self
             .confined
@@ -712,7 +727,8 @@ impl CallRecord {
         Some(traffic)
     }
 
-    /// Which executors the call leads to, and what was called: a command line, `service.method`, or an `x-…` type.
+    /// Which executors the call leads to, and what was called: a command line, `service.method`, or
+    /// an `x-…` type.
     fn executor_and_command(&self) -> (String, String) {
         let (kind, name) = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
             Some(Handler::ServiceMethod {

@@ -1,5 +1,6 @@
-//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden in the
-//! arguments, whatever their length; the mask that is made of them finds their texts elsewhere.
+//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They
+//! are hidden in the arguments, whatever their length; the mask that is made of them finds their
+//! texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
 use crate::manifest::arguments::declares;
@@ -11,7 +12,8 @@ use std::fmt::{self, Display};
 
 /// Deepest value that is followed; arguments are bounded below it.
 const MAX_DEPTH: usize = 128;
-/// Most steps of one walk, each for one value under one schema: a schema can refer to itself in any number of ways.
+/// Most steps of one walk, each for one value under one schema: a schema can refer to itself in any
+/// number of ways.
 const MAX_STEPS: u32 = 20_000;
 /// Bytes of a schema that are searched in one step.
 const BYTES_PER_STEP: usize = 512;
@@ -21,7 +23,8 @@ const BYTES_PER_STEP: usize = 512;
 pub struct Masked {
     pub mask: Mask,
     pub shown: RecordArguments,
-    /// The argument with the input of a script that the call names: shown once its secrets are known.
+    /// The argument with the input of a script that the call names: shown once its secrets are
+    /// known.
     pub withheld: Option<(String, Value)>,
     /// More is hidden than what a schema marks as secret.
     pub hides_unmarked: bool,
@@ -34,7 +37,8 @@ pub struct Redacted {
     pub hides_unmarked: bool,
 }
 
-/// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
+/// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times
+/// as large.
 #[derive(Clone, PartialEq)]
 pub enum RecordArguments {
     Text(String),
@@ -56,8 +60,8 @@ impl Display for RecordArguments {
     }
 }
 
-/// Arguments, masked as the parameters of their tool say. The environment of a script that the call names is masked,
-/// and its input until the script is found.
+/// Arguments, masked as the parameters of their tool say. The environment of a script that the call
+/// names is masked, and its input until the script is found.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     let schema = manifest
         .parameters
@@ -118,8 +122,8 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     }
 }
 
-/// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
-/// many steps, all arguments are secret.
+/// The secrets among these arguments, and the arguments with the secrets hidden. Where following
+/// the schema takes too many steps, all arguments are secret.
 pub fn hide(schema: &Value, arguments: &Value) -> Redacted {
     let mut walk = Walk {
         root: schema,
@@ -161,8 +165,9 @@ struct Walk<'s> {
 }
 
 impl<'s> Walk<'s> {
-    /// Walks the value under every schema that may hold for it. Where one of them says secret, all below is hidden. A
-    /// list where an object is expected, or an object where a list is, is walked as if each part were what is expected.
+    /// Walks the value under every schema that may hold for it. Where one of them says secret, all
+    /// below is hidden. A list where an object is expected, or an object where a list is, is walked
+    /// as if each part were what is expected.
     fn hide(&mut self, mut schemas: Vec<&'s Value>, value: &mut Value, depth: usize) {
         // No steps left: the caller hides everything.
         if self.looks == 0 {
@@ -241,7 +246,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Whether a part of such a value may be marked secret, as far as is known without following references.
+    /// Whether a part of such a value may be marked secret, as far as is known without following
+    /// references.
     fn has_secret_parts(&mut self, schema: &Value) -> bool {
         if self.looks == 0 {
             return true;

@@ -1,5 +1,5 @@
-//! The report: everything about one call that a caller may know; its JSON is the outcome of docs/CALLS.md. What an
-//! agent reads holds no path of this host and no text of a policy.
+//! The report: everything about one call that a caller may know; its JSON is the outcome of
+//! docs/CALLS.md. What an agent reads holds no path of this host and no text of a policy.
 
 use super::output::{self, Questions};
 use super::quota;
@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How one call ended. `success` is false exactly when there is an `error`. As JSON it is what the person at the
-/// command line reads; others get what `for_reader` returns.
+/// How one call ended. `success` is false exactly when there is an `error`. As JSON it is what the
+/// person at the command line reads; others get what `for_reader` returns.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -57,7 +57,8 @@ pub struct Report {
     /// The parts that were sent make up the whole answer.
     #[serde(skip)]
     pub streamed: bool,
-    /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls may run.
+    /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls
+    /// may run.
     #[serde(skip)]
     pub slot: Option<Arc<quota::Slot>>,
 }
@@ -71,8 +72,8 @@ pub struct Digests {
     pub confinement: Option<String>,
 }
 
-/// `{success, outputData?, error?, logs?}`: what a manifest's `output` and `expectedOutput` describe where the tool
-/// answers with envelopes.
+/// `{success, outputData?, error?, logs?}`: what a manifest's `output` and `expectedOutput`
+/// describe where the tool answers with envelopes.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Envelope<'a> {
@@ -112,8 +113,8 @@ impl Report {
         }
     }
 
-    /// The report for a caller over a network. Only an operator gets what names paths of this host: the walls, the
-    /// network, the texts for the person, the lines that would request more.
+    /// The report for a caller over a network. Only an operator gets what names paths of this host:
+    /// the walls, the network, the texts for the person, the lines that would request more.
     pub fn for_reader(mut self, operator: bool, label: Option<&str>) -> Report {
         (self.user, self.verbose) = (label.map(str::to_owned), None);
         if operator {

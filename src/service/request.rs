@@ -1,5 +1,5 @@
-//! A request: one call, its caller, who can be asked about it, and where its events go while it runs. The queue between
-//! a tool and its reader is bounded.
+//! A request: one call, its caller, who can be asked about it, and where its events go while it
+//! runs. The queue between a tool and its reader is bounded.
 
 use super::Arguments;
 use super::output::AskableClient;
@@ -47,8 +47,8 @@ impl Caller {
     }
 }
 
-/// Longest name of a caller or of a user that a request names, bytes. Such a name is refused where it is accepted, and
-/// never cut.
+/// Longest name of a caller or of a user that a request names, bytes. Such a name is refused where
+/// it is accepted, and never cut.
 pub const MAX_NAME_BYTES: usize = 256;
 
 /// The name of a user.
@@ -73,7 +73,8 @@ pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
     pub id: Option<String>,
     pub caller: Caller,
-    /// The user whom the request names. A label: an identity only where the caller may act as that user.
+    /// The user whom the request names. A label: an identity only where the caller may act as that
+    /// user.
     pub label: Option<String>,
     /// `id` or `id@range`.
     pub tool: String,
@@ -89,13 +90,16 @@ pub struct CallRequest {
     /// Records and reports what the tool is refused, which makes the call slower.
     pub explain: bool,
     pub trace: Option<TraceContext>,
-    /// Adds to the report what was run, with what, and what it could touch: for the person at the command line.
+    /// Adds to the report what was run, with what, and what it could touch: for the person at the
+    /// command line.
     pub verbose: bool,
-    /// How many entries of callers have counted it already: the principal's first, then that of the acting caller.
+    /// How many entries of callers have counted it already: the principal's first, then that of the
+    /// acting caller.
     pub counted: usize,
     /// The caller that it was accepted for: it runs only as that caller.
     pub acts_as: Option<String>,
-    /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
+    /// Why the transport refuses the request (unknown tool, malformed parameters). The call is
+    /// recorded and ends so.
     pub refused: Option<Fault>,
 }
 
@@ -137,11 +141,13 @@ pub fn new_id() -> String {
 pub enum Approver {
     #[default]
     Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the caller, who may not answer; `None`: all are one user.
+    /// Operators, who see `Service::approvals`. `but`: the caller, who may not answer; `None`: all
+    /// are one user.
     Operators { not_own: bool },
     /// A person whom the transport itself can ask.
     Transport(Arc<dyn Ask>),
-    /// The person at the calling client, if every policy that requires approval allows that; otherwise `or`.
+    /// The person at the calling client, if every policy that requires approval allows that;
+    /// otherwise `or`.
     Client {
         transport: Arc<dyn Ask>,
         or: Box<Approver>,
@@ -166,7 +172,8 @@ pub struct Question {
     pub call: String,
     pub tool: String,
     pub caller: String,
-    /// Who authenticated, if not `caller`; and the label of the request. Names are as they were brought.
+    /// Who authenticated, if not `caller`; and the label of the request. Names are as they were
+    /// brought.
     pub through: Option<String>,
     pub label: Option<String>,
     pub why: Vec<Confirm>,
@@ -183,7 +190,8 @@ pub struct Question {
 }
 
 impl Question {
-    /// The question in lines. What callers chose is quoted, as JSON. `touches`: also what the call may touch.
+    /// The question in lines. What callers chose is quoted, as JSON. `touches`: also what the call
+    /// may touch.
     pub fn text(&self, touches: bool) -> String {
         let Question {
             tool,
@@ -260,7 +268,8 @@ pub enum Answer {
     Nobody,
 }
 
-/// What a transport receives while a call runs, secrets hidden. The report comes last, from `Service::call`.
+/// What a transport receives while a call runs, secrets hidden. The report comes last, from
+/// `Service::call`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Log(String),
@@ -270,7 +279,8 @@ pub enum Event {
     Progress(Progress),
     /// What this host does for the call before its tool runs.
     Preparing(String),
-    /// A part of the answer of a tool that streams, as text. All parts together are at most `outputBytes`.
+    /// A part of the answer of a tool that streams, as text. All parts together are at most
+    /// `outputBytes`.
     Part(String),
 }
 
@@ -287,7 +297,8 @@ impl Sink {
         Sink::default()
     }
 
-    /// A sink and its reader, which must read beside the call. `room`: events that may wait for the reader.
+    /// A sink and its reader, which must read beside the call. `room`: events that may wait for the
+    /// reader.
     pub fn new(room: usize) -> (Sink, mpsc::Receiver<Event>) {
         let (sender, receiver) = mpsc::channel(room.max(1));
         (
@@ -317,11 +328,13 @@ const LINES: usize = 1000;
 /// Parts of an answer that wait for a slow reader, and their bytes, before the tool waits, too.
 const PARTS: usize = 1000;
 const PARTS_BYTES: usize = 64 * 1024;
-/// How long a reader may take none of the events that are left once the call is over; then it gets no more of them.
+/// How long a reader may take none of the events that are left once the call is over; then it gets
+/// no more of them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The events of one call on their way to its sink. A slow reader makes a tool that streams wait, but not the clock of
-/// its call: what waits here is bounded by `PARTS` for parts of an answer and by `LINES` for the log.
+/// The events of one call on their way to its sink. A slow reader makes a tool that streams wait,
+/// but not the clock of its call: what waits here is bounded by `PARTS` for parts of an answer and
+/// by `LINES` for the log.
 pub(super) struct EventStream {
     sink: Option<mpsc::Sender<Event>>,
     patient: bool,

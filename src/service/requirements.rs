@@ -1,5 +1,5 @@
-//! Adds to policy's decision about a script the packages that the files beside it request. A file counts for its own
-//! script only.
+//! Adds to policy's decision about a script the packages that the files beside it request. A file
+//! counts for its own script only.
 
 use crate::manifest::{Handler, Language, ToolPaths};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
@@ -100,8 +100,8 @@ pub(super) fn of_source(
     decision
 }
 
-/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool runs it. `guest`: the
-/// script lies in a folder of other tools than those that name it.
+/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool
+/// runs it. `guest`: the script lies in a folder of other tools than those that name it.
 pub(super) fn add(
     decision: &mut Decision,
     site: &ToolPaths,
@@ -136,7 +136,8 @@ fn of_policy(
             .package_rules
             .get(&ecosystem)
             .and_then(|allowed| allowed.as_ref().ok()?.lock_file.as_ref());
-        let note = "warning: `lock_file` is for core:run-code and core:execute-*; this tool's lock lies beside its script";
+        let note = "warning: `lock_file` is for core:run-code and core:execute-*; this tool's lock \
+            lies beside its script";
         decision.notes.all.extend(named.map(|_| note.to_owned()));
         return None;
     }
@@ -180,7 +181,8 @@ fn find_beside(
     }))
 }
 
-/// Says where packages were installed by hand: for the interpreter that the policy names, or beside the script.
+/// Says where packages were installed by hand: for the interpreter that the policy names, or beside
+/// the script.
 fn by_hand(decision: &Decision, site: &ToolPaths, language: Language) -> Option<&'static str> {
     let named = decision
         .runtime

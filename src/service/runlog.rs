@@ -1,7 +1,8 @@
 //! The run log: one tracing record per call and one per line of a tool's log, on standard error.
 //!
-//! Nothing of other crates is logged: their debug lines would show arguments unmasked. A server queues its lines for a
-//! writer thread. The queue is bounded, and no logger waits for a pipe without a reader.
+//! Nothing of other crates is logged: their debug lines would show arguments unmasked. A server
+//! queues its lines for a writer thread. The queue is bounded, and no logger waits for a pipe
+//! without a reader.
 
 use super::call_ended::CallEnded;
 use crate::base::{millis, text};
@@ -84,14 +85,14 @@ fn level(fault: &Fault) -> Level {
     }
 }
 
-/// Writes a line of a tool's log, which is masked and printable, if its level is enabled. The line is a field, in
-/// quotes: in a message, which has none, it could imitate other fields.
+/// Writes a line of a tool's log, which is masked and printable, if its level is enabled. The line
+/// is a field, in quotes: in a message, which has none, it could imitate other fields.
 pub fn line(call: &str, trace: impl Fn() -> Option<String>, tool: &str, line: &str) {
     tracing::debug!(target: "toolhost::log", call, trace = trace(), tool, line = text::cut(line, CUT));
 }
 
-/// Cuts, then escapes: a field is one line, whatever a tool printed. A text is written in quotes, so that it cannot
-/// imitate other fields.
+/// Cuts, then escapes: a field is one line, whatever a tool printed. A text is written in quotes,
+/// so that it cannot imitate other fields.
 fn shown(words: &str) -> String {
     text::printable(&text::cut(words, CUT))
 }
@@ -103,8 +104,8 @@ pub struct Style {
     pub colour: bool,
 }
 
-/// Starts the log on standard error. A second start is ignored: embedding programs have their own. `queued`: lines go
-/// through a writer thread, and are lost if it cannot write them.
+/// Starts the log on standard error. A second start is ignored: embedding programs have their own.
+/// `queued`: lines go through a writer thread, and are lost if it cannot write them.
 pub fn init(style: Style, queued: bool) {
     if queued {
         begin_queue(style.json);
@@ -128,8 +129,8 @@ pub fn init(style: Style, queued: bool) {
     };
 }
 
-/// Starts the writer thread. If that fails, each thread writes its own lines. `json`: the lines of `say` are JSON,
-/// too.
+/// Starts the writer thread. If that fails, each thread writes its own lines. `json`: the lines of
+/// `say` are JSON, too.
 fn begin_queue(json: bool) {
     JSON.store(json, Ordering::Relaxed);
     // A duplicate of the descriptor: other users of the shared handle would wait for its lock.
@@ -189,7 +190,8 @@ fn write(lines: &Receiver<Vec<u8>>, mut to: File) {
         let lost = lost();
         // Without a reader the count cannot be reported either.
         if written && lost > told && WAITING.load(Ordering::Acquire) < QUEUE_BYTES / 2 {
-            tracing::warn!(target: "toolhost::runlog", lost, "lines of this log were lost: its reader was too slow");
+            tracing::warn!(target: "toolhost::runlog", lost, "lines of this log were lost: its \
+                reader was too slow");
             told = lost;
         }
     }

@@ -1,6 +1,6 @@
-//! The script that a call names or holds: the arguments of `executeScript` and `runCode` under the method's own names,
-//! its language, and its digest for reports and records. Arguments are checked here, whatever the tool's schema
-//! allows.
+//! The script that a call names or holds: the arguments of `executeScript` and `runCode` under the
+//! method's own names, its language, and its digest for reports and records. Arguments are checked
+//! here, whatever the tool's schema allows.
 
 use crate::base::json;
 use crate::executor::method::ScriptMethod;
@@ -108,9 +108,9 @@ impl Fields {
     }
 }
 
-/// The language by handler, then input, then file name. Where two disagree the call is refused: a script must not run
-/// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
-/// of it.
+/// The language by handler, then input, then file name. Where two disagree the call is refused: a
+/// script must not run under another interpreter than the one that was named, and an interpreter
+/// that is given a file of data prints lines of it.
 pub(super) fn language_of(
     fixed: Option<Language>,
     asked: Option<Language>,
@@ -168,8 +168,8 @@ fn one_language(
         (Some(fixed), Some(asked)) if fixed != asked => Err(Fault::new(
             Kind::ParameterValidationError,
             format!(
-                "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use \
-                 core:execute-script.",
+                "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or \
+                 use core:execute-script.",
                 asked.name(),
                 fixed.name()
             ),

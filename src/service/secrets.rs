@@ -1,5 +1,5 @@
-//! The values of the secrets that a call may use, read again for each call, so that a change takes effect at once. No
-//! error shows a value, and a file that others may read is refused.
+//! The values of the secrets that a call may use, read again for each call, so that a change takes
+//! effect at once. No error shows a value, and a file that others may read is refused.
 
 use super::record::CallRecord;
 use crate::base::mask::MIN_SECRET_BYTES;
@@ -19,8 +19,8 @@ use tokio::io::AsyncReadExt;
 const MAX_SECRET_BYTES: u64 = 32 * 1024;
 pub const TOO_SHORT: &str =
     "it has fewer than 8 bytes, too few to be masked in what a tool prints: use a longer one";
-const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes \
-                       it in `env`)";
+const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an \
+                       MCP client passes it in `env`)";
 /// Longest value that is added to requests, bytes.
 const MAX_HEADER_BYTES: usize = 4 * 1024;
 /// Longest run of a command.
@@ -173,7 +173,8 @@ async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     Ok(value.to_owned())
 }
 
-/// Reads a regular file that only this user or root may read. A caller's file is opened in its folder only.
+/// Reads a regular file that only this user or root may read. A caller's file is opened in its
+/// folder only.
 fn read_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
         let path = from.file().ok_or("it is not a file")?;
@@ -193,7 +194,8 @@ fn read_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     read.map_err(|why| format!("{name}: {why}"))
 }
 
-/// Runs a program and returns its output. Refuses a program or argument file that other users can change.
+/// Runs a program and returns its output. Refuses a program or argument file that other users can
+/// change.
 async fn run_command(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, rest) = words.split_first().ok_or("it names no program")?;
     for path in words.iter().filter(|word| word.starts_with('/')) {

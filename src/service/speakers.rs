@@ -1,7 +1,8 @@
 //! Several calls at once, shown to one reader one after the other.
 //!
-//! The call that has output first is shown to its end, then the next that had output. Each event is shown once. A call
-//! that waits to be shown keeps a bounded number of events in its sink; then its tool waits, too.
+//! The call that has output first is shown to its end, then the next that had output. Each event is
+//! shown once. A call that waits to be shown keeps a bounded number of events in its sink; then its
+//! tool waits, too.
 
 use super::Report;
 use super::request::{CallRequest, Event, Sink};
@@ -78,8 +79,8 @@ struct Speaker {
 }
 
 impl Speaker {
-    /// Waits for the first output, or the end. Notes about the preparation do not count: a call that waits, perhaps for
-    /// a person, would keep the others from being shown.
+    /// Waits for the first output, or the end. Notes about the preparation do not count: a call
+    /// that waits, perhaps for a person, would keep the others from being shown.
     async fn with_output(mut self) -> Speaker {
         while let Some(event) = self.events.recv().await {
             let is_note = matches!(event, Event::Preparing(_)) && self.early.len() < EVENT_QUEUE;
@@ -275,7 +276,8 @@ mod tests {
         }
     }
 
-    /// Through the very queue of a call. One thread, and no clock: the same acts give the same trace.
+    /// Through the very queue of a call. One thread, and no clock: the same acts give the same
+    /// trace.
     async fn play(act: Act, id: String, sink: Sink) -> Report {
         let mut stream = super::super::request::EventStream::to(sink);
         for (number, step) in act.steps.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! The target of a call: what runs, on which executor, and the whole decision that lets it run.
 //!
-//! The target is the tool's own script, a function of this process, or the script that the arguments name or hold
-//! (`executeScript`, `runCode`). Of a script that is named, the policies, parameters and declared variables of every
-//! manifest that it belongs to count too.
+//! The target is the tool's own script, a function of this process, or the script that the
+//! arguments name or hold (`executeScript`, `runCode`). Of a script that is named, the policies,
+//! parameters and declared variables of every manifest that it belongs to count too.
 
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
@@ -38,7 +38,8 @@ pub(super) struct FoundTool {
     pub timeout_ms: Option<u64>,
     /// Whether to record what the tool is refused.
     pub explain: bool,
-    /// When the decision was begun, which is when the clock of the call starts, and the call's time limit.
+    /// When the decision was begun, which is when the clock of the call starts, and the call's time
+    /// limit.
     pub deadline: CallDeadline,
 }
 
@@ -64,8 +65,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script, what it may touch.
-    /// Debug text has every member, also those that are added later.
+    /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script,
+    /// what it may touch. Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
         let FoundTool {
             decisions: _,
@@ -114,8 +115,8 @@ impl Target {
         !self.enveloped && !self.decided.decision.asks().is_empty()
     }
 
-    /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or that this client
-    /// cannot be asked.
+    /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or
+    /// that this client cannot be asked.
     pub fn asks(
         &self,
         questions: &Questions,
@@ -136,7 +137,8 @@ impl Target {
             None => Ok(()),
             Some(ask) => {
                 let message = format!("The tool needs a client that can be asked: {}.", ask.word());
-                let details = "The tool ran, and has not done its work. Call it with an MCP client that offers this.";
+                let details = "The tool ran, and has not done its work. Call it with an MCP client \
+                    that offers this.";
                 Err(Fault::new(Kind::CapabilityError, message).details(details))
             }
         }
@@ -245,8 +247,8 @@ impl Service {
         })
     }
 
-    /// The target for the script that a call names, or the source text that it holds. A path is checked before anything
-    /// else about its script.
+    /// The target for the script that a call names, or the source text that it holds. A path is
+    /// checked before anything else about its script.
     async fn script_target(
         &self,
         method: ScriptMethod,
@@ -412,7 +414,8 @@ impl Service {
             .audit
             .ledger()
             .refuse_planted(script, &snapshot.written)?;
-        // A host that runs as root could show the tool any file; a private one must be named in a manifest.
+        // A host that runs as root could show the tool any file; a private one must be named in a
+        // manifest.
         let closed = |path: &Path, bit| {
             path.symlink_metadata()
                 .is_ok_and(|facts| facts.mode() & bit == 0)
@@ -433,9 +436,11 @@ impl Service {
         {
             let shown = printable(&path.to_string_lossy());
             let mend = format!(
-                "{shown} is closed to others: `chmod {right} '{shown}'`, or name the script in a manifest"
+                "{shown} is closed to others: `chmod {right} '{shown}'`, or name the script in a \
+                manifest"
             );
-            let message = "The script may not be run: this host runs as root, and only the file's owner may read it.";
+            let message = "The script may not be run: this host runs as root, and only the file's \
+                owner may read it.";
             return Err(Fault::new(Kind::SecurityError, message).person(mend));
         }
         Ok((site, owners))
@@ -450,10 +455,12 @@ fn owners_of(
 ) -> Result<Vec<Owner>, Fault> {
     let owners = snapshot.owners(script, base).map_err(|manifest| {
         let manifest = printable(&manifest.to_string_lossy());
-        let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
-                       not known.";
-        Fault::new(Kind::SecurityError, message)
-            .person(format!("{manifest} is not loaded (`toolhost check` says why): correct or remove it"))
+        let message = "The script may not be run: it belongs to a tool that is not loaded, and \
+                       what that denies is not known.";
+        Fault::new(Kind::SecurityError, message).person(format!(
+            "{manifest} is not loaded (`toolhost check` says why): correct or \
+                remove it"
+        ))
     })?;
     Ok(owners
         .iter()
@@ -461,10 +468,11 @@ fn owners_of(
         .collect())
 }
 
-/// Restricted callers get NotFound for a link, pipe or closed file at a path, which would show other tools.
-/// A fault of the path's own text is not hidden.
+/// Restricted callers get NotFound for a link, pipe or closed file at a path, which would show
+/// other tools. A fault of the path's own text is not hidden.
 fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut CallRecord) -> Fault {
-    // Policy did not decide this: no script may have such a path, or this script may not be run by its path.
+    // Policy did not decide this: no script may have such a path, or this script may not be run by
+    // its path.
     if fault.kind == Kind::SecurityError {
         record.denied_by.get_or_insert_with(|| "script".to_owned());
     }
@@ -488,8 +496,8 @@ fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
     tools
 }
 
-/// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
-/// script runs without.
+/// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host
+/// cannot make it, the script runs without.
 fn leave_out_folders(decision: &mut policy::Decision) {
     let Ok(shape) = &mut decision.shape else {
         return;
@@ -514,7 +522,8 @@ fn leave_out_folders(decision: &mut policy::Decision) {
     }
 }
 
-/// The input, checked against the parameters of every owner. If there is one owner, its defaults are filled in.
+/// The input, checked against the parameters of every owner. If there is one owner, its defaults
+/// are filled in.
 async fn fits_owners(
     owners: &[Owner],
     given: Value,
@@ -549,7 +558,8 @@ async fn fits_owners(
     })
 }
 
-/// The decision with what the files beside the script request. Long files are read on another thread.
+/// The decision with what the files beside the script request. Long files are read on another
+/// thread.
 async fn with_packages(
     mut decision: policy::Decision,
     policy::RunTarget { site, language }: policy::RunTarget,
@@ -596,9 +606,9 @@ async fn read_script(
     }
 }
 
-/// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any
-/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they may be as large as those
-/// of a manifest.
+/// A call sets only variables that the script's own manifests declare: a program that the script
+/// starts may obey any other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes.
+/// Together they may be as large as those of a manifest.
 fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fault> {
     let bytes: usize = env
         .iter()

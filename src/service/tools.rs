@@ -1,5 +1,5 @@
-//! Which tools can be called here, and what runs them. Tools and rules can change while calls run; a running call keeps
-//! those of its start.
+//! Which tools can be called here, and what runs them. Tools and rules can change while calls run;
+//! a running call keeps those of its start.
 
 use super::decision_cache::{CurrentRules, DecisionCache, Rules};
 use super::{Caller, Service, packages, preflight};
@@ -53,7 +53,8 @@ impl Service {
         Ok(OfferKey { decisions, entry })
     }
 
-    /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
+    /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of
+    /// its own.
     pub fn register(
         &self,
         document: Value,
@@ -84,7 +85,8 @@ impl Service {
         Ok(())
     }
 
-    /// Removes a registered tool and its handler. False: there was none. Running calls of the tool finish.
+    /// Removes a registered tool and its handler. False: there was none. Running calls of the tool
+    /// finish.
     pub fn unregister(&self, id: &str) -> bool {
         let mut extensions = self
             .extensions
@@ -136,9 +138,9 @@ impl Service {
         self.changed.subscribe()
     }
 
-    /// Installs new rules and reloads every source of the registry; running calls keep the rules they began under. If
-    /// the new rules cannot be read, no call starts until a reload succeeds; the last good rules then decide who may
-    /// see and end running calls. Returns what failed.
+    /// Installs new rules and reloads every source of the registry; running calls keep the rules
+    /// they began under. If the new rules cannot be read, no call starts until a reload succeeds;
+    /// the last good rules then decide who may see and end running calls. Returns what failed.
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
         *lock(&self.stale) = None;
         // First the rules: nothing new may run under old ones.
@@ -158,8 +160,8 @@ impl Service {
         failed
     }
 
-    /// Accepts rules that are to replace the present ones. If there was a file of callers, its absence is refused: it
-    /// would allow everybody to call everything.
+    /// Accepts rules that are to replace the present ones. If there was a file of callers, its
+    /// absence is refused: it would allow everybody to call everything.
     pub fn check_replacement(&self, rules: Rules) -> Result<Rules, String> {
         match lock(&self.rules)
             .rules
@@ -168,16 +170,16 @@ impl Service {
             .filter(|_| rules.policies.callers().is_none())
         {
             Some(gone) => Err(format!(
-                "{} is gone, and without it everybody whom this host serves could call everything: put it back, or \
-                 restart the host if that is intended",
+                "{} is gone, and without it everybody whom this host serves could call everything: \
+                 put it back, or restart the host if that is intended",
                 crate::base::text::path(&gone.file)
             )),
             None => Ok(rules),
         }
     }
 
-    /// Keeps the present rules: newer ones cannot be read, and no reload was requested. Reloads every source of
-    /// the registry; returns what failed.
+    /// Keeps the present rules: newer ones cannot be read, and no reload was requested. Reloads
+    /// every source of the registry; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
         let failed = self.components.registry.refresh();
@@ -196,7 +198,8 @@ impl Service {
         lock(&self.stale).clone()
     }
 
-    /// The decisions under the present tools and rules. No tool may write a manifest or script of these tools.
+    /// The decisions under the present tools and rules. No tool may write a manifest or script of
+    /// these tools.
     pub(super) fn decisions(&self) -> Result<Arc<DecisionCache>, Fault> {
         let CurrentRules { rules, unread } = lock(&self.rules).clone();
         if let Some(why) = unread {
@@ -239,7 +242,8 @@ impl Service {
         Err(preflight::unavailable(tool, &needs))
     }
 
-    /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown only such tools.
+    /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown
+    /// only such tools.
     pub fn can_call(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
         let Ok(decisions) = self.decisions() else {
             return false;
@@ -287,14 +291,16 @@ impl Service {
         self.decisions().map(drop)
     }
 
-    /// Why every call would be refused now, if so: what each call needs before it looks at its tool.
+    /// Why every call would be refused now, if so: what each call needs before it looks at its
+    /// tool.
     pub fn accepts_calls(&self) -> Result<(), Fault> {
         self.ready()?;
         self.components.audit.open()?;
         self.components.audit.ledger().check()
     }
 
-    /// What a tool requests, is allowed and gets, if it were called now; and the denials of its last calls.
+    /// What a tool requests, is allowed and gets, if it were called now; and the denials of its
+    /// last calls.
     pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;

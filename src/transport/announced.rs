@@ -1,6 +1,8 @@
-//! Announced tools: on a topic of a broker hosts announce what they serve. This host listens, and announces its own.
+//! Announced tools: on a topic of a broker hosts announce what they serve. This host listens, and
+//! announces its own.
 //!
-//! Only announcers that the operator lists count, until their `ttl` is over. A right to call comes from policy alone.
+//! Only announcers that the operator lists count, until their `ttl` is over. A right to call comes
+//! from policy alone.
 
 use super::broker;
 pub use super::broker::Announcing;
@@ -190,7 +192,8 @@ impl Listener {
                 unsaid += 1;
                 continue;
             }
-            tracing::warn!(target: "toolhost::announced", unsaid, "an announcement at {} is refused: {why}", self.at);
+            tracing::warn!(target: "toolhost::announced", unsaid, "an announcement at {} is \
+                refused: {why}", self.at);
             (quiet, unsaid) = (Instant::now() + LOG_INTERVAL, 0);
         }
     }
@@ -268,11 +271,13 @@ impl Listener {
         let work =
             tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
         if let Err(why) = work.await {
-            return tracing::error!(target: "toolhost::announced", "the registry failed; please report it: {why}");
+            return tracing::error!(target: "toolhost::announced", "the registry failed; please \
+                report it: {why}");
         }
         let (name, tools) = (&known.name, known.source.tools());
         if tools.is_empty() {
-            return tracing::info!(target: "toolhost::announced", "{name} announces nothing any more");
+            return tracing::info!(target: "toolhost::announced", "{name} announces nothing any \
+                more");
         }
         let grants = known.source.grants().join(", ");
         let all = tools.join(", ");
@@ -394,7 +399,8 @@ impl AnnouncementSender {
             Err(why) => Err(why),
         };
         if let Err(why) = sent {
-            tracing::warn!(target: "toolhost::announced", "the tools of this host were not announced: {why}");
+            tracing::warn!(target: "toolhost::announced", "the tools of this host were not \
+                announced: {why}");
         }
     }
 

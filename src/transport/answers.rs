@@ -1,5 +1,5 @@
-//! Messages with the answer of a tool in them. The answer stays text and is never copied: what is written around it is
-//! small, and its own text is put between the parts while they are sent.
+//! Messages with the answer of a tool in them. The answer stays text and is never copied: what is
+//! written around it is small, and its own text is put between the parts while they are sent.
 
 use crate::base::text::VisibleJson;
 use crate::executor::{CallDeadline, Part, ToolAnswer};
@@ -41,7 +41,8 @@ impl io::Write for Size {
     }
 }
 
-/// The message that `write` makes of a report. If it is too large, the message is a fault that says so.
+/// The message that `write` makes of a report. If it is too large, the message is a fault that says
+/// so.
 pub async fn of_report(
     mut report: Report,
     write: impl Fn(&Report, &mut dyn io::Write) -> io::Result<()> + Send + 'static,

@@ -1,6 +1,6 @@
-//! Tools as programs and models see them: schemas that the strictest clients take, the shapes of model APIs, and text
-//! for a prompt. Nothing shows a path of this host, or a raw control character. Rules that are left
-//! out of a schema are checked by the call pipeline all the same.
+//! Tools as programs and models see them: schemas that the strictest clients take, the shapes of
+//! model APIs, and text for a prompt. Nothing shows a path of this host, or a raw control
+//! character. Rules that are left out of a schema are checked by the call pipeline all the same.
 
 use super::names::Names;
 use crate::base::text;
@@ -34,8 +34,8 @@ impl Format {
     }
 }
 
-/// The tools to offer: for each id the version that a call of the id gets, if that can be called here and is not
-/// hidden.
+/// The tools to offer: for each id the version that a call of the id gets, if that can be called
+/// here and is not hidden.
 pub fn offered(
     mut tools: Vec<Arc<Tool>>,
     called: impl Fn(&str) -> Option<Arc<Tool>>,
@@ -53,8 +53,9 @@ pub fn offered(
     tools
 }
 
-/// These tools as a model API takes them in its `tools`. `names`: of all tools that are offered, so that a tool has the
-/// same name alone and in a list. A tool whose name is taken is left out. A prompt is one text.
+/// These tools as a model API takes them in its `tools`. `names`: of all tools that are offered, so
+/// that a tool has the same name alone and in a list. A tool whose name is taken is left out. A
+/// prompt is one text.
 pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
@@ -75,7 +76,8 @@ pub fn names<'t>(tools: impl IntoIterator<Item = &'t Arc<Tool>>) -> Names {
     Names::new(tools.into_iter().map(|tool| tool.manifest.named()))
 }
 
-/// One tool in the shape of one model API. `strict` is off: it would refuse values that the tool's own schema takes.
+/// One tool in the shape of one model API. `strict` is off: it would refuse values that the tool's
+/// own schema takes.
 fn entry(tool: &Tool, name: &str, format: Format) -> Value {
     let manifest = &tool.manifest;
     let (description, input) = (description(manifest), input_schema(manifest));
@@ -111,8 +113,8 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
     }
 }
 
-/// The examples whose input fits the parameters: a model learns from them, and APIs refuse the whole list if one
-/// is bad.
+/// The examples whose input fits the parameters: a model learns from them, and APIs refuse the
+/// whole list if one is bad.
 fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
     manifest.examples.iter().filter(|example| {
         let schema = manifest.parameters.as_ref();
@@ -199,8 +201,9 @@ pub fn description(manifest: &Manifest) -> String {
     text::printable_block(&manifest.description)
 }
 
-/// The parameters with a plain object root. A tool that declares none is shown as open, because the pipeline
-/// takes any object then; one that takes no arguments says so with `additionalProperties: false`.
+/// The parameters with a plain object root. A tool that declares none is shown as open, because the
+/// pipeline takes any object then; one that takes no arguments says so with `additionalProperties:
+/// false`.
 pub fn input_schema(manifest: &Manifest) -> Map<String, Value> {
     let written = manifest
         .parameters

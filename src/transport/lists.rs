@@ -1,4 +1,5 @@
-//! Lists of tools, each made once for the tools and rules of one moment, and for callers with the same rights.
+//! Lists of tools, each made once for the tools and rules of one moment, and for callers with the
+//! same rights.
 
 use crate::base::lock;
 use crate::service::{Caller, OfferKey, Service};

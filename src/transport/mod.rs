@@ -1,5 +1,5 @@
-//! Transports translate the messages of a protocol into requests to `service`, and reports into the protocol. A
-//! transport holds no logic.
+//! Transports translate the messages of a protocol into requests to `service`, and reports into the
+//! protocol. A transport holds no logic.
 
 pub mod action;
 pub mod announced;
@@ -15,7 +15,8 @@ mod patience;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;
 
-/// Whether the other end is closed, or will send no more; found out without reading, even if unread bytes wait.
+/// Whether the other end is closed, or will send no more; found out without reading, even if unread
+/// bytes wait.
 pub fn sends_no_more(end: BorrowedFd) -> bool {
     // nix has no flag POLLRDHUP: `revents` is `None` where the kernel sets it.
     is_gone(end, PollFlags::from_bits_retain(nix::libc::POLLRDHUP))

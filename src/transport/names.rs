@@ -1,6 +1,6 @@
-//! Tool ids and the names that MCP clients and model APIs accept, one to one: `ns:name` and `ns__name`, or the name
-//! that the author chose. Where two ids would share a name neither is offered: a new file must not take over the name
-//! of a tool.
+//! Tool ids and the names that MCP clients and model APIs accept, one to one: `ns:name` and
+//! `ns__name`, or the name that the author chose. Where two ids would share a name neither is
+//! offered: a new file must not take over the name of a tool.
 
 use crate::base::suggest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Ids, each with the name that its author chose. A chosen name holds no `__`, so it is never derived from an id.
+    /// Ids, each with the name that its author chose. A chosen name holds no `__`, so it is never
+    /// derived from an id.
     pub fn new<'a>(ids: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Names {
         let mut named: BTreeMap<String, String> = BTreeMap::new();
         let mut shared = BTreeSet::new();
@@ -74,9 +75,9 @@ impl Names {
     }
 }
 
-/// The name of one id: the same on every host, whatever else is loaded. A plain id keeps its letters and
-/// has `__` once and no `___`; any other id is changed and gets `___` and a hash at its end, so that the two
-/// kinds never collide.
+/// The name of one id: the same on every host, whatever else is loaded. A plain id keeps its
+/// letters and has `__` once and no `___`; any other id is changed and gets `___` and a hash at its
+/// end, so that the two kinds never collide.
 fn name_of(id: &str) -> String {
     let (space, name) = id.split_once(':').unwrap_or(("", id));
     let plain = |part: &str| {
@@ -138,7 +139,8 @@ mod tests {
     fn every_id_has_its_own_allowed_name_and_comes_back() {
         let long = format!("reports:{}", "x".repeat(100));
         let longer = format!("reports:{}y", "x".repeat(100));
-        let plain = "a.b:c a-b:c a_b:c 3d:render t-3d:render a_:b a:b_ a:b-c a:b.c core:run-code no-colon :x ü:ö";
+        let plain = "a.b:c a-b:c a_b:c 3d:render t-3d:render a_:b a:b_ a:b-c a:b.c core:run-code \
+            no-colon :x ü:ö";
         let ids: Vec<&str> = plain.split(' ').chain([long.as_str(), &longer]).collect();
         let names = Names::new(ids.iter().map(|id| (*id, None)));
         for id in ids {

@@ -1,7 +1,7 @@
 //! A stream that ends the connection of a slow reader.
 //!
-//! Writes fail if the other end took too little for too long. The time in which there is nothing to write does not
-//! count.
+//! Writes fail if the other end took too little for too long. The time in which there is nothing to
+//! write does not count.
 
 use std::io;
 use std::pin::Pin;

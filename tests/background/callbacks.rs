@@ -1,4 +1,5 @@
-//! Callbacks: signed, to what the file lists, by the address check of tools, at least once and under one id.
+//! Callbacks: signed, to what the file lists, by the address check of tools, at least once and
+//! under one id.
 
 use super::{SLEEPER, SOON, Scene, adds, place, sleeps, state};
 use crate::http::{Receiver, Web, private};

@@ -1,4 +1,5 @@
-//! Calls in the background: receipts, results, ends that are told, and what a host that is killed says afterwards.
+//! Calls in the background: receipts, results, ends that are told, and what a host that is killed
+//! says afterwards.
 
 use crate::prelude::*;
 mod callbacks;

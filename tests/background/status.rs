@@ -1,4 +1,5 @@
-//! The tool by which an agent asks for its calls: their states, their results, their ends after a restart.
+//! The tool by which an agent asks for its calls: their states, their results, their ends after a
+//! restart.
 
 use crate::http::{Web, adder};
 use crate::prelude::*;

@@ -1,9 +1,11 @@
-//! TrustGraph's own clients, unmodified, of the release before its runtime changed and of the newest one.
+//! TrustGraph's own clients, unmodified, of the release before its runtime changed and of the
+//! newest one.
 
 use super::{Node, Served, unique, world};
 use crate::prelude::*;
 
-/// Releases, each with the layers that work there: upstream's own agents cannot call tool services in later ones.
+/// Releases, each with the layers that work there: upstream's own agents cannot call tool services
+/// in later ones.
 const RELEASES: [(&str, &[&str]); 2] = [("2.7.13", &["client", "agent"]), ("2.11.1", &["client"])];
 
 /// A program of a release.

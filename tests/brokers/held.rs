@@ -1,5 +1,5 @@
-//! What is lost on the way: hosts that are killed, connections and queues that go. Each request is answered once, by
-//! its own answer, or said to be lost.
+//! What is lost on the way: hosts that are killed, connections and queues that go. Each request is
+//! answered once, by its own answer, or said to be lost.
 
 use super::{Node, Raw, Served, serving, unique, world};
 use crate::prelude::*;

@@ -1,4 +1,5 @@
-//! What comes in a message, and what goes back: each request has one answer of its own, whatever it holds.
+//! What comes in a message, and what goes back: each request has one answer of its own, whatever it
+//! holds.
 
 use super::{Node, Raw, Served, serving, unique, world};
 use crate::http::write_callers;
@@ -282,7 +283,8 @@ async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("circle"));
     let entry = format!(
-        "[[broker]]\nurl = \"{}\"\nservice = \"{service}\"\ntools = [\"esc:echo@1\"]\ncaller = \"trustgraph\"\n",
+        "[[broker]]\nurl = \"{}\"\nservice = \"{service}\"\ntools = [\"esc:echo@1\"]\ncaller = \
+        \"trustgraph\"\n",
         node.url()
     );
     let host = Served::by(&playground, "one", &entry, &[]);

@@ -25,17 +25,19 @@ pub use pulsar::Pulsar;
 pub use raw::Raw;
 
 /// What the tools of a world do: echo what they get, after so many seconds.
-const ECHO: &str = "import json, sys, time\nread = json.load(sys.stdin)\ntime.sleep(read.get('seconds', 0))\n\
-                    print(json.dumps('x' * read['long'] if 'long' in read else read))\n";
+const ECHO: &str = "import json, sys, time\nread = \
+                    json.load(sys.stdin)\ntime.sleep(read.get('seconds', 0))\nprint(json.dumps('x' \
+                    * read['long'] if 'long' in read else read))\n";
 
 /// Answers in parts.
 const COUNT: &str = "def go(upto):\n  for n in range(upto):\n    yield f'{n} '\n  yield 'done'\n";
 
 /// Answers in parts, and with a document after them.
-const BOTH: &str = "for part in ['one ', 'two']:\n  print('@toolhost {\"chunk\": \"' + part + '\"}', flush=True)\n\
-                    print('{\"rows\": 3}')\n";
+const BOTH: &str = "for part in ['one ', 'two']:\n  print('@toolhost \
+                    {\"chunk\": \"' + part + '\"}', flush=True)\nprint('{\"rows\": 3}')\n";
 
-/// A playground with `esc:echo`, `esc:write`, which may write, and `esc:count` and `esc:both`, which stream.
+/// A playground with `esc:echo`, `esc:write`, which may write, and `esc:count` and `esc:both`,
+/// which stream.
 pub fn world(who: Who) -> Playground {
     let playground = Playground::new(who, "/tmp");
     let open = json!({"parameters": {"type": "object", "additionalProperties": true}});
@@ -103,8 +105,8 @@ impl Served {
         more: &[&str],
     ) -> Served {
         let text = format!(
-            "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \"esc:count\", \"esc:both\"]\n\
-             caller = \"trustgraph\"\nat_once = 4\n"
+            "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \
+             \"esc:count\", \"esc:both\"]\ncaller = \"trustgraph\"\nat_once = 4\n"
         );
         Served::by(playground, name, &text, more)
     }
@@ -131,7 +133,8 @@ impl Served {
     }
 }
 
-/// A host that serves the world over the broker that is shared, once `more` is done to it, and a client of it.
+/// A host that serves the world over the broker that is shared, once `more` is done to it, and a
+/// client of it.
 pub async fn serving(
     what: &str,
     more: impl FnOnce(&Playground),

@@ -1,5 +1,5 @@
-//! A Pulsar of this machine's own, and tools over it: TrustGraph's clients call them, and what is lost on the way comes
-//! back.
+//! A Pulsar of this machine's own, and tools over it: TrustGraph's clients call them, and what is
+//! lost on the way comes back.
 
 use super::clients::{called, served};
 use super::node::free_port;
@@ -34,7 +34,8 @@ impl Pulsar {
         super::shared(&SHARED, || Pulsar::start().inspect(Pulsar::namespaces))
     }
 
-    /// One of the test's own, in which there is nothing. None where there is no Pulsar: no distribution has it.
+    /// One of the test's own, in which there is nothing. None where there is no Pulsar: no
+    /// distribution has it.
     pub fn start() -> Option<Pulsar> {
         Pulsar::with(Vec::new(), None)
     }
@@ -376,7 +377,8 @@ fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
     );
     let entry = |token: &str, ca: &str| {
         format!(
-            "url = \"pulsar+ssl://127.0.0.1:{port}\"\ncredentials = \"file:{token}\"\nca = \"{ca}\"\n"
+            "url = \"pulsar+ssl://127.0.0.1:{port}\"\ncredentials = \"file:{token}\"\nca = \
+            \"{ca}\"\n"
         )
     };
     let service = unique("secured");

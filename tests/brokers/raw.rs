@@ -85,7 +85,8 @@ impl Raw {
             .await;
     }
 
-    /// A call of `esc:NAME` that a host was lost with: taken before any other consumer has it, and never settled.
+    /// A call of `esc:NAME` that a host was lost with: taken before any other consumer has it, and
+    /// never settled.
     pub async fn lost(&self, id: &str, name: &str, arguments: Value) {
         let channel = self.connection.create_channel().await.unwrap();
         let mut first = FieldTable::default();

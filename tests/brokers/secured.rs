@@ -1,5 +1,5 @@
-//! RabbitMQ with TLS, a virtual host and a password: with them tools are served there and services called, and what is
-//! wrong is told as what it is.
+//! RabbitMQ with TLS, a virtual host and a password: with them tools are served there and services
+//! called, and what is wrong is told as what it is.
 
 use super::held::status;
 use super::node::free_port;
@@ -19,8 +19,8 @@ pub fn private(folder: &Path, who: Who, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// A call of a service by each of these entries: this answer where no reason is given, else nobody is reached for that
-/// reason.
+/// A call of a service by each of these entries: this answer where no reason is given, else nobody
+/// is reached for that reason.
 pub fn called(who: Who, name: &str, answer: &str, entries: &[(String, Option<&str>)]) {
     let host = tool_services::playground(who, name, "amqp://localhost");
     for (entry, reason) in entries {
@@ -58,9 +58,9 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
     let at = |name: &str, text: &str| private(folder.path(), Who::ours(), name, text);
     let port = free_port();
     let settings = format!(
-        "listeners.ssl.local = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
-         ssl_options.keyfile = {}\nssl_options.verify = verify_none\n\
-         default_vhost = of/agents\ndefault_user = agent\ndefault_pass = {PASSWORD}\n",
+        "listeners.ssl.local = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile \
+         = {}\nssl_options.keyfile = {}\nssl_options.verify = verify_none\ndefault_vhost = \
+         of/agents\ndefault_user = agent\ndefault_pass = {PASSWORD}\n",
         at("ca.pem", &authority),
         at("certificate.pem", &certificate),
         at("key.pem", &key)
@@ -84,8 +84,8 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
     std::os::unix::fs::chown(own.path(), who.uid(), None).unwrap();
     let entry = |port: u16, vhost: &str, password: &str, ca: &str| {
         format!(
-            "url = \"amqps://127.0.0.1:{port}/{vhost}\"\nuser = \"agent\"\ncredentials = \"file:{password}\"\n\
-             ca = \"{ca}\"\n"
+            "url = \"amqps://127.0.0.1:{port}/{vhost}\"\nuser = \"agent\"\ncredentials = \
+             \"file:{password}\"\nca = \"{ca}\"\n"
         )
     };
     let service = unique("secured");

@@ -1,4 +1,5 @@
-//! `confirm` in a policy, on the command line: who is asked, and what is refused where nobody can be.
+//! `confirm` in a policy, on the command line: who is asked, and what is refused where nobody can
+//! be.
 
 use super::{entry, me, put};
 use crate::harness::fake::{request, world_of};

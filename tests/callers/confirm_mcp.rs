@@ -203,8 +203,8 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     assert_eq!(ran(&playground), 1);
 }
 
-/// Who is an operator is said by the file of callers alone, over MCP too: a form shows paths of this host to nobody
-/// else.
+/// Who is an operator is said by the file of callers alone, over MCP too: a form shows paths of
+/// this host to nobody else.
 #[test]
 fn the_file_of_callers_says_who_is_an_operator() {
     let playground = playground(Who::ours());
@@ -388,9 +388,10 @@ fn an_older_client_is_asked_while_its_call_waits_and_operators_where_policy_or_t
 #[test]
 fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
     let playground = playground(Who::ours());
-    let script = "import toolhost\ndef run(to=None):\n    if 'who' not in toolhost.answers:\n        \
-                  return toolhost.ask({'n': 7}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
-                  return [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
+    let script = "import toolhost\ndef run(to=None):\n    if 'who' not in \
+                  toolhost.answers:\n        return toolhost.ask({'n': 7}, \
+                  who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    return \
+                  [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
     let requires = json!({"requiredCapabilities": ["ask:elicitation"]});
     playground.tool(
         "asks",

@@ -1,5 +1,5 @@
-//! The door: what a caller may not call is not there for it, what it may not bring is refused, and no label is an
-//! identity unless the file says so.
+//! The door: what a caller may not call is not there for it, what it may not bring is refused, and
+//! no label is an identity unless the file says so.
 
 use super::{BY_PATH, labelled, me, playground, put, script};
 use crate::prelude::*;

@@ -1,4 +1,5 @@
-//! `callers.policy.toml`: what is wrong, where, and the mend; what is refused on disk; what `check` and `diff` say.
+//! `callers.policy.toml`: what is wrong, where, and the mend; what is refused on disk; what `check`
+//! and `diff` say.
 
 use super::{entry, playground, put};
 use crate::prelude::*;
@@ -6,8 +7,8 @@ use toolhost::policy::{CALLERS_FILE, FileProblem, Policies, callers};
 
 const HEAD: &str = "[[caller]]\nname = \"a\"\nwhy = \"w\"\ntools = [\"x:*\"]\n";
 
-/// Line, place, who refuses it (the published schema does, or the reader alone), and the text after the head, where ` ;
-/// ` ends a line.
+/// Line, place, who refuses it (the published schema does, or the reader alone), and the text after
+/// the head, where ` ; ` ends a line.
 const REFUSED: &str = include_str!("refused.txt");
 
 #[test]
@@ -20,9 +21,9 @@ fn what_is_wrong_has_its_place_and_a_mend() {
         fs::write(&file, text).unwrap();
         Policies::load(folder.path(), folder.path())
     };
-    let good = "role = \"operator\"\nact_as = [\"b\", \"*\"]\n\
-                parameters = [{ tool = \"x:b\", name = \"p\", values = [1, \"a\", true, 1.5], why = \"w\" }]\n\
-                [[limit]]\ntools = [\"*\"]\nwhy = \"w\"\nat_once = 2\n[breaker]\nwhy = \"w\"\nwait_seconds = 1\n";
+    let good = "role = \"operator\"\nact_as = [\"b\", \"*\"]\nparameters = \
+                [{ tool = \"x:b\", name = \"p\", values = [1, \"a\", true, 1.5], why = \"w\" }]\n[[limit]]\ntools \
+                = [\"*\"]\nwhy = \"w\"\nat_once = 2\n[breaker]\nwhy = \"w\"\nwait_seconds = 1\n";
     let text = format!("{HEAD}{good}");
     assert!(
         load(&text).is_ok() && published(&text),

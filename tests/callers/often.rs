@@ -15,9 +15,9 @@ fn said_to(server: &mut Server, label: &str, tool: &str, arguments: Value) -> St
     words(&labelled(server, label, tool, arguments))
 }
 
-const HEAD: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\", \"bob\"]\ntools = [\"*\"]\n\
-    [[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n\
-    [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+const HEAD: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\", \"bob\"]\ntools = \
+    [\"*\"]\n[[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n[[caller]]\nname = \
+    \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n";
 const TWO_A_MINUTE: &str = "[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
 
 #[test]
@@ -213,12 +213,14 @@ fn of_many_refusals_few_have_a_record_which_counts_the_others() {
     );
 }
 
-/// A tool of bob, as a generator and as a script, and one of alice: each waits until the file `go` lies beside it.
+/// A tool of bob, as a generator and as a script, and one of alice: each waits until the file `go`
+/// lies beside it.
 fn waiters(limit: &str) -> Playground {
     let playground = playground(Who::ours(), &format!("{HEAD}{limit}"));
-    let waits = "import os, time\ndef wait():\n  while not os.path.exists(os.path.dirname(__file__) + '/go'):\n    \
-                 time.sleep(0.01)\ndef go():\n  yield 1\n  wait()\n  yield 2\n\
-                 if __name__ == '__main__':\n  wait()\n  print('{}')\n";
+    let waits = "import os, time\ndef wait():\n  while not \
+                 os.path.exists(os.path.dirname(__file__) + '/go'):\n    time.sleep(0.01)\ndef \
+                 go():\n  yield 1\n  wait()\n  yield 2\nif __name__ == '__main__':\n  wait()\n  \
+                 print('{}')\n";
     playground.tool_at(
         "b:gen",
         "python",
@@ -238,7 +240,8 @@ fn go(playground: &Playground, tool: &str) {
     fs::write(playground.path(&format!("user_scripts/bob/{tool}/go")), "").unwrap();
 }
 
-/// Calls that wait for the limit of one tool hold up no other call, though it comes by the same tool and name.
+/// Calls that wait for the limit of one tool hold up no other call, though it comes by the same
+/// tool and name.
 #[test]
 fn a_call_waits_for_the_limit_of_its_tool_as_long_as_it_may_run_and_holds_up_no_other() {
     let playground = waiters(ONE_AT_ONCE);
@@ -327,15 +330,17 @@ fn a_stream_has_its_slot_until_it_ends() {
 fn a_tool_that_times_out_or_crashes_for_one_caller_is_held_back_from_that_one() {
     let rule = "[breaker]\nfailures = 2\nwait_seconds = 1\nwhy = \"w\"\n";
     let playground = playground(Who::ours(), &format!("{HEAD}{rule}"));
-    let flaky = "import json, os, sys, time\nn = json.load(sys.stdin).get('n', 0)\n\
-                 if n == 1: sys.exit(3)\nif n == 2: os.kill(os.getpid(), 11)\nif n == 3: time.sleep(9)\nprint(n)\n";
+    let flaky = "import json, os, sys, time\nn = json.load(sys.stdin).get('n', 0)\nif n == 1: \
+                 sys.exit(3)\nif n == 2: os.kill(os.getpid(), 11)\nif n == 3: \
+                 time.sleep(9)\nprint(n)\n";
     let number = json!({"type": "integer", "description": "d"});
     let more = json!({"parameters": {"type": "object", "properties": {"n": number}}, "execution": {"timeoutMs": 2000}});
     playground.tool("flaky", "python", flaky, more);
     playground.settle();
     let mut server = serve(&playground, "alice");
     let mut flaky = |n: Value| words(&server.called("esc:flaky", json!({ "n": n })));
-    // Neither what the caller did wrong, nor a script that ends with an error, nor a failure before a success counts.
+    // Neither what the caller did wrong, nor a script that ends with an error, nor a failure before
+    // a success counts.
     for n in [
         json!(1),
         json!(1),

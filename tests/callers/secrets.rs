@@ -100,7 +100,8 @@ fn each_caller_has_the_secret_of_its_own_file() {
                 value => assert!(text.contains(value), "{user}: {text}"),
             }
         }
-        // A name that is no name of a file, or leads elsewhere, has none; nor has one whose file is not its own alone.
+        // A name that is no name of a file, or leads elsewhere, has none; nor has one whose file is
+        // not its own alone.
         let strange = [
             "../outside",
             "../secrets/alice",
@@ -114,8 +115,12 @@ fn each_caller_has_the_secret_of_its_own_file() {
             .chain(["sub", "link", "pipe", "open", "carol"])
         {
             let ended = of(&playground, caller);
-            fits("CapabilityError: the secret KEY cannot be read for you on this host, so nothing was run", &ended)
-                .unwrap_or_else(|why| panic!("{caller}: {why}"));
+            fits(
+                "CapabilityError: the secret KEY cannot be read for you on this host, so nothing \
+                was run",
+                &ended,
+            )
+            .unwrap_or_else(|why| panic!("{caller}: {why}"));
             let said = ended.out["error"].to_string();
             assert!(
                 !said.contains("sandbox-policies") && !said.contains("carol.key"),

@@ -1,4 +1,5 @@
-//! A call that waited is decided about again: under the rights, tools and policies of the moment when it goes on.
+//! A call that waited is decided about again: under the rights, tools and policies of the moment
+//! when it goes on.
 
 use super::{entry, me, playground, put};
 use crate::harness::fake::{request, world_of};
@@ -11,10 +12,11 @@ const BOTH: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\"]
     [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\nat_once = 1\n";
 
 /// A call that runs until a file `go` lies beside its script.
-const SLOW: &str = "import os, time\nwhile not os.path.exists(os.path.dirname(__file__) + '/go'): time.sleep(0.01)\nprint(1)\n";
+const SLOW: &str = "import os, time\nwhile not os.path.exists(os.path.dirname(__file__) + '/go'): \
+    time.sleep(0.01)\nprint(1)\n";
 
-/// One call runs, and another one of the same caller waits for its turn until the server has read what `meanwhile`
-/// changed.
+/// One call runs, and another one of the same caller waits for its turn until the server has read
+/// what `meanwhile` changed.
 fn waited(
     playground: &Playground,
     server: &mut Server,
@@ -32,7 +34,8 @@ fn waited(
     let slow = ask(server, "esc__slow");
     playground.runs("user_scripts/slow/main.py", 1);
     let next = ask(server, "a__one");
-    // What is asked later is answered, so this request was read; it is decided about within moments.
+    // What is asked later is answered, so this request was read; it is decided about within
+    // moments.
     server.names();
     std::thread::sleep(Duration::from_millis(300));
     meanwhile();

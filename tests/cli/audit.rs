@@ -1,9 +1,11 @@
-//! `audit` as a person meets it: who can reach a path, what would grant what is refused, and what is tried.
+//! `audit` as a person meets it: who can reach a path, what would grant what is refused, and what
+//! is tried.
 
 use crate::prelude::*;
 const DEFAULT: &str = include_str!("../../sandbox-policies/default.policy.toml");
 
-/// The builtin tools write `.cache` beside the script that a call names: that can be in any folder below a base.
+/// The builtin tools write `.cache` beside the script that a call names: that can be in any folder
+/// below a base.
 #[test]
 fn who_can_counts_every_folder_a_script_may_lie_in() {
     let host = host();
@@ -18,9 +20,10 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
     let whole = "if the script that it runs lies in a folder above it";
     let part = "a part of it, if the script that it runs lies there or below";
     let a_part = "write:user_scripts write:user_scripts/demo write:link/demo write:";
-    let wholly = "write:user_scripts/demo/.cache write:user_scripts/demo/.cache/deep/x write:user_scripts/.cache/x \
-                  read:user_scripts/demo read:link";
-    let none = "write:user_scripts/demo/not-there-yet write:user_scripts/demo/s.py write:elsewhere write:state";
+    let wholly = "write:user_scripts/demo/.cache write:user_scripts/demo/.cache/deep/x \
+                  write:user_scripts/.cache/x read:user_scripts/demo read:link";
+    let none = "write:user_scripts/demo/not-there-yet write:user_scripts/demo/s.py write:elsewhere \
+        write:state";
     for (questions, how) in [(a_part, Some(part)), (wholly, Some(whole)), (none, None)] {
         for question in questions.split_whitespace() {
             let said = host.json(&[
@@ -54,7 +57,8 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
     );
 }
 
-/// The report of a large registry is printed as it is made: it takes no more memory than the list of its tools.
+/// The report of a large registry is printed as it is made: it takes no more memory than the list
+/// of its tools.
 #[test]
 fn a_report_of_every_tool_is_not_held_in_memory() {
     let host = host();
@@ -174,7 +178,8 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_is_written_to_a_new
     assert!(!host.run(&code).2.contains("SecurityError"));
 }
 
-/// A second policy that names the tool would stop everything, so the fix is in the first one's `folders`.
+/// A second policy that names the tool would stop everything, so the fix is in the first one's
+/// `folders`.
 #[test]
 fn a_policy_that_is_for_another_folder_is_named_with_its_fix() {
     let host = host();
@@ -183,7 +188,8 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_fix() {
         "t:moved",
         json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }),
     );
-    let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+        [{ path = \"./out/**\", why = \"w\" }]\n";
     let for_folder = |folder: &str| {
         let head = format!(
             "name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n"
@@ -310,7 +316,8 @@ fn cases(who: Who, below: &str, cases: &[Case]) -> Playground {
     playground
 }
 
-/// A probe fails only where something differs from what `audit` says. What lies below /tmp is shown by another way.
+/// A probe fails only where something differs from what `audit` says. What lies below /tmp is shown
+/// by another way.
 #[test]
 fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
     let homes = ["proc", "root", "dev", "etc", "usr", "var", "run"];
@@ -320,7 +327,8 @@ fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
             format!("/{}", home.trim_start_matches("root")),
         )
     });
-    // What every call has of its own stands there, empty; so does the folder of a near name, above a grant.
+    // What every call has of its own stands there, empty; so does the folder of a near name, above
+    // a grant.
     let mut plain: Vec<Case> = vec![
         ("nothing", &[], "", &[]),
         ("elsewhere", &["/usr/share/**"], "", &[]),
@@ -355,7 +363,8 @@ fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
     }
 }
 
-/// A pattern is of files: a folder whose name it matches is not in the copy, and a read grant of it stays one.
+/// A pattern is of files: a folder whose name it matches is not in the copy, and a read grant of it
+/// stays one.
 #[test]
 fn a_probe_knows_which_of_two_grants_decides() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -402,7 +411,8 @@ fn a_probe_knows_which_of_two_grants_decides() {
     );
 }
 
-/// Of a guest only an absolute path grants anything: what is suggested is granted when it is written.
+/// Of a guest only an absolute path grants anything: what is suggested is granted when it is
+/// written.
 #[test]
 fn a_policy_that_is_suggested_for_a_guest_grants_what_it_says() {
     let host = host();
@@ -438,7 +448,8 @@ fn a_policy_that_is_suggested_for_a_guest_grants_what_it_says() {
     assert_eq!(host.governed("t:guest"), "t-guest");
 }
 
-/// Reports say what policy grants; a shell without the interpreter and the variables changes a word behind it.
+/// Reports say what policy grants; a shell without the interpreter and the variables changes a word
+/// behind it.
 #[test]
 fn reports_state_the_same_grants_in_an_empty_shell() {
     let host = host();
@@ -461,7 +472,8 @@ fn reports_state_the_same_grants_in_an_empty_shell() {
         "user_scripts/one/requirements.txt",
         format!("six==1.16.0 --hash=sha256:{hash}\n"),
     );
-    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+        [{ path = \"./out/**\", why = \"w\" }]\n";
     let rest = "[network]\nhosts = [{ host = \"a.example.com\", why = \"w\" }]\n\
                 [packages]\npython = { index = \"default\", why = \"w\" }\n\
                 [secrets]\ngrant = [{ name = \"KEY\", from = \"env:KEY\", why = \"w\" }]\n\
@@ -548,9 +560,10 @@ fn reports_state_the_same_grants_in_an_empty_shell() {
 fn the_lock_that_a_policy_names_is_seen() {
     let host = host();
     host.put("sandbox-policies/default.policy.toml", DEFAULT);
-    let wheel = "url = \"https://files.example/numpy-2.1.0-py3-none-any.whl\"\nhashes = { sha256 = \"HASH\" }\n";
-    let lock = "lock-version = \"1.0\"\ncreated-by = \"t\"\n[[packages]]\nname = \"numpy\"\nversion = \"2.1.0\"\n\
-                [[packages.wheels]]\n"
+    let wheel = "url = \"https://files.example/numpy-2.1.0-py3-none-any.whl\"\nhashes = \
+        { sha256 = \"HASH\" }\n";
+    let lock = "lock-version = \"1.0\"\ncreated-by = \"t\"\n[[packages]]\nname = \
+                \"numpy\"\nversion = \"2.1.0\"\n[[packages.wheels]]\n"
         .to_owned();
     host.put(
         "sandbox-policies/code.pylock.toml",

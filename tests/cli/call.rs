@@ -1,11 +1,13 @@
-//! The binary: settings, input, output, exit codes. What needs no script runs through `core:*` refusals.
+//! The binary: settings, input, output, exit codes. What needs no script runs through `core:*`
+//! refusals.
 
 use crate::prelude::*;
 
 const PYTHON: &str = "core:execute-python-script";
 const PARAMETERS: &str = "ParameterValidationError";
 
-/// Whatever goes wrong, `call --json` prints one outcome with its type, and the exit code says who must act.
+/// Whatever goes wrong, `call --json` prints one outcome with its type, and the exit code says who
+/// must act.
 fn outcome(host: &Host, tool: &str, more: &[&str], (kind, code): (&str, i32), words: &str) {
     let (exit, out, err) = host.run(&[&["call", tool, "--json"], more].concat());
     let report: Value =
@@ -88,8 +90,9 @@ fn every_failure_before_a_run_is_one_outcome_and_its_exit_code_says_who_must_act
 #[test]
 fn usage_errors_are_the_callers_and_serve_will_not_take_the_current_folder_for_a_root() {
     let host = host();
-    let commands = "call;nonsense;call a:b --scripts /no;call a:b --policies /no;call a:b --config /no;\
-                    call a:b --audit-log /no/audit.jsonl;list --root /etc/passwd;list --tools /etc/passwd;serve;test";
+    let commands = "call;nonsense;call a:b --scripts /no;call a:b --policies /no;call a:b --config \
+                    /no;call a:b --audit-log /no/audit.jsonl;list --root /etc/passwd;list --tools \
+                    /etc/passwd;serve;test";
     for command in commands.split(';') {
         let (code, _, err) = host.run(&command.split(' ').collect::<Vec<_>>());
         assert!(code == 2 && !err.is_empty(), "{command}: {err}");
@@ -227,7 +230,8 @@ fn an_interrupt_while_input_is_awaited_is_an_outcome() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It awaits its input once it catches the signal; one before that would find the default action.
+    // It awaits its input once it catches the signal; one before that would find the default
+    // action.
     let status = format!("/proc/{}/status", child.id());
     within(Duration::from_secs(20), "SIGTERM is caught", || {
         let caught = fs::read_to_string(&status).unwrap();
@@ -257,7 +261,8 @@ fn an_interrupt_while_input_is_awaited_is_an_outcome() {
     );
 }
 
-/// A client that asks for more than is read at present, and then leaves: its end of input stands behind all that.
+/// A client that asks for more than is read at present, and then leaves: its end of input stands
+/// behind all that.
 fn abandoned(host: &Host, both_ends: bool, greeted: bool) {
     let what = format!("both ends closed: {both_ends}, greeted: {greeted}");
     let mut command = host.process();
@@ -286,7 +291,8 @@ fn abandoned(host: &Host, both_ends: bool, greeted: bool) {
         )
         .unwrap();
     }
-    // More answers than a pipe holds, so that some cannot be written; the requests behind them still fit into theirs.
+    // More answers than a pipe holds, so that some cannot be written; the requests behind them
+    // still fit into theirs.
     let long = "x".repeat(4000);
     let ping =
         |n: u8| format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{n}{long}\",\"method\":\"ping\"}}\n");

@@ -1,4 +1,5 @@
-//! `check` and `list`, before any call: what no call could do, what no policy could give, names that lead nowhere.
+//! `check` and `list`, before any call: what no call could do, what no policy could give, names
+//! that lead nowhere.
 
 use crate::prelude::*;
 fn writing(patterns: &[&str]) -> Value {
@@ -178,7 +179,8 @@ fn a_secret_that_no_call_could_have_is_reported_at_its_place() {
     }
 }
 
-/// Only a running server knows what is announced: a policy for it is no mistake, and one for anything else is.
+/// Only a running server knows what is announced: a policy for it is no mistake, and one for
+/// anything else is.
 #[test]
 fn a_policy_of_an_announced_tool_is_not_a_mistake() {
     let host = host();
@@ -291,7 +293,8 @@ fn a_function_that_is_missing_and_a_broken_module_are_found() {
     }
 }
 
-/// What the manifest has | where `check` says so | what a call ends with | severity | words that all of them say
+/// What the manifest has | where `check` says so | what a call ends with | severity | words that
+/// all of them say
 const REFUSED: &str = include_str!("refused.txt");
 
 /// `check`, `list` and `audit` show the refusal of a call.
@@ -428,7 +431,8 @@ fn a_manifest_by_nearly_its_name_is_reported() {
 fn a_policy_that_is_not_read_is_a_warning_and_hidden_files_are_none() {
     let host = host();
     host.tool("t:one", json!({}));
-    // What an editor keeps beside an open file is hidden, and a lock of it is a link that leads nowhere.
+    // What an editor keeps beside an open file is hidden, and a lock of it is a link that leads
+    // nowhere.
     let link =
         |name: &str| symlink("me@host.123", host.path("sandbox-policies").join(name)).unwrap();
     host.put(

@@ -1,4 +1,5 @@
-//! `diff`: every field of both languages that changes is spoken of, and what lies in the granted folders counts.
+//! `diff`: every field of both languages that changes is spoken of, and what lies in the granted
+//! folders counts.
 
 use crate::prelude::*;
 use toolhost::manifest::{Manifest, ToolPaths};

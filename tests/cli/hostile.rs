@@ -154,13 +154,15 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         watched.run_all(commands, &[&[("ID", id)], &words[..]].concat());
     }
     watched.run_all(
-        "list; list --json; list --namespace EVIL; check; check --json; check FOLDER/nothing; check MANIFEST; \
-         check POLICIES; audit --all; audit --all --json; audit t:beside --probe; audit --who-can read:SCRIPTS; \
-         audit --who-can write:/EVIL; audit --who-can reach:EVIL; audit --who-can EVIL; audit --call EVIL; \
-         audit EVIL; audit EVIL --json; call t:plain EVIL; call t:plain --xEVIL; call t:plain --timeout-ms EVIL; \
-         call t:plain --input @/noEVIL; call t:plain --input EVIL; call core:execute-script scriptPath=EVIL; \
-         diff MANIFEST t:words; diff HOSTILE POLICIES/default.policy.toml; diff /no/EVIL t:plain; new EVIL; \
-         new n --language EVIL; new n --script /no/EVIL.py; doctor --json; schema EVIL; EVIL; test EVIL; test --all",
+        "list; list --json; list --namespace EVIL; check; check --json; check FOLDER/nothing; \
+         check MANIFEST; check POLICIES; audit --all; audit --all --json; audit t:beside --probe; \
+         audit --who-can read:SCRIPTS; audit --who-can write:/EVIL; audit --who-can reach:EVIL; \
+         audit --who-can EVIL; audit --call EVIL; audit EVIL; audit EVIL --json; call t:plain \
+         EVIL; call t:plain --xEVIL; call t:plain --timeout-ms EVIL; call t:plain --input \
+         @/noEVIL; call t:plain --input EVIL; call core:execute-script scriptPath=EVIL; diff \
+         MANIFEST t:words; diff HOSTILE POLICIES/default.policy.toml; diff /no/EVIL t:plain; new \
+         EVIL; new n --language EVIL; new n --script /no/EVIL.py; doctor --json; schema EVIL; \
+         EVIL; test EVIL; test --all",
         &words,
     );
     let log = fs::read_to_string(root.join("state/toolhost/audit.jsonl")).unwrap();

@@ -1,4 +1,5 @@
-//! `new --script`: what is named is written, nothing is guessed, and the next command that is printed works.
+//! `new --script`: what is named is written, nothing is guessed, and the next command that is
+//! printed works.
 
 use crate::prelude::*;
 #[test]

@@ -15,7 +15,8 @@ const STAGE_CSV: &str =
 const READ_SECRET: &str =
     r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#;
 /// Allows the folder of the secret as well, which the other policies do not.
-const SECRET_TOO: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \"{base}/secret/**\", why = \"t\" }]\n";
+const SECRET_TOO: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \
+    \"{base}/secret/**\", why = \"t\" }]\n";
 const LESS: &str = "mode = \"narrow\"\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
 const NOTHING: &str = "[limits]\ntimeout_ms = 30000\n[files]\nread = []\n";
 
@@ -61,8 +62,8 @@ macro_rules! forbidden {
     ($what:literal) => {
         concat!(
             $what,
-            ": wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would \
-             make a link; house"
+            ": wasm: in a granted folder: a link or `..` leads out of it, the file's own rights \
+             forbid it, or it would make a link; house"
         )
     };
 }

@@ -1,11 +1,13 @@
 //! One table of policy cases, run on both engines, with one verdict.
 //!
-//! Each row is a manifest, a policy and a probe. A Python script (`probe.py`) and a WASI module (`probe.c`, kept as
-//! text in `probe.wat`; for sockets, which preview 1 lacks, a component) try the same thing behind the same walls; the
-//! outcome, the files outside and the record must be the same. The word for "no" is the mechanism's own: a kernel and a
-//! WASI library number their errors differently, so a row names both. Where an engine lacks the mechanism the row says
-//! in `wasi` what it does instead, and docs/SECURITY.md says so too. The control is the same probe where it may
-//! succeed. One server makes all calls of a table, so that each is decided beside the others and after them.
+//! Each row is a manifest, a policy and a probe. A Python script (`probe.py`) and a WASI module
+//! (`probe.c`, kept as text in `probe.wat`; for sockets, which preview 1 lacks, a component) try
+//! the same thing behind the same walls; the outcome, the files outside and the record must be the
+//! same. The word for "no" is the mechanism's own: a kernel and a WASI library number their errors
+//! differently, so a row names both. Where an engine lacks the mechanism the row says in `wasi`
+//! what it does instead, and docs/SECURITY.md says so too. The control is the same probe where it
+//! may succeed. One server makes all calls of a table, so that each is decided beside the others
+//! and after them.
 
 use crate::prelude::*;
 mod files;
@@ -26,9 +28,11 @@ pub struct Case {
     pub name: &'static str,
     pub wall: &'static str,
     pub promises: &'static str,
-    /// What the manifest says besides its names: JSON, with `{base}` and `{file}`, the script's own name.
+    /// What the manifest says besides its names: JSON, with `{base}` and `{file}`, the script's own
+    /// name.
     manifest: &'static str,
-    /// What the policy says besides its names; empty = the one that reads the tool's folder and writes its `out/`.
+    /// What the policy says besides its names; empty = the one that reads the tool's folder and
+    /// writes its `out/`.
     policy: &'static str,
     /// What becomes of the folder before the call; `false` = this machine or user cannot.
     spoil: fn(&Playground, &Path) -> bool,
@@ -43,8 +47,8 @@ pub struct Case {
     /// What is new, changed or gone outside, below the tool's folder.
     changes: &'static [&'static str],
     artifacts: &'static str,
-    /// What the outcome says was refused, of the script and of the module: `operation target: rule; narrower`. Of a
-    /// script's files nobody keeps it unless that is asked for.
+    /// What the outcome says was refused, of the script and of the module: `operation target: rule;
+    /// narrower`. Of a script's files nobody keeps it unless that is asked for.
     denials: (&'static str, &'static str),
     control: Control,
 }
@@ -133,7 +137,8 @@ enum Host<'a> {
     World(&'a World, &'a str),
 }
 
-/// The outcome of a call, and what the call changed outside: files of its folder, or who came to the hosts of the world.
+/// The outcome of a call, and what the call changed outside: files of its folder, or who came to
+/// the hosts of the world.
 struct Seen {
     outcome: Value,
     changes: Vec<String>,
@@ -365,7 +370,8 @@ impl Row<'_> {
         format!("{}.tool.json", self.tool("held"))
     }
 
-    /// The denials that are wanted. What the host has below its /tmp is no file of anybody's in the module's own /tmp.
+    /// The denials that are wanted. What the host has below its /tmp is no file of anybody's in the
+    /// module's own /tmp.
     fn denials(&self) -> String {
         let in_scratch = matches!(self.case.held, Verdict::Denied(_, "{outside}"));
         match self.engine {

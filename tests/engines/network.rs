@@ -1,4 +1,5 @@
-//! Network: which hosts are reached, in a world of its own; what changes outside is who came to its hosts.
+//! Network: which hosts are reached, in a world of its own; what changes outside is who came to its
+//! hosts.
 
 use super::{CASE, Case, Control, ENGINES, Host, Row, Verdict};
 use crate::http::Web;
@@ -17,9 +18,12 @@ const INSIDE: &str =
 
 const ALLOW_API: &str = "[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }]\n";
 const ALLOW_BOTH: &str = "[network]\nhosts = [{ host = \"*.example.com:7000\", why = \"t\" }]\n";
-const ALLOW_PORTS: &str = "[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }, { host = \"api.example.com:22\", why = \"t\" }]\n";
-const ALLOW_ADDRESSES: &str = "[network]\nhosts = [{ host = \"45.20.0.1:7000\", why = \"t\" }, { host = \"45.20.0.2:7000\", why = \"t\" }]\n";
-const ALLOW_INSIDE: &str = "[network]\nhosts = [{ host = \"inside.example.com:7000\", ranges = [\"10.1.0.0/16\"], why = \"t\" }]\n";
+const ALLOW_PORTS: &str = "[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }, \
+    { host = \"api.example.com:22\", why = \"t\" }]\n";
+const ALLOW_ADDRESSES: &str = "[network]\nhosts = [{ host = \"45.20.0.1:7000\", why = \"t\" }, \
+    { host = \"45.20.0.2:7000\", why = \"t\" }]\n";
+const ALLOW_INSIDE: &str = "[network]\nhosts = \
+    [{ host = \"inside.example.com:7000\", ranges = [\"10.1.0.0/16\"], why = \"t\" }]\n";
 const LESS: &str =
     "mode = \"narrow\"\n[network]\nhosts = [{ host = \"api.example.com:7000\", why = \"t\" }]\n";
 
@@ -121,13 +125,14 @@ pub const NETWORK: &[Case] = &[
         probe: r#"{"do":"connect","path":"inside.example.com","n":7000}"#,
         held: Denied("ECONNRESET", "connection-reset"),
         denials: both(
-            "connect inside.example.com:7000: it resolves only to addresses that are not public or of this machine; policy",
+            "connect inside.example.com:7000: it resolves only to addresses that are not public or \
+            of this machine; policy",
         ),
         control: reached(INSIDE, ALLOW_INSIDE, &["tcp 10.1.0.5 7000"]),
         ..HELD
     },
-    // A script has UDP, for the stub alone, and the kernel answers for the rest, which nobody keeps. A module has none:
-    // names are looked up for it.
+    // A script has UDP, for the stub alone, and the kernel answers for the rest, which nobody
+    // keeps. A module has none: names are looked up for it.
     Case {
         name: "a datagram",
         probe: r#"{"do":"datagram","path":"45.20.0.1","n":9}"#,
@@ -148,7 +153,8 @@ pub const NETWORK: &[Case] = &[
         control: Control::None("no policy can grant it; network::roads has the control"),
         ..HELD
     },
-    // Without hosts there is no stub and no relay to tell of a script; the host functions tell of a module.
+    // Without hosts there is no stub and no relay to tell of a script; the host functions tell of a
+    // module.
     Case {
         name: "a host, where none is granted",
         manifest: "{}",

@@ -1,5 +1,5 @@
-//! Refusals: calls that end before any process of the tool starts, for what the manifest asks, for what the policy
-//! or the machine says, or for what lies in the folder.
+//! Refusals: calls that end before any process of the tool starts, for what the manifest asks, for
+//! what the policy or the machine says, or for what lies in the folder.
 
 use super::{CASE, Case, Control, Verdict};
 use crate::prelude::*;

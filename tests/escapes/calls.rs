@@ -1,5 +1,6 @@
-//! Calls that end, or try not to end: limits, lifetime, streams. Each row of `calls.toml` is a tool and a call of its
-//! own. What a WASI module does as well stands in `tests/engines`; here is what only a process can.
+//! Calls that end, or try not to end: limits, lifetime, streams. Each row of `calls.toml` is a tool
+//! and a call of its own. What a WASI module does as well stands in `tests/engines`; here is what
+//! only a process can.
 
 use super::ends;
 use super::probe::Wanted;
@@ -58,8 +59,8 @@ impl Call {
     }
 }
 
-/// What is wrong with how it ended, and whether that may come of a host that looked late: a timeout, a late answer, a
-/// sample that was not taken.
+/// What is wrong with how it ended, and whether that may come of a host that looked late: a
+/// timeout, a late answer, a sample that was not taken.
 fn judge(playground: &Playground, call: &Call) -> Option<(String, bool)> {
     let ended = playground.call(&format!("esc:{}", call.tool()), &call.input());
     let is_sampled = ended.counted() == "sampled";
@@ -101,7 +102,8 @@ fn calls(who: Who, below: &str) {
     let mut wrong = Vec::new();
     for call in CALLS.iter() {
         let mut found = judge(&playground, call);
-        // A machine that stood still: what hangs on the time of the host's looks is judged once more, a while later.
+        // A machine that stood still: what hangs on the time of the host's looks is judged once
+        // more, a while later.
         if matches!(found, Some((_, true))) {
             std::thread::sleep(Duration::from_secs(10));
             found = judge(&playground, call);

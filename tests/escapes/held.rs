@@ -1,11 +1,13 @@
-//! What a call does through the kernel: memory that no process shows, waking other programs, taking their CPU.
+//! What a call does through the kernel: memory that no process shows, waking other programs, taking
+//! their CPU.
 
 use super::{called_by, ends};
 use crate::prelude::*;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// What `unseen.py` is asked for, the limit that it passes (MiB), and what it prints where nothing holds it back.
+/// What `unseen.py` is asked for, the limit that it passes (MiB), and what it prints where nothing
+/// holds it back.
 const UNSEEN: [(&str, u64, u64); 8] = [
     ("name", 128, 300),
     ("texts", 256, 100),
@@ -123,14 +125,14 @@ fn a_call_has_a_share_of_what_is_counted_for_its_user() {
     }
 }
 
-/// The launcher does not open what a tool only names: these cannot be read, and count as any file of /proc.
+/// The launcher does not open what a tool only names: these cannot be read, and count as any file
+/// of /proc.
 #[test]
 fn a_named_file_of_proc_counts_unread() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
-        let script = "import json, os, sys, time\n\
-                      kept = [os.open('/proc/kmsg', os.O_PATH) for _ in range(json.load(sys.stdin)['n'])]\n\
-                      time.sleep(1.5)\nprint(len(kept))\n";
+        let script = "import json, os, sys, time\nkept = [os.open('/proc/kmsg', os.O_PATH) for _ \
+                      in range(json.load(sys.stdin)['n'])]\ntime.sleep(1.5)\nprint(len(kept))\n";
         playground.tool(
             "names",
             "python",
@@ -150,8 +152,9 @@ fn a_named_file_of_proc_counts_unread() {
     }
 }
 
-/// A program that may be run and not read shows nothing of itself (proc(5)). Where that is how a call is counted, it
-/// counts as the most, and its end is one that the caller made: it holds back nobody else (`service/breaker.rs`).
+/// A program that may be run and not read shows nothing of itself (proc(5)). Where that is how a
+/// call is counted, it counts as the most, and its end is one that the caller made: it holds back
+/// nobody else (`service/breaker.rs`).
 #[test]
 fn a_program_that_cannot_be_read_counts_as_the_most() {
     for who in Who::both() {
@@ -217,7 +220,8 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
                 let refused = format!("ok -{}", nix::libc::ENOSYS);
                 playground.expect("esc:mover", &json!({"path": words}).to_string(), &refused);
             } else {
-                // The control: without walls the waiting programs are moved, and a wake on their own word reaches none.
+                // The control: without walls the waiting programs are moved, and a wake on their
+                // own word reaches none.
                 assert_eq!(finish(run("moves"), b"").out, 1, "{who:?}");
             }
             finish(run("wakes"), b"");
@@ -305,8 +309,9 @@ fn one_callers_spinners_leave_another_its_share() {
     let n = json!({"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "integer"}}});
     let spins =
         json!({"parameters": n, "limits": {"cpuMs": 60_000}, "execution": {"timeoutMs": 100_000}});
-    let work = "import json, time\nbegan, spent = time.time(), time.process_time()\n\
-                while time.process_time() < spent + 0.1:\n    pass\nprint(json.dumps(time.time() - began))\n";
+    let work = "import json, time\nbegan, spent = time.time(), time.process_time()\nwhile \
+                time.process_time() < spent + 0.1:\n    pass\nprint(json.dumps(time.time() - \
+                began))\n";
     let spin = playground
         .tool("spin", "python", SPINNERS, spins)
         .join("main.py")
@@ -361,8 +366,8 @@ fn one_callers_spinners_leave_another_its_share() {
     wait_for("it is gone", || above.iter().all(|group| !group.exists()));
 }
 
-/// What ends slowly keeps its group after the call. The test's own process plays it, since one that the kernel cannot
-/// end yet is hard to have.
+/// What ends slowly keeps its group after the call. The test's own process plays it, since one that
+/// the kernel cannot end yet is hard to have.
 #[test]
 fn a_group_that_is_still_used_goes_with_a_later_call() {
     if !is_root() {
@@ -409,8 +414,8 @@ fn a_group_that_is_still_used_goes_with_a_later_call() {
     });
 }
 
-/// The control: what a fifth of the spinners do to a program beside them, outside of any group. They would keep the
-/// test above waiting as well.
+/// The control: what a fifth of the spinners do to a program beside them, outside of any group.
+/// They would keep the test above waiting as well.
 fn spinners_outside_keep_others_waiting() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let script = playground.path("home/spin.py");
@@ -470,8 +475,9 @@ fn a_handler_of_core_dumps_gets_nothing() {
         // Other tests crash as well: told apart by the name of the process.
         let name = format!("core-{}", std::process::id());
         let crash = format!(
-            "import ctypes, os, resource\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n\
-             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nif os.fork() == 0:\n    os.abort()\nos.wait()\nos.abort()\n"
+            "import ctypes, os, resource\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, \
+             0)\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nif os.fork() == 0:\n    \
+             os.abort()\nos.wait()\nos.abort()\n"
         );
         playground.tool("crash", "python", &crash, json!({}));
         fs::write(playground.path("home/crash.py"), &crash).unwrap();
@@ -543,7 +549,8 @@ fn nothing_runs_where_nobody_tells_who_is_root() {
                 "{report} {told}"
             );
         }
-        // Without the overflow id every file is everybody's, for both: first the policies, then the audit log.
+        // Without the overflow id every file is everybody's, for both: first the policies, then the
+        // audit log.
         let policies = playground.path("sandbox-policies");
         for (kind, mark) in [
             ("SecurityError", "sandbox-policies: "),
@@ -551,7 +558,8 @@ fn nothing_runs_where_nobody_tells_who_is_root() {
         ] {
             let (report, told) = call("mount -t proc -o subset=pid proc /proc");
             assert_eq!(report["error"]["type"], kind, "{who:?}: {report} {told}");
-            let why = "belongs to another user (uid 0, which stands for everybody without an id in this user namespace)";
+            let why = "belongs to another user (uid 0, which stands for everybody without an id in \
+                this user namespace)";
             assert!(told.contains(&format!("{mark}{why}")), "{who:?}: {told}");
             let _ = fs::remove_dir_all(&policies);
         }

@@ -1,4 +1,5 @@
-//! The init: a tool is an ordinary process, which its own signals end, and cannot harm pid 1 of its call.
+//! The init: a tool is an ordinary process, which its own signals end, and cannot harm pid 1 of its
+//! call.
 
 use crate::prelude::*;
 
@@ -9,21 +10,20 @@ const PYTHON_TOOL: &str = "import json, os, signal, sys\nwho = json.load(sys.std
     if who: number = getattr(signal, who)\n\
     if who not in ('', 'SIGKILL', 'SIGSTOP'): signal.signal(number, signal.SIG_DFL)\n\
     if who: os.kill(os.getpid(), number)\n";
-const NODE_TOOL: &str = "const {signal} = JSON.parse(require('fs').readFileSync(0));\nconsole.log('1');\n\
-    if (signal) { process.kill(process.pid, signal); setTimeout(() => {}, 5000); }\n";
+const NODE_TOOL: &str = "const {signal} = \
+    JSON.parse(require('fs').readFileSync(0));\nconsole.log('1');\nif (signal) { \
+    process.kill(process.pid, signal); setTimeout(() => {}, 5000); }\n";
 const SHELL_TOOL: &str = "import json, subprocess, sys\nwho = json.load(sys.stdin)['signal']\n\
     done = subprocess.run(['/bin/sh', '-c', 'kill -%s $$' % who[3:] if who else ':'])\n\
     print(json.dumps(done.returncode))\n";
 
 /// Sends signals to the init, and one to a process of its own.
-const TO_INIT: &str = "import json, os, signal, subprocess, time\n\
-    control = subprocess.Popen(['/bin/sleep', '30'])\n\
-    for number in [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP, signal.SIGSEGV, signal.SIGCHLD, signal.SIGKILL]:\n\
-    \x20   os.kill(1, number)\n\
-    os.kill(control.pid, signal.SIGKILL)\n\
-    time.sleep(0.2)\n\
-    state = open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\n\
-    print(json.dumps([control.wait(), state]))\n";
+const TO_INIT: &str = "import json, os, signal, subprocess, time\ncontrol = \
+    subprocess.Popen(['/bin/sleep', '30'])\nfor number in [signal.SIGTERM, signal.SIGINT, \
+    signal.SIGSTOP, signal.SIGSEGV, signal.SIGCHLD, signal.SIGKILL]:\n\x20   os.kill(1, \
+    number)\nos.kill(control.pid, signal.SIGKILL)\ntime.sleep(0.2)\nstate = \
+    open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\nprint(json.dumps([control.wait(), \
+    state]))\n";
 const FORKS: &str = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        \
     if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n        \
     made += 1\nexcept OSError: pass\nprint(json.dumps(made))\n";
@@ -87,7 +87,8 @@ fn signals_end_a_tool_and_not_its_init_which_takes_no_place() {
     assert_eq!(finish(bare, b"").out, 50, "the control");
 }
 
-/// Two hosts in pid namespaces of their own see one cgroup hierarchy, and none of the other's processes.
+/// Two hosts in pid namespaces of their own see one cgroup hierarchy, and none of the other's
+/// processes.
 #[test]
 fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
@@ -132,7 +133,8 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     }
 }
 
-/// The first instructions of a program, an "interpreter" here, read which program pid 1 runs: ours runs nameless.
+/// The first instructions of a program, an "interpreter" here, read which program pid 1 runs: ours
+/// runs nameless.
 #[test]
 fn a_tool_begins_after_its_init() {
     for who in Who::both() {

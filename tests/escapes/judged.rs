@@ -1,5 +1,5 @@
-//! What only the outside can judge: identities, the host's own memory, records, what reaches a terminal,
-//! and what is left when the host dies.
+//! What only the outside can judge: identities, the host's own memory, records, what reaches a
+//! terminal, and what is left when the host dies.
 
 use super::{called_by, unwalled};
 use crate::prelude::*;
@@ -380,8 +380,9 @@ fn new_files_belong_to_the_owner_of_the_folder() {
 #[test]
 fn arguments_widen_nothing() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script = "import json, sys\ngiven = json.load(sys.stdin)\n\
-        try:\n    open(given['path'])\n    print('\"seen\"')\nexcept FileNotFoundError:\n    print('\"absent\"')\n";
+    let script = "import json, sys\ngiven = json.load(sys.stdin)\ntry:\n    \
+        open(given['path'])\n    print('\"seen\"')\nexcept FileNotFoundError:\n    \
+        print('\"absent\"')\n";
     playground.tool("asker", "python", script, json!({}));
     playground.settle();
     let path = playground.path("secret/secret.txt");
@@ -399,13 +400,16 @@ fn arguments_widen_nothing() {
     );
 }
 
-/// The kernel counts descriptors that are being sent for each uid, and an ordinary user's calls share one.
+/// The kernel counts descriptors that are being sent for each uid, and an ordinary user's calls
+/// share one.
 #[test]
 fn descriptors_on_their_way_stop_no_other_call() {
     let playground = Playground::new(Who::Apart, "/var/tmp");
-    let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
-        kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * 250))])\n        \
-        sent += 250\nexcept OSError as e:\n    sent = e.errno\n";
+    let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, \
+        json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
+        kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, \
+        array.array('i', [0] * 250))])\n        sent += 250\nexcept OSError as e:\n    sent = \
+        e.errno\n";
     let long = json!({"execution": {"timeoutMs": 120_000}});
     playground.tool(
         "sender",
@@ -439,7 +443,8 @@ fn descriptors_on_their_way_stop_no_other_call() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The control: a program of that user with a lower limit can send none, once the sender has sent all it can.
+    // The control: a program of that user with a lower limit can send none, once the sender has
+    // sent all it can.
     let mut other = String::new();
     while other != "109" {
         assert!(

@@ -6,9 +6,9 @@ use crate::prelude::*;
 const MIB: u64 = 1 << 20;
 const SCRIPT: &str = include_str!("looks.py");
 /// Runs a command, and then prints the CPU time of all that it started, in seconds.
-const TIMED: &str = "import resource, subprocess, sys\ncode = subprocess.call(sys.argv[1:])\n\
-                     used = resource.getrusage(resource.RUSAGE_CHILDREN)\n\
-                     print('used', int(used.ru_utime + used.ru_stime), file=sys.stderr)\nsys.exit(code)\n";
+const TIMED: &str = "import resource, subprocess, sys\ncode = subprocess.call(sys.argv[1:])\nused \
+                     = resource.getrusage(resource.RUSAGE_CHILDREN)\nprint('used', \
+                     int(used.ru_utime + used.ru_stime), file=sys.stderr)\nsys.exit(code)\n";
 
 #[test]
 fn limits_hold_while_a_look_is_long() {

@@ -1,8 +1,9 @@
 //! Escapes as data, judged from outside, each with a control in which the same probe succeeds.
 //!
 //! Probes that can share one confinement share one call (`probes.toml`); what ends a call, or needs
-//! one of its own, stands in `calls.toml`; what both engines must refuse alike, in `tests/engines`. When root,
-//! everything runs again as an ordinary user and as root of a user namespace, from a world-readable copy.
+//! one of its own, stands in `calls.toml`; what both engines must refuse alike, in `tests/engines`.
+//! When root, everything runs again as an ordinary user and as root of a user namespace, from a
+//! world-readable copy.
 
 use crate::prelude::*;
 mod calls;
@@ -20,7 +21,8 @@ mod written;
 
 use probe::{PROBES, Row};
 
-/// As `fits`, but of an error the message alone counts: a script can write into its details and standard error.
+/// As `fits`, but of an error the message alone counts: a script can write into its details and
+/// standard error.
 fn ends(wanted: &str, ended: &Ended) -> Result<(), String> {
     let part = wanted.split_once(": ").map_or("", |(_, part)| part);
     if !wanted.starts_with("ok") && !ended.error().1.contains(part) {
@@ -71,7 +73,8 @@ fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
             "nothing attacks the wall {wall}"
         );
     }
-    // P7 and P8 speak of named hosts, which no tool of this version can have: asking makes it unavailable.
+    // P7 and P8 speak of named hosts, which no tool of this version can have: asking makes it
+    // unavailable.
     for promise in PROMISES {
         assert!(
             all.iter()
@@ -115,8 +118,9 @@ fn world(who: Who, below: &str, recorded: bool) -> Playground {
         json!({"securityContext": {"fileAccess": {"allowRead": ["self"]}}}),
     );
     let rest = format!(
-        "observe = {recorded}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}, \
-         {{ path = \"{base}/granted/ro/**\", why = \"a test\" }}]\nwrite = [{{ path = \"./out/**\", why = \"a test\" }}]\n"
+        "observe = {recorded}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}, {{ path = \
+         \"{base}/granted/ro/**\", why = \"a test\" }}]\nwrite = [{{ path = \"./out/**\", why = \
+         \"a test\" }}]\n"
     );
     playground.policy("escapes", "esc:*", &rest);
     fs::write(format!("{base}-tmp"), "host\n").unwrap();

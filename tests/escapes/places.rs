@@ -1,4 +1,5 @@
-//! Where granted things are shown: at one place only, each with its own access, and no more than was granted.
+//! Where granted things are shown: at one place only, each with its own access, and no more than
+//! was granted.
 
 use super::unwalled;
 use crate::prelude::*;

@@ -235,7 +235,10 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
             let got = ended.out[&row.name].as_str().unwrap_or("no answer");
             if let Some(wanted) = wanted.missed(&words, got) {
                 let name = &row.name;
-                wrong.push(format!("control of {name} ({kind}): wanted {wanted}, got {got}: the probe proves nothing"));
+                wrong.push(format!(
+                    "control of {name} ({kind}): wanted {wanted}, got {got}: the \
+                    probe proves nothing"
+                ));
             }
         }
     }
@@ -248,7 +251,8 @@ fn unwalled(playground: &Playground, kind: &str, script: &Path) -> Option<Comman
         true => PYTHON.to_owned(),
         false => found("node")?.display().to_string(),
     };
-    let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nos.dup2(fd,7)\nos.dup2(fd,200)\nos.execv(sys.argv[2],sys.argv[2:])\n";
+    let leak = "import \
+        os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nos.dup2(fd,7)\nos.dup2(fd,200)\nos.execv(sys.argv[2],sys.argv[2:])\n";
     let mut command = playground.outside(PYTHON);
     command.current_dir(script.parent()?);
     command

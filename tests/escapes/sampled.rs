@@ -1,4 +1,5 @@
-//! What children write of the memory they share with their parent, counted from outside by the page faults it takes.
+//! What children write of the memory they share with their parent, counted from outside by the page
+//! faults it takes.
 
 use super::{ends, unwalled};
 use crate::prelude::*;
@@ -64,7 +65,8 @@ fn children_that_write_what_they_share_end_at_the_limit() {
         );
         playground.assert_quiet("cow");
     }
-    // The control: without walls four children write all they want to. Each waits so many seconds for the others.
+    // The control: without walls four children write all they want to. Each waits so many seconds
+    // for the others.
     let playground = Playground::new(Who::User, "/var/tmp");
     let folder = playground.tool(
         "few",

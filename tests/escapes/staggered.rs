@@ -1,4 +1,5 @@
-//! Calls that overlap on one server: each starts while another runs and attacks it, and none reaches the other.
+//! Calls that overlap on one server: each starts while another runs and attacks it, and none
+//! reaches the other.
 
 use super::judged::uids;
 use crate::prelude::*;

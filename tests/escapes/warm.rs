@@ -17,7 +17,8 @@ const NUMBER: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.c
   (call $say (i32.const 3201) (i32.const 1)) (call $number (i64.load (i32.const 1008)))
   (drop (call $remove (local.get $tmp) (i32.const 3000) (i32.const 1)))";
 
-/// What the guest read: when scratch was changed before and after its work; and the worker that served it.
+/// What the guest read: when scratch was changed before and after its work; and the worker that
+/// served it.
 fn call(playground: &Playground, server: &mut Server, tool: &str) -> (Vec<u64>, Vec<u32>) {
     let answer = server.called(&format!("esc:{tool}"), json!({"n": 0}));
     let read = serde_json::from_str(&words(&answer)).unwrap_or_else(|e| panic!("{e}: {answer}"));
@@ -29,7 +30,8 @@ fn call(playground: &Playground, server: &mut Server, tool: &str) -> (Vec<u64>, 
     let workers = processes_of("toolhost-wasm-worker")
         .into_iter()
         .map(|(pid, _)| pid);
-    // Others may test workers at the same time: ours is the one that has this tool's folder mounted.
+    // Others may test workers at the same time: ours is the one that has this tool's folder
+    // mounted.
     let of_tool = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|text| text.contains(&mine))
     };
@@ -84,7 +86,8 @@ fn what_a_call_does_to_its_scratch_or_worker_is_not_there_for_the_next() {
         };
         assert!(read_only(first[0]), "{who:?}");
 
-        // The inode number of a file in scratch counts the files ever made there, so a guest is told another number.
+        // The inode number of a file in scratch counts the files ever made there, so a guest is
+        // told another number.
         let [(one, first), (two, second)] = twice("number");
         assert!(
             same(&first, &second),
@@ -109,8 +112,8 @@ fn what_a_call_does_to_its_scratch_or_worker_is_not_there_for_the_next() {
     }
 }
 
-/// What a call is granted is looked at again by each, also where a worker waits: nothing outside is reached through a
-/// name that came after the worker did.
+/// What a call is granted is looked at again by each, also where a worker waits: nothing outside is
+/// reached through a name that came after the worker did.
 #[test]
 fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
     for (who, below) in Who::both().flat_map(|who| [(who, "/var/tmp"), (who, "/tmp")]) {

@@ -1,4 +1,5 @@
-//! What a call adds to the folders that it may write live: counted while it runs and at its end, and looked at outside.
+//! What a call adds to the folders that it may write live: counted while it runs and at its end,
+//! and looked at outside.
 
 use super::{called_by, ends};
 use crate::prelude::*;
@@ -56,7 +57,8 @@ fn what_a_call_adds_is_limited() {
         tool("staged", asks("out/*", &json!({})));
         let [moves, wide] = [("moves", 64), ("wide", 256)]
             .map(|(name, mib)| tool(name, asks("out/**", &bytes(mib * MIB))));
-        let files = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
+        let files = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = \
+            [{ path = \"./out/**\", why = \"t\" }]\n";
         playground.policy(
             "written",
             "esc:*",
@@ -191,8 +193,8 @@ fn what_others_write_ends_no_call() {
     });
 }
 
-/// Of a group that the tool's user namespace does not have, a folder that the tool closes is closed to its launcher,
-/// too.
+/// Of a group that the tool's user namespace does not have, a folder that the tool closes is closed
+/// to its launcher, too.
 #[test]
 fn what_cannot_be_counted_ends_the_call() {
     const GROUP: u32 = 54321;
@@ -236,14 +238,12 @@ fn what_cannot_be_counted_ends_the_call() {
 /// POSIX semaphores are made by link(2).
 #[test]
 fn python_multiprocessing_works_without_live_writes() {
-    let script = "import json, multiprocessing, concurrent.futures as f\n\
-        def square(n): return n * n\n\
-        def put(q): q.put(7)\n\
-        if __name__ == '__main__':\n\
-        \x20   with multiprocessing.Pool(2) as pool: a = pool.map(square, [1, 2, 3])\n\
-        \x20   q = multiprocessing.Queue(); p = multiprocessing.Process(target=put, args=(q,)); p.start(); b = q.get(); p.join()\n\
-        \x20   with f.ProcessPoolExecutor(2) as pool: c = list(pool.map(square, [4]))\n\
-        \x20   print(json.dumps([a, b, c]))\n";
+    let script = "import json, multiprocessing, concurrent.futures as f\ndef square(n): return n * \
+        n\ndef put(q): q.put(7)\nif __name__ == '__main__':\n\x20   with multiprocessing.Pool(2) \
+        as pool: a = pool.map(square, [1, 2, 3])\n\x20   q = multiprocessing.Queue(); p = \
+        multiprocessing.Process(target=put, args=(q,)); p.start(); b = q.get(); p.join()\n\x20   \
+        with f.ProcessPoolExecutor(2) as pool: c = list(pool.map(square, [4]))\n\x20   \
+        print(json.dumps([a, b, c]))\n";
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("none", "python", script, json!({}));

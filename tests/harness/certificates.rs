@@ -2,7 +2,8 @@
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// An authority's certificate (each is called the same), a certificate of 127.0.0.1 by it, and the key of that.
+/// An authority's certificate (each is called the same), a certificate of 127.0.0.1 by it, and the
+/// key of that.
 pub fn certificates() -> [String; 3] {
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();

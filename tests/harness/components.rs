@@ -11,8 +11,9 @@ pub fn request(authority: &str) -> String {
         .replace("LENGTH", &length)
 }
 
-/// A component that tries what a probe asks for (`tests/engines/probe.py`), whatever its input is: `connect`, `listen`
-/// or `datagram`, to `path`, at port `n`; with `exit` its answer is an error. `None`: no deed of sockets.
+/// A component that tries what a probe asks for (`tests/engines/probe.py`), whatever its input is:
+/// `connect`, `listen` or `datagram`, to `path`, at port `n`; with `exit` its answer is an error.
+/// `None`: no deed of sockets.
 pub fn sockets(probe: &Value) -> Option<String> {
     let name = probe["path"].as_str().unwrap_or_default();
     let address = name.parse::<Ipv4Addr>().ok();

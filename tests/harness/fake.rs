@@ -149,10 +149,10 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     }
     fs::write(
         root.join("sandbox-policies/core.policy.toml"),
-        "name = \"core\"\nwhy = \"the builtin tools\"\n\
-         tools = [\"core:execute-python-script\", \"core:execute-nodejs-script\", \"core:execute-script\", \"core:run-code\"]\n\
-         [files]\nread = [{ path = \"./**\", why = \"own folder\" }]\n\
-         write = [{ path = \"./.cache/**\", why = \"the seed's example asks for it\" }]\n",
+        "name = \"core\"\nwhy = \"the builtin tools\"\ntools = [\"core:execute-python-script\", \
+         \"core:execute-nodejs-script\", \"core:execute-script\", \
+         \"core:run-code\"]\n[files]\nread = [{ path = \"./**\", why = \"own folder\" }]\nwrite = \
+         [{ path = \"./.cache/**\", why = \"the seed's example asks for it\" }]\n",
     )
     .unwrap();
     for (name, extra) in [

@@ -1,5 +1,5 @@
-//! What the tests stand on, once: hosts of their own that are run and judged from outside, a running server, and the
-//! service with a pretended executor.
+//! What the tests stand on, once: hosts of their own that are run and judged from outside, a
+//! running server, and the service with a pretended executor.
 
 mod certificates;
 #[cfg(feature = "wasi")]

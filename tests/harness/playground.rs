@@ -38,7 +38,8 @@ impl Playground {
             .tempdir_in(below)
             .unwrap();
         let base = folder.path().canonicalize().unwrap();
-        let folders = "bin home state secret granted/ro granted/ro-sibling tool-defs user_scripts/other sandbox-policies";
+        let folders = "bin home state secret granted/ro granted/ro-sibling tool-defs \
+            user_scripts/other sandbox-policies";
         for name in folders.split(' ') {
             fs::create_dir_all(base.join(name)).unwrap();
         }
@@ -203,11 +204,12 @@ impl Playground {
         folder
     }
 
-    /// A command of the host, run by its user: with a secret in its environment, and descriptors 7 and 200
-    /// open on the secret file, as a careless parent would leave them.
+    /// A command of the host, run by its user: with a secret in its environment, and descriptors 7
+    /// and 200 open on the secret file, as a careless parent would leave them.
     pub fn host(&self) -> Command {
-        let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDWR)\nos.dup2(fd,7)\nos.dup2(fd,200)\n\
-                    os.close(fd) if fd not in (7,200) else None\nos.execv(sys.argv[2],sys.argv[2:])\n";
+        let leak = "import \
+                    os,sys\nfd=os.open(sys.argv[1],os.O_RDWR)\nos.dup2(fd,7)\nos.dup2(fd,200)\nos.close(fd) \
+                    if fd not in (7,200) else None\nos.execv(sys.argv[2],sys.argv[2:])\n";
         let mut command = self.outside(PYTHON);
         command
             .args(["-I", "-S", "-c", leak])
@@ -323,7 +325,8 @@ impl Playground {
         found
     }
 
-    /// What a writable folder must never hold afterwards: anything but plain files and folders with plain modes.
+    /// What a writable folder must never hold afterwards: anything but plain files and folders with
+    /// plain modes.
     pub fn strange_files(&self, folder: &Path) -> Vec<String> {
         let walk = walkdir::WalkDir::new(folder)
             .into_iter()

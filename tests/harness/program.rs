@@ -13,8 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-/// Copies what is to be run. Another process does it: the children that other tests start meanwhile would inherit a
-/// descriptor that writes there, and what somebody writes cannot be run (execve(2), ETXTBSY).
+/// Copies what is to be run. Another process does it: the children that other tests start meanwhile
+/// would inherit a descriptor that writes there, and what somebody writes cannot be run (execve(2),
+/// ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("/bin/cp")
         .arg(from.as_ref())
@@ -24,8 +25,9 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(copied.success(), "{}", to.as_ref().display());
 }
 
-/// The copy of the binary that all hosts of this run are: a build folder may be closed to other users. Everybody may
-/// execute it, nobody may write it, and its folder belongs to who runs the tests.
+/// The copy of the binary that all hosts of this run are: a build folder may be closed to other
+/// users. Everybody may execute it, nobody may write it, and its folder belongs to who runs the
+/// tests.
 pub fn binary() -> &'static Path {
     static SHARED: LazyLock<(PathBuf, Child)> = LazyLock::new(|| {
         let folder = tempfile::Builder::new()
@@ -40,7 +42,8 @@ pub fn binary() -> &'static Path {
         copy_program(env!("CARGO_BIN_EXE_toolhost"), &binary);
         mode(&binary, 0o555);
         mode(&folder, 0o755);
-        // What is static is never dropped: a shell that waits for the end of this process takes the copy away.
+        // What is static is never dropped: a shell that waits for the end of this process takes the
+        // copy away.
         let mut cleaner = Command::new("/bin/sh");
         cleaner
             .args(["-c", "read -r _; rm -rf \"$1\"", "sh"])

@@ -191,8 +191,8 @@ fn holds(host: u32) -> (usize, usize) {
     )
 }
 
-/// Open descriptors of a host, and the launchers it keeps, once nothing moves: what ended is reaped by a thread of its
-/// own.
+/// Open descriptors of a host, and the launchers it keeps, once nothing moves: what ended is reaped
+/// by a thread of its own.
 pub fn holds_at_rest(host: u32) -> (usize, usize) {
     let until = Instant::now() + Duration::from_secs(10);
     let (mut seen, mut same) = (holds(host), 0);
@@ -228,8 +228,8 @@ pub fn kind(answer: &Value) -> String {
     if let Some(kind) = answer["result"]["structuredContent"]["error"]["type"].as_str() {
         return kind.to_owned();
     }
-    let kinds = "ScriptError TimeoutError ResourceLimitError InternalError CapabilityError RateLimitError \
-                 SecurityError CircuitOpenError";
+    let kinds = "ScriptError TimeoutError ResourceLimitError InternalError CapabilityError \
+                 RateLimitError SecurityError CircuitOpenError";
     let text = words(answer);
     kinds
         .split(' ')

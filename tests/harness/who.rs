@@ -15,7 +15,8 @@ const APART: u32 = 12346;
 pub enum Who {
     Root,
     User,
-    /// A user of whom only one test is: what the kernel counts for each uid meets no other test there.
+    /// A user of whom only one test is: what the kernel counts for each uid meets no other test
+    /// there.
     Apart,
     /// Root of a user namespace: an ordinary user in disguise.
     MappedRoot,
@@ -77,7 +78,8 @@ pub fn as_everyone(what: &str, test: impl Fn(Who)) {
     Who::both().for_each(test);
 }
 
-/// Runs a test that needs a language as whoever runs this: where the test is not about who owns what.
+/// Runs a test that needs a language as whoever runs this: where the test is not about who owns
+/// what.
 pub fn as_ours_with(language: &str, test: impl Fn(Who)) {
     if has(language, 1) {
         test(Who::ours());

@@ -1,4 +1,5 @@
-//! Answers that nobody reads, and answers that are large: what a client gets of them, and what that costs the others.
+//! Answers that nobody reads, and answers that are large: what a client gets of them, and what that
+//! costs the others.
 
 use super::mcp::Client;
 use super::{adder, exchanged, request, served, served_to};
@@ -91,7 +92,8 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
     // Two of them fill a quarter of 256 MiB to 40 KiB.
     let each = 32 * MIB - 20 * 1024;
     let asked = json!({"n": each, "object": false}).to_string();
-    // Established connections to the server that it has open: one that it closed may still have bytes on the way.
+    // Established connections to the server that it has open: one that it closed may still have
+    // bytes on the way.
     let port = format!(
         ":{:04X}",
         web.address
@@ -155,7 +157,8 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
             }
             (!later.is_finished()).then_some(later)
         };
-        // The third waits before it runs, a moment after the records of the others: longer on a busy machine.
+        // The third waits before it runs, a moment after the records of the others: longer on a
+        // busy machine.
         let tries =
             std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
         let later = { tries }.find_map(waits).expect("a call of hers waits");
@@ -251,8 +254,9 @@ fn repeated(first: &str, each: &str, n: usize, last: &str) -> Value {
     json!({"first": first, "each": each, "n": n, "last": last, "key": "hunter2-hunter2"})
 }
 
-/// Four answers of very many parts, in which a secret is looked for, are read at once: as many as would stop every
-/// thread of the server, if they were read there. The control: the answers are read, which takes long.
+/// Four answers of very many parts, in which a secret is looked for, are read at once: as many as
+/// would stop every thread of the server, if they were read there. The control: the answers are
+/// read, which takes long.
 #[test]
 fn while_large_answers_are_read_another_principal_is_served() {
     let (_playground, web, [alice, bob]) = served_to(["alice", "bob"], |it| {
@@ -286,8 +290,8 @@ fn while_large_answers_are_read_another_principal_is_served() {
     );
 }
 
-/// Eight clients of one principal read nothing. Two answers fill its share; the other calls do not even run. The control:
-/// another principal gets such an answer meanwhile.
+/// Eight clients of one principal read nothing. Two answers fill its share; the other calls do not
+/// even run. The control: another principal gets such an answer meanwhile.
 #[test]
 fn answers_are_charged_before_anything_runs() {
     let (playground, web, [alice, bob]) = served_to(["alice", "bob"], repeats);

@@ -5,7 +5,8 @@ use crate::prelude::*;
 
 /// A tool that leaves a mark when it runs, and which a policy has a person agree to.
 fn payer(playground: &Playground) {
-    let script = "import json, sys\nopen('out/ran', 'a').write('x')\nprint(json.dumps(json.load(sys.stdin)))\n";
+    let script = "import json, sys\nopen('out/ran', \
+        'a').write('x')\nprint(json.dumps(json.load(sys.stdin)))\n";
     let properties =
         json!({"to": {"type": "string"}, "key": {"type": "string", "writeOnly": true}});
     let more = json!({
@@ -14,7 +15,8 @@ fn payer(playground: &Playground) {
     });
     let folder = playground.tool("pay", "python", script, more);
     fs::create_dir_all(folder.join("out")).unwrap();
-    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+        [{ path = \"./out/**\", why = \"w\" }]\n";
     playground.policy(
         "pay",
         "esc:pay",
@@ -272,7 +274,8 @@ fn a_stop_takes_answers_and_is_held_up_by_what_runs_and_not_by_questions() {
     }
 }
 
-/// What a caller brings as secret is hidden where it stands, and hides nothing else from the person who is asked.
+/// What a caller brings as secret is hidden where it stands, and hides nothing else from the person
+/// who is asked.
 #[test]
 fn a_caller_hides_nothing_but_its_secret_from_the_person_who_is_asked() {
     let (playground, web, callers) = served_to(["alice", "ops!"], payer);

@@ -13,7 +13,8 @@ fn whose(told: &(String, Value)) -> &str {
         .unwrap_or_default()
 }
 
-/// The calls' ids in their order, and the events between `batch` and `done`: each call's in one piece, with one end.
+/// The calls' ids in their order, and the events between `batch` and `done`: each call's in one
+/// piece, with one end.
 fn pieces(reply: &Reply) -> (Vec<String>, Vec<(String, Value)>) {
     assert_eq!(
         (reply.status, reply.header("content-type")),
@@ -67,9 +68,9 @@ fn kinds((ids, told): &(Vec<String>, Vec<(String, Value)>)) -> Vec<String> {
 fn calls_of_a_batch_run_at_once_speak_in_turn_and_whose_they_are_has_a_bound() {
     let (playground, web) = served(|it| {
         adder(it);
-        let chunks = "import json, sys, time\nmine = json.load(sys.stdin)['name']\nfor n in range(100):\n    \
-                      print('@toolhost ' + json.dumps({'chunk': f'{mine} {n}'}), flush=True)\n    time.sleep(0.01)\n\
-                      print('@toolhost {\"end\": true}')\n";
+        let chunks = "import json, sys, time\nmine = json.load(sys.stdin)['name']\nfor n in \
+                      range(100):\n    print('@toolhost ' + json.dumps({'chunk': f'{mine} {n}'}), \
+                      flush=True)\n    time.sleep(0.01)\nprint('@toolhost {\"end\": true}')\n";
         it.tool("chunks", "python", chunks, json!({}));
         let dies =
             "import os\nprint('@toolhost {\"chunk\": 1}', flush=True)\nos.kill(os.getpid(), 9)\n";
@@ -100,7 +101,8 @@ fn calls_of_a_batch_run_at_once_speak_in_turn_and_whose_they_are_has_a_bound() {
             "in order, and nothing lost"
         );
     }
-    // One that dies after its first part, one that is refused, one that is not there, two that are hidden.
+    // One that dies after its first part, one that is refused, one that is not there, two that are
+    // hidden.
     let before = playground.records().len();
     let both = ask(json!({"user": "bob", "calls": [
         {"tool": "esc:dies"},

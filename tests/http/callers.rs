@@ -1,4 +1,5 @@
-//! Who may call: the user who runs the server, or whoever presents a token, and nobody by a mere claim.
+//! Who may call: the user who runs the server, or whoever presents a token, and nobody by a mere
+//! claim.
 
 use super::{
     Web, adder, bearer, caller, certified, exchanged, private, request, served, token, tokens,
@@ -487,8 +488,8 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     let public = URL_SAFE_NO_PAD.encode(ours.public_key().as_ref());
     let set = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "one", "alg": "EdDSA", "x": public}]});
     private(&playground, "state/keys.json", &set.to_string());
-    let terms = "[http.jwt]\nissuer = \"https://issuer\"\naudience = \"https://tools\"\nalgorithms = [\"EdDSA\"]\n\
-                 keys = \"keys.json\"\noperators = [\"ops\"]\n";
+    let terms = "[http.jwt]\nissuer = \"https://issuer\"\naudience = \"https://tools\"\nalgorithms \
+                 = [\"EdDSA\"]\nkeys = \"keys.json\"\noperators = [\"ops\"]\n";
     let config = private(&playground, "state/config.toml", terms);
     let web = Web::start(&playground, &["--config", &config]);
     let now = jiff::Timestamp::now().as_second();
@@ -750,7 +751,8 @@ fn an_id_that_stands_for_everybody_is_no_users_own() {
             playground.who.uid(),
         )
     };
-    // The server's own id is the overflow id: because it has none, or because that one was given to it.
+    // The server's own id is the overflow id: because it has none, or because that one was given to
+    // it.
     for map in [&[][..], &["--map-user=65534"]] {
         let said = serve(map)
             .err()

@@ -38,9 +38,11 @@ fn the_status_says_whether_the_tool_ran_and_a_stream_starts_and_ends_once() {
         );
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["/etc/*"]}}});
         it.tool("asks", "python", "print(1)\n", asks);
-        // A line of the tool that looks like one of the stream, and one with characters that a terminal would obey.
-        let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', '\\x1b[31m\\u202ered']:\n    \
-                      print(line, file=sys.stderr, flush=True)\n    time.sleep(0.2)\nprint(json := 7)\n";
+        // A line of the tool that looks like one of the stream, and one with characters that a
+        // terminal would obey.
+        let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', \
+                      '\\x1b[31m\\u202ered']:\n    print(line, file=sys.stderr, flush=True)\n    \
+                      time.sleep(0.2)\nprint(json := 7)\n";
         it.tool("tells", "python", script, json!({}));
     });
     let good = json!({"a": 1, "b": 2});

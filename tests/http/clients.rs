@@ -1,6 +1,7 @@
-//! Clients that others wrote: the conformance suite of the protocol, its Python and TypeScript SDKs, and one that asks
-//! what the OpenAPI document says can be asked. Where they are installed: `tests/clients/install.sh FOLDER`, then
-//! `TOOLHOST_TEST_MCP=FOLDER`; Python's in `TOOLHOST_TEST_VENV`.
+//! Clients that others wrote: the conformance suite of the protocol, its Python and TypeScript
+//! SDKs, and one that asks what the OpenAPI document says can be asked. Where they are installed:
+//! `tests/clients/install.sh FOLDER`, then `TOOLHOST_TEST_MCP=FOLDER`; Python's in
+//! `TOOLHOST_TEST_VENV`.
 
 use super::mcp::of_function;
 use super::served;
@@ -35,7 +36,8 @@ fn said(mut client: Command) -> String {
 
 /// Adds two numbers, and tells of it.
 fn adder(playground: &Playground) {
-    let script = "import toolhost\ndef add(a, b):\n    toolhost.progress(1, 2, 'half')\n    return {'sum': a + b}\n";
+    let script = "import toolhost\ndef add(a, b):\n    toolhost.progress(1, 2, 'half')\n    return \
+        {'sum': a + b}\n";
     let number = json!({"type": "integer", "description": "A number."});
     let mut more = of_function("add");
     more["parameters"] =
@@ -88,7 +90,8 @@ fn the_conformance_suite_passes_in_both_eras() {
         });
         let (passed, failed): (Vec<_>, Vec<_>) =
             scenarios.partition(|(_, counts)| counts.contains(", 0 failed"));
-        // Some of its checks wait half a second for a tool in Python: on a busy machine they are made again, alone.
+        // Some of its checks wait half a second for a tool in Python: on a busy machine they are
+        // made again, alone.
         for (name, counts) in &failed {
             let name = name.trim_start_matches(['✗', '~', '!', ' ']);
             let passes = (0..3).any(|_| run(era, ["--scenario", name]).contains(", 0 failed"));

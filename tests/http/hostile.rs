@@ -20,8 +20,9 @@ pub fn answers(answer: &[u8]) -> usize {
     String::from_utf8_lossy(answer).matches("HTTP/1.").count()
 }
 
-/// (what, the first line, the other lines of the head, what follows, the statuses of all answers). `|` ends a line; a
-/// word with `$` stands for what `written` says; `%` for each of what stands between `;` in the first place.
+/// (what, the first line, the other lines of the head, what follows, the statuses of all answers).
+/// `|` ends a line; a word with `$` stands for what `written` says; `%` for each of what stands
+/// between `;` in the first place.
 type Row = (
     &'static str,
     &'static str,

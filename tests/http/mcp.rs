@@ -1,4 +1,5 @@
-//! MCP over HTTP: both protocol eras, owners of sessions, messages while a tool runs, clients that leave.
+//! MCP over HTTP: both protocol eras, owners of sessions, messages while a tool runs, clients that
+//! leave.
 
 use super::{Reply, Web, adder, exchanged, heard, served, served_to, sleeper};
 use crate::prelude::*;
@@ -182,8 +183,8 @@ fn a_tool_is_called_in_both_eras_and_what_it_tells_and_answers_is_shown_as_it_is
         );
         let script = "import toolhost, time\ndef run():\n    for n in (1, 2, 2, 3):\n        \
                       toolhost.progress(n, 3, f'step {n}')\n        time.sleep(0.1)\n    \
-                      toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', 'debug')\n    \
-                      print('plain')\n    return 7\n";
+                      toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', \
+                      'debug')\n    print('plain')\n    return 7\n";
         it.tool("tells", "python", script, of_function("run"));
     });
     let png = "iVBORw0KGgo=";
@@ -351,7 +352,8 @@ fn a_session_is_its_callers_alone_and_its_calls_are_cancelled_with_it() {
         400,
         "in the query"
     );
-    // A second request under an open id; a call that is cancelled, and one that ends with its session.
+    // A second request under an open id; a call that is cancelled, and one that ends with its
+    // session.
     let cancelled = || {
         playground
             .records()
@@ -570,8 +572,9 @@ fn prompts_and_resources_are_files_that_answer_to_policy() {
 /// A tool that asks for a name.
 fn asker(playground: &Playground, asks: &Value) {
     let script = "import toolhost\ndef run(n=0):\n    if 'who' not in toolhost.answers:\n        \
-                  return toolhost.ask({'n': n}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
-                  return [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
+                  return toolhost.ask({'n': n}, who=toolhost.form('Who?', {'name': \
+                  {'type': 'string'}}))\n    return [toolhost.answers['who']['content']['name'], \
+                  toolhost.state['n']]\n";
     let may = json!({"handler": {"entryPoint": "run"}, "securityContext": {"requiredCapabilities": asks}});
     playground.tool("asks", "python", script, may);
 }

@@ -27,7 +27,8 @@ fn sessions_subscriptions_and_what_a_task_keeps_are_bounded() {
             )
             .unwrap();
         }
-        let script = "import json, sys\nn = json.load(sys.stdin)['n']\nprint('{\"all\":[' + ','.join(['{}'] * n) + ']}')\n";
+        let script = "import json, sys\nn = json.load(sys.stdin)['n']\nprint('{\"all\":[' + \
+            ','.join(['{}'] * n) + ']}')\n";
         let any = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
         it.tool(
             "many",
@@ -61,7 +62,8 @@ fn sessions_subscriptions_and_what_a_task_keeps_are_bounded() {
         "{told}"
     );
     assert_eq!(told.matches("docs://items/7/x").count(), 1, "{told}");
-    // The body of a call that is refused is charged while it is read, and not as long as its answer is kept.
+    // The body of a call that is refused is charged while it is read, and not as long as its answer
+    // is kept.
     let long = json!({"name": "esc__none", "arguments": {"text": "x".repeat(7 << 20)}});
     for _ in 0..7 {
         assert_eq!(

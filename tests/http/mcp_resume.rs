@@ -9,8 +9,9 @@ const OLDER: &str = "2025-06-18";
 
 /// Tells how far it is, twice, and answers.
 fn steps(playground: &Playground) {
-    let script = "import toolhost, time\ndef run():\n    toolhost.progress(1, 2)\n    time.sleep(1.5)\n    \
-                  toolhost.progress(2, 2)\n    time.sleep(0.2)\n    return 'done'\n";
+    let script = "import toolhost, time\ndef run():\n    toolhost.progress(1, 2)\n    \
+                  time.sleep(1.5)\n    toolhost.progress(2, 2)\n    time.sleep(0.2)\n    return \
+                  'done'\n";
     playground.tool("steps", "python", script, of_function("run"));
 }
 
@@ -55,7 +56,8 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
     let (playground, web) = served(|it| {
         steps(it);
         sleeper(it);
-        let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 8_000_000\n";
+        let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes \
+            = 8_000_000\n";
         for (name, length) in [("large", 3_000_000), ("larger", 6_000_000)] {
             let script = format!("print('\"' + 'x' * {length} + '\"')\n");
             it.tool(
@@ -148,7 +150,8 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
         "it was waited for: {:?}",
         left.elapsed()
     );
-    // One that does not know an event without content gets none, so that it has no id to come back with.
+    // One that does not know an event without content gets none, so that it has no id to come back
+    // with.
     let hello = json!({"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
     let welcome = web.ask("POST", "/mcp", &[BOTH], &hello.to_string());

@@ -243,7 +243,8 @@ pub fn served_to<T, const N: usize>(
     (playground, web, headers)
 }
 
-/// A file of tokens for these names, and the header of each. A name that ends with `!` is an operator's.
+/// A file of tokens for these names, and the header of each. A name that ends with `!` is an
+/// operator's.
 pub fn tokens<const N: usize>(playground: &Playground, names: [&str; N]) -> (String, [String; N]) {
     let made = names.map(|name| match name.strip_suffix('!') {
         Some(operator) => token(playground, operator, &["--operator"]),
@@ -375,7 +376,8 @@ pub fn write_callers(playground: &Playground, text: &str) {
 
 /// Adds two numbers.
 pub fn adder(playground: &Playground) {
-    let script = "import json, sys\ngiven = json.load(sys.stdin)\nprint(json.dumps({'sum': given['a'] + given['b']}))\n";
+    let script = "import json, sys\ngiven = \
+        json.load(sys.stdin)\nprint(json.dumps({'sum': given['a'] + given['b']}))\n";
     let number = json!({"type": "integer"});
     let parameters =
         json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
@@ -385,14 +387,16 @@ pub fn adder(playground: &Playground) {
 
 /// Writes a line, and sleeps.
 pub fn sleeper(playground: &Playground) {
-    let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
+    let script = "import sys, time\nprint('asleep', file=sys.stderr, \
+        flush=True)\ntime.sleep(25)\nprint(1)\n";
     playground.tool("sleep", "python", script, json!({}));
 }
 
 /// A tool `esc:gate`: answers once the file that its call names lies in its folder.
 pub fn gated(playground: &Playground) {
-    let script = "import json, os, sys, time\nfile = os.path.dirname(__file__) + '/' + json.load(sys.stdin)['file']\n\
-                  while not os.path.exists(file):\n    time.sleep(0.01)\nprint('\"through\"')\n";
+    let script = "import json, os, sys, time\nfile = os.path.dirname(__file__) + '/' + \
+                  json.load(sys.stdin)['file']\nwhile not os.path.exists(file):\n    \
+                  time.sleep(0.01)\nprint('\"through\"')\n";
     let file = json!({"type": "object", "properties": {"file": {"type": "string"}}});
     playground.tool(
         "gate",

@@ -55,7 +55,8 @@ fn an_odd_id_is_refused_or_comes_back_as_it_was_and_who_is_too_slow_is_let_go() 
     let reply = said("\"\\u202e\\u001b[31m\"");
     assert_eq!(messages(&reply)[0]["id"], "\u{202e}\u{1b}[31m");
     assert!(!reply.body.contains(['\u{202e}', '\u{1b}']), "{reply:?}");
-    // A body that drips, and a reader that does not read: each loses its connection, and costs little until then.
+    // A body that drips, and a reader that does not read: each loses its connection, and costs
+    // little until then.
     let asked = request(
         "GET",
         "/v1/tools",

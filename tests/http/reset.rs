@@ -1,5 +1,5 @@
-//! A connection that is reset before the server looks at it: what was sent on it can still be read, and its address may
-//! be another's by then.
+//! A connection that is reset before the server looks at it: what was sent on it can still be read,
+//! and its address may be another's by then.
 
 use super::hostile::status;
 use super::{Web, adder, exchanged, request};

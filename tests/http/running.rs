@@ -140,7 +140,8 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
             refused(words, &address, "another user (uid 12399) listens");
             assert_eq!(heard.join().unwrap(), "");
         }
-        // The control: one's own listener is sent the token, and its answer is not taken for a server's.
+        // The control: one's own listener is sent the token, and its answer is not taken for a
+        // server's.
         let (address, heard) = impostor(own);
         refused(words, &address, "is not a toolhost server");
         assert!(heard.join().unwrap().contains(token_of(&ops)));
@@ -215,7 +216,8 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     assert!(rest(stream).contains("CancelledError"));
 }
 
-/// The files that each call needs before it looks at its tool: the log, where the begun calls stand, and the ledger.
+/// The files that each call needs before it looks at its tool: the log, where the begun calls
+/// stand, and the ledger.
 #[test]
 fn the_server_is_not_ready_while_every_call_would_be_refused() {
     let (playground, web) = served(adder);
@@ -277,7 +279,8 @@ fn the_server_is_not_ready_while_every_call_would_be_refused() {
     );
 }
 
-/// Every sample of a text in the exposition format, with its labels in the name. What a reader would refuse is a panic.
+/// Every sample of a text in the exposition format, with its labels in the name. What a reader
+/// would refuse is a panic.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let (mut found, mut told, mut kinds) = (BTreeMap::new(), Vec::new(), Vec::new());
     for line in text.lines() {
@@ -377,8 +380,9 @@ fn metrics_say_what_calls_used_and_what_the_host_holds() {
         .sum();
     assert_eq!(all, 11.0);
     is("toolhost_breakers{state=\"closed\"}", 1.0);
-    let none = "breakers{state=\"open\"} calls_running calls_waiting calls_queued approvals_waiting network_leases \
-                package_builds_running package_builds_total{outcome=\"success\"} trace_spans_lost_total \
+    let none = "breakers{state=\"open\"} calls_running calls_waiting calls_queued \
+                approvals_waiting network_leases package_builds_running \
+                package_builds_total{outcome=\"success\"} trace_spans_lost_total \
                 log_lines_lost_total background_calls_open background_calls_kept callbacks_owed";
     none.split(' ')
         .for_each(|name| is(&format!("toolhost_{name}"), 0.0));

@@ -1,5 +1,6 @@
-//! A soak: good, slow, hostile, cancelled and broken calls of several clients at once, over HTTP and MCP; afterwards
-//! nothing is left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
+//! A soak: good, slow, hostile, cancelled and broken calls of several clients at once, over HTTP
+//! and MCP; afterwards nothing is left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says
+//! what it saw.
 
 use super::mcp::Client;
 use super::{Web, caller, heard, request, rest, write_callers};
@@ -9,7 +10,8 @@ use crate::prelude::*;
 const CALLS: usize = 144;
 const CLIENTS: usize = 6;
 
-/// Those of `lifecycle::TOOLS` are there, too: (name, script, what else its manifest says, the errors that end it).
+/// Those of `lifecycle::TOOLS` are there, too: (name, script, what else its manifest says, the
+/// errors that end it).
 fn tools() -> [(&'static str, &'static str, Value, &'static str); 3] {
     let limits = json!({"limits": {"scratchBytes": 4_194_304}, "execution": {"timeoutMs": 5000}});
     let files = "n = 0\nwhile True:\n    open('/tmp/%d' % n, 'w').write('x' * 4096)\n    n += 1\n";
@@ -163,7 +165,8 @@ fn each_launcher(web: &Web) -> usize {
     panic!("calls at once leave no launcher");
 }
 
-/// Files of the state folder, but for the segments of the audit log, which are bounded by themselves.
+/// Files of the state folder, but for the segments of the audit log, which are bounded by
+/// themselves.
 fn state(playground: &Playground) -> BTreeSet<String> {
     let all = walkdir::WalkDir::new(playground.path("state")).into_iter();
     all.map(|entry| entry.unwrap().path().display().to_string())
@@ -212,7 +215,8 @@ fn after_many_calls_of_all_kinds_nothing_is_left() {
     let ((now, _), after) = (at_rest(), resident_kib(id));
     if calls.is_some() {
         let words = format!(
-            "{calls:?} calls in {took:?}; {memory} KiB became {after}; {descriptors} files became {now}\n"
+            "{calls:?} calls in {took:?}; {memory} KiB became {after}; {descriptors} files became \
+            {now}\n"
         );
         let _ = std::io::stderr().write_all(words.as_bytes());
     }

@@ -117,7 +117,8 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
         report.as_object_mut().unwrap().remove("lastDenials");
     }
     assert_eq!(seen, told);
-    // Every path and method of the document answers with a status that it names, and every refusal has its shape.
+    // Every path and method of the document answers with a status that it names, and every refusal
+    // has its shape.
     let document = get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
     let source = fs::read_to_string(repository("src/transport/http/mod.rs")).unwrap();
@@ -171,7 +172,8 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
             }
         }
     }
-    // What a model answers with leads back to the tool, without a table of names in the program between.
+    // What a model answers with leads back to the tool, without a table of names in the program
+    // between.
     for (name, body, id, wanted) in [
         ("esc__add", &good, "esc:add", json!({"sum": 3})),
         ("esc__add@1", &good, "esc:add", json!({"sum": 3})),

@@ -56,7 +56,8 @@ fn every_request_on_port_80_is_for_the_host_of_its_connection() {
     let own = "Host: api.example.com\r\n";
     let length = format!("Content-Length: {}\r\n", evil.len());
     let both = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n";
-    let h2c = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n";
+    let h2c = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: \
+        AAMAAABkAAQCAAAAAAIAAAAA\r\n";
     // What is sent, and how many requests reach the host; the first answer is the host's.
     let reaching = [
         ("control", good.clone(), 1),
@@ -305,7 +306,8 @@ fn tls_on_port_443_names_the_host_of_its_connection() {
         ),
     ];
     in_both_worlds("hellos", |world| {
-        // The host writes down requests, which these hellos never get to: whoever connects is dialled for.
+        // The host writes down requests, which these hellos never get to: whoever connects is
+        // dialled for.
         let (_, ended, _) = send(world, 443, &passing);
         let dialled = |network: &Value| {
             let events = network["events"].as_array().unwrap().iter();
@@ -428,14 +430,16 @@ fn neither_a_redirect_nor_the_lease_of_another_call_leads_to_a_host() {
             |line: &String| line.contains("evil.example.net HTTP") || line.contains("45.20.0.2");
         assert!(!heard.iter().any(evil), "{heard:?}");
 
-        // One call learns an address; another uses it without asking for the name, and sees none of its connections.
-        let script = "import json,socket,sys\ninput=json.load(sys.stdin); got='reset'\n\
-            def seen():\n all=[l.split() for f in ('tcp','tcp6') for l in open('/proc/net/'+f).readlines()[1:]]\n \
-            return [l[2] for l in all if l[3]!='0A']\nbefore=seen()\n\
-            at=socket.gethostbyname('a.wild.example') if 'ask' in input else input['use']\n\
-            try:\n s=socket.create_connection((at,80),5); s.settimeout(5)\n \
-            s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.wild.example\\r\\n\\r\\n'); got=s.recv(12).decode() or 'closed'\n\
-            except OSError: pass\nprint(json.dumps({'at': at, 'got': got, 'before': before, 'now': seen()}))\n";
+        // One call learns an address; another uses it without asking for the name, and sees none of
+        // its connections.
+        let script = "import json,socket,sys\ninput=json.load(sys.stdin); got='reset'\ndef \
+            seen():\n all=[l.split() for f in ('tcp','tcp6') for l in \
+            open('/proc/net/'+f).readlines()[1:]]\n return [l[2] for l in all if \
+            l[3]!='0A']\nbefore=seen()\nat=socket.gethostbyname('a.wild.example') if 'ask' in \
+            input else input['use']\ntry:\n s=socket.create_connection((at,80),5); \
+            s.settimeout(5)\n s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.wild.example\\r\\n\\r\\n'); \
+            got=s.recv(12).decode() or 'closed'\nexcept OSError: \
+            pass\nprint(json.dumps({'at': at, 'got': got, 'before': before, 'now': seen()}))\n";
         world.tool(
             "two",
             "python",

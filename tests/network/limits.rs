@@ -1,4 +1,5 @@
-//! Bytes and connections of a call are bounded, the relay's memory is flat, and its end is told as what it is.
+//! Bytes and connections of a call are bounded, the relay's memory is flat, and its end is told as
+//! what it is.
 
 use super::{World, allow, in_both_worlds, in_our_world};
 use crate::prelude::*;
@@ -48,8 +49,8 @@ fn bytes_and_requests_that_wait_are_bounded_and_the_limit_named() {
     });
 }
 
-/// What the relay takes for a call counts as the call's, while it runs. The limit lies between what the script took by
-/// itself and what both took, so that it is passed by both together alone.
+/// What the relay takes for a call counts as the call's, while it runs. The limit lies between what
+/// the script took by itself and what both took, so that it is passed by both together alone.
 #[test]
 fn what_is_passed_on_takes_flat_memory_and_processor_time_of_the_call() {
     in_both_worlds("memory and processor time", |world| {
@@ -119,8 +120,8 @@ fn connections_lookups_and_waiting_are_bounded_for_each_tool() {
             &["*.wild.example"],
             &allow("*.wild.example"),
         );
-        // NXDOMAIN for odd names; no answer of another type, and one address for two spellings; REFUSED for the 257th
-        // name, and after 10,000 lookups, of which these were 24.
+        // NXDOMAIN for odd names; no answer of another type, and one address for two spellings;
+        // REFUSED for the 257th name, and after 10,000 lookups, of which these were 24.
         let wanted = json!([
             vec![3; 12],
             [true, []],
@@ -137,7 +138,8 @@ fn connections_lookups_and_waiting_are_bounded_for_each_tool() {
             (&json!(10_033), &json!(12 + 38 + 33)),
             "{totals}"
         );
-        // 25 of those served, and the refusals that differ: twelve odd names, a name and a lookup too many.
+        // 25 of those served, and the refusals that differ: twelve odd names, a name and a lookup
+        // too many.
         assert_eq!(
             ended.out["network"]["events"].as_array().unwrap().len(),
             25 + 12 + 2

@@ -1,4 +1,5 @@
-//! Named hosts, judged from outside: a small internet in network namespaces writes down whoever comes.
+//! Named hosts, judged from outside: a small internet in network namespaces writes down whoever
+//! comes.
 
 use crate::prelude::*;
 mod attacks;
@@ -71,7 +72,8 @@ pub fn in_both_worlds(what: &str, test: impl Fn(&World)) {
     Who::both().for_each(|who| test(&World::new(who)));
 }
 
-/// The world of whoever runs the tests: where the relay or the name server decides, whoever runs it.
+/// The world of whoever runs the tests: where the relay or the name server decides, whoever runs
+/// it.
 fn in_our_world(test: impl Fn(&World)) {
     match found("ip").or_else(|| found("../../usr/sbin/ip")) {
         Some(_) => test(&World::new(Who::ours())),
@@ -91,7 +93,8 @@ impl World {
             "169.254.169.254",
             "2a0b::1",
         ];
-        let world = json!({"addresses": addresses, "names": names(), "hosts": "45.20.0.1 filed.example.com\n"});
+        let world = json!({"addresses": addresses, "names": names(), "hosts": "45.20.0.1 \
+            filed.example.com\n"});
         fs::write(folder.join("world.json"), world.to_string()).unwrap();
         fs::write(folder.join("log.txt"), "").unwrap();
         fs::write(folder.join("world.py"), include_str!("world.py")).unwrap();
@@ -197,7 +200,8 @@ impl World {
         let more = json!({"securityContext": {"networkAccess": {"allowHosts": asked}}});
         self.playground.tool(name, language, script, more);
         let rest = format!(
-            "{rest}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[network]\nhosts = [{allowed}]\n"
+            "{rest}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[network]\nhosts = \
+            [{allowed}]\n"
         );
         self.playground.policy(name, &format!("esc:{name}"), &rest);
         self.playground.settle();
@@ -267,7 +271,8 @@ pub fn allow_inside(host: &str, ranges: &str) -> String {
     format!("{{ host = \"{host}\", ranges = [\"{ranges}\"], why = \"a test\" }}")
 }
 
-/// A root that the world trusts and one that it does not, and from each a certificate of all its hosts.
+/// A root that the world trusts and one that it does not, and from each a certificate of all its
+/// hosts.
 fn certificates(folder: &std::path::Path) {
     certificate(folder, "ca.pem", "host.pem");
     certificate(folder, "private-ca.pem", "private.pem");

@@ -56,7 +56,8 @@ fn a_pattern_stands_for_its_names_and_no_others() {
             ("wild.example", 80, "no name"),
             ("awild.example", 80, "no name"),
             ("a.wild.example.evil.example.net", 80, "no name"),
-            // The C library of the tool itself stops at the NUL; the request with such a Host is refused.
+            // The C library of the tool itself stops at the NUL; the request with such a Host is
+            // refused.
             ("a.wild.example\0.evil.example.net", 80, "ok"),
             ("a.wild.example evil", 80, "no name"),
             ("user@a.wild.example", 80, "no name"),
@@ -118,7 +119,8 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("both.example.com", 80, "ok"),
             ("six.example.com", 80, "ok"),
             ("later.example.com", 80, "ok"),
-            // Without a route to the address the connection is reset as well; the event tells the cause.
+            // Without a route to the address the connection is reset as well; the event tells the
+            // cause.
             ("unrouted.example.com", 80, "reset"),
             ("filed.example.com", 80, "ok"),
             ("mixed.example.com", 80, "ok"),
@@ -205,11 +207,13 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
 fn localhost_with_its_range_is_reached_by_that_name() {
     let (host, url) = ("localhost:8098", "http://localhost:8098/");
     // Each asks for `url` and answers with the status.
-    let urllib = "import json,sys,urllib.request as r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n";
+    let urllib = "import json,sys,urllib.request as \
+        r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n";
     let curl = "import json,subprocess,sys\n\
         curl=['curl','-sSo','/dev/null','-w','%{http_code}',json.load(sys.stdin)['url']]\n\
         print(subprocess.run(curl,capture_output=True,check=True).stdout.decode())\n";
-    let node = "const {url}=JSON.parse(require('fs').readFileSync(0));fetch(url).then(r=>console.log(r.status));\n";
+    let node = "const \
+        {url}=JSON.parse(require('fs').readFileSync(0));fetch(url).then(r=>console.log(r.status));\n";
     let scripts = [
         ("urllib", "python", urllib),
         ("curl", "python", curl),
@@ -238,19 +242,20 @@ fn localhost_with_its_range_is_reached_by_that_name() {
 }
 
 /// At ports 80 and 8097 of three loopback addresses, says at which it was reached.
-const LOOPBACK: &str = "import socket,threading\ndef serve(s):\n while True:\n  \
-    c,_=s.accept(); c.recv(4096); b=s.getsockname()[0].encode()\n  \
-    c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%s'%(len(b),b)); c.close()\n\
-    for at in ('127.0.0.1','127.0.0.2','::1'):\n for port in (80,8097):\n  \
-    s=socket.socket(socket.AF_INET6 if ':' in at else socket.AF_INET); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\n  \
+const LOOPBACK: &str = "import socket,threading\ndef serve(s):\n while True:\n  c,_=s.accept(); \
+    c.recv(4096); b=s.getsockname()[0].encode()\n  c.sendall(b'HTTP/1.1 200 \
+    OK\\r\\nContent-Length: %d\\r\\n\\r\\n%s'%(len(b),b)); c.close()\nfor at in \
+    ('127.0.0.1','127.0.0.2','::1'):\n for port in (80,8097):\n  s=socket.socket(socket.AF_INET6 \
+    if ':' in at else socket.AF_INET); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\n  \
     s.bind((at,port)); s.listen(); threading.Thread(target=serve,args=(s,)).start()\n";
 
-/// Connects to each target (address, port) and names this Host; answers with what is said, or with the status.
-const REACHES: &str = "import json,socket,sys\nout=[]\nfor at,port,host in json.load(sys.stdin)['targets']:\n b=b''\n \
-    try:\n  s=socket.create_connection((at,port),8); s.settimeout(8)\n  \
-    s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())\n  \
-    while d:=s.recv(4096): b+=d\n except OSError: pass\n \
-    b=b.decode(); out.append(b.split('\\r\\n\\r\\n')[1] if ' 200 ' in b else b[9:12])\nprint(json.dumps(out))\n";
+/// Connects to each target (address, port) and names this Host; answers with what is said, or with
+/// the status.
+const REACHES: &str = "import json,socket,sys\nout=[]\nfor at,port,host in \
+    json.load(sys.stdin)['targets']:\n b=b''\n try:\n  s=socket.create_connection((at,port),8); \
+    s.settimeout(8)\n  s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())\n  \
+    while d:=s.recv(4096): b+=d\n except OSError: pass\n b=b.decode(); \
+    out.append(b.split('\\r\\n\\r\\n')[1] if ' 200 ' in b else b[9:12])\nprint(json.dumps(out))\n";
 
 #[test]
 fn a_granted_loopback_address_is_that_address_and_any_other_is_localhost() {
@@ -327,9 +332,10 @@ fn a_long_hosts_file_is_read_once_for_many_connections() {
         let hosts = world.playground.path("world/hosts");
         let text = fs::read_to_string(&hosts).unwrap() + &lines + "45.20.0.1 last.example.com\n";
         fs::write(&hosts, text).unwrap();
-        let script = "import concurrent.futures as f,json,socket,sys\njson.load(sys.stdin)\ndef one(i):\n \
-            s=socket.create_connection(('last.example.com',7000),20); s.sendall(b'x'); return len(s.recv(1))\n\
-            with f.ThreadPoolExecutor(50) as p: print(sum(p.map(one,range(50))))\n";
+        let script = "import concurrent.futures as f,json,socket,sys\njson.load(sys.stdin)\ndef \
+            one(i):\n s=socket.create_connection(('last.example.com',7000),20); s.sendall(b'x'); \
+            return len(s.recv(1))\nwith f.ThreadPoolExecutor(50) as p: \
+            print(sum(p.map(one,range(50))))\n";
         world.tool(
             "many",
             "python",
@@ -338,8 +344,10 @@ fn a_long_hosts_file_is_read_once_for_many_connections() {
             &allow("last.example.com:7000"),
         );
         // Runs a program and says how much memory it had at most, KiB.
-        let measured = "import resource,subprocess,sys\ncode=subprocess.run(sys.argv[1:]).returncode\n\
-            print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)\n";
+        let measured = "import \
+            resource,subprocess,sys\ncode=subprocess.run(sys.argv[1:]).returncode\nprint('peak', \
+            resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, \
+            file=sys.stderr)\nsys.exit(code)\n";
         let mut command = world.inside("/usr/bin/python3");
         command.args(["-c", measured]);
         let mut command = world.playground.host_by(command);

@@ -1,5 +1,5 @@
-//! Every road but the stub and the listening sockets: what the walls of a networked call refuse, with the answer
-//! outside.
+//! Every road but the stub and the listening sockets: what the walls of a networked call refuse,
+//! with the answer outside.
 
 use super::{allow, in_both_worlds};
 use crate::prelude::*;
@@ -12,7 +12,8 @@ const SETTINGS: [&str; 4] = [
     "ip_local_reserved_ports",
 ];
 
-/// What is tried, the answer inside, and the answer outside where it can be had there: by everybody, or by root.
+/// What is tried, the answer inside, and the answer outside where it can be had there: by
+/// everybody, or by root.
 const REFUSED: [(&str, &[&str], Option<bool>); 36] = [
     ("host tcp", &["EACCES", "ENETUNREACH"], Some(true)),
     ("host tcp mapped", &["EACCES", "ENETUNREACH"], Some(true)),
@@ -104,8 +105,8 @@ fn there_is_no_other_road_out() {
             "nobody outside hears anything"
         );
 
-        // The control: outside, by the same user. The listeners are those of the machine itself, so the rest is tried
-        // there.
+        // The control: outside, by the same user. The listeners are those of the machine itself, so
+        // the rest is tried there.
         (input["outside"], input["settings"]) = (json!(true), json!([]));
         let mut python = world.playground.outside(PYTHON);
         python.args(["-c", SCRIPT]);

@@ -17,10 +17,12 @@ fn tool(world: &World, limits: &str) {
 
 fn tool_of(world: &World, script: &str, limits: &str) {
     let header = format!(
-        "header = {{ host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {{}}\"{limits} }}"
+        "header = {{ host = \"api.example.com\", name = \"Authorization\", value = \"Bearer \
+        {{}}\"{limits} }}"
     );
     let secrets = format!(
-        "[secrets]\ngrant = [{{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\", {header} }}]"
+        "[secrets]\ngrant = [{{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\", \
+        {header} }}]"
     );
     let hosts = ["api.example.com", "other.example.com"];
     let more = json!({"securityContext": {"networkAccess": {"allowHosts": hosts},
@@ -140,7 +142,8 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
     let path = |path: &str| json!({ "path": path });
     let websocket =
         json!({"path": "/v1/now", "headers": {"Connection": "Upgrade", "Upgrade": "websocket"}});
-    // What is asked, and what the denial names. Without methods and paths the first ten reach the host.
+    // What is asked, and what the denial names. Without methods and paths the first ten reach the
+    // host.
     let by_rule = [
         (
             "another method",
@@ -353,7 +356,8 @@ fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
                 );
             }
         }
-        // The control: over one connection the host takes the body and the next request for one with the key.
+        // The control: over one connection the host takes the body and the next request for one
+        // with the key.
         let key = format!("Authorization: Bearer {KEY}\r\n");
         let input = json!({"port": 443, "pair": [request("GET", &key), next(&key)]});
         let mut python = world.inside("/usr/bin/python3");
@@ -402,7 +406,8 @@ fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
                 .contains("no TLS with api.example.com"),
             "{without:?}"
         );
-        // A host that does not speak TLS at that port never sees the key; the control sends it there in the clear.
+        // A host that does not speak TLS at that port never sees the key; the control sends it
+        // there in the clear.
         put(7080, "");
         let (ended, heard) = world.watched(call);
         assert_ne!(status(&ended), 200);
@@ -516,12 +521,13 @@ fn the_page_about_keys_can_be_followed() {
 }
 
 /// Tells backwards what it heard, so that no mask but the relay's finds anything in it.
-const HEARS: &str = "\nimport http.client\nc = http.client.HTTPConnection('api.example.com', timeout=8)\n\
-    c.request('GET', '/v1/dressed')\nr = c.getresponse()\nbody = r.read().decode().split('\\0')\n\
-    heads = [[n, t[::-1]] for n, t in r.getheaders() if n.startswith('X-O')]\n\
-    others = {n: t[::-1] for n, t in dressed(another('KEY')).items()}\n\
-    print(json.dumps({'body': [t[::-1] for t in body], 'heads': heads, 'others': others,\n  \
-    'lengths': {n: len(t) for n, t in dressed('KEY').items()}}))\n";
+const HEARS: &str = "\nimport http.client\nc = http.client.HTTPConnection('api.example.com', \
+    timeout=8)\nc.request('GET', '/v1/dressed')\nr = c.getresponse()\nbody = \
+    r.read().decode().split('\\0')\nheads = [[n, t[::-1]] for n, t in r.getheaders() if \
+    n.startswith('X-O')]\nothers = \
+    {n: t[::-1] for n, t in dressed(another('KEY')).items()}\nprint(json.dumps({'body': [t[::-1] \
+    for t in body], 'heads': heads, 'others': others,\n  'lengths': \
+    {n: len(t) for n, t in dressed('KEY').items()}}))\n";
 
 #[test]
 fn no_dress_of_the_secret_comes_back_from_the_host() {

@@ -1,4 +1,5 @@
-//! The approved list is all that an installer gets: nothing runs while it is made, and nothing else is in the tree.
+//! The approved list is all that an installer gets: nothing runs while it is made, and nothing else
+//! is in the tree.
 
 use super::{FLAT, IndexedHost, PLAIN, set_mode};
 use crate::prelude::*;
@@ -119,7 +120,8 @@ fn the_deny_list_holds_for_whatever_is_installed() {
     }
 }
 
-/// An old version to which a file was added lately is as young as that file, and so is a copy of it.
+/// An old version to which a file was added lately is as young as that file, and so is a copy of
+/// it.
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn an_age_is_that_of_the_youngest_file_that_is_used() {
@@ -229,10 +231,10 @@ fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {
     let file = shop.url("files/plain-1.0-py3-none-any.whl");
     let hash = shop.hash("plain-1.0-py3-none-any.whl").to_owned();
     let lock = format!(
-        "version = 1\n[[package]]\nname = \"demo\"\nversion = \"1\"\nsource = {{ virtual = \".\" }}\n\
-         dependencies = [{{ name = \"plain\" }}]\n\
-         [[package]]\nname = \"plain\"\nversion = \"1.0\"\nsource = {{ registry = \"https://x/simple\" }}\n\
-         wheels = [{{ url = \"{file}\", hash = \"{hash}\" }}]\n"
+        "version = 1\n[[package]]\nname = \"demo\"\nversion = \"1\"\nsource = {{ virtual = \".\" \
+         }}\ndependencies = [{{ name = \"plain\" }}]\n[[package]]\nname = \"plain\"\nversion = \
+         \"1.0\"\nsource = {{ registry = \"https://x/simple\" }}\nwheels = [{{ url = \"{file}\", \
+         hash = \"{hash}\" }}]\n"
     );
     shop.put(folder.join("uv.lock"), &lock);
     shop.expect(
@@ -287,11 +289,11 @@ fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {
     .unwrap();
     let hash = shop.hash("flat-1.0.0.tgz");
     let lock = format!(
-        "{{\"lockfileVersion\": 1, \"workspaces\": {{\"\": {{\"dependencies\": {{\"flat\": \"*\", }}, }}, }},\n\
-         \"packages\": {{\n\
-         \"flat\": [\"flat@1.0.0\", \"\", {{ \"optionalDependencies\": {{ \"@s/far\": \"*\" }} }}, \"{hash}\"],\n\
-         \"flat/@s/far\": [\"@s/far@1.0.0\", \"\", {{ \"os\": \"darwin\" }}, \"{hash}\"],\n\
-         \"dev\": [\"dev@1.0.0\", \"\", {{}}, \"{hash}\"], }} }}"
+        "{{\"lockfileVersion\": 1, \"workspaces\": {{\"\": {{\"dependencies\": {{\"flat\": \"*\", \
+         }}, }}, }},\n\"packages\": {{\n\"flat\": [\"flat@1.0.0\", \"\", {{ \
+         \"optionalDependencies\": {{ \"@s/far\": \"*\" }} }}, \"{hash}\"],\n\"flat/@s/far\": \
+         [\"@s/far@1.0.0\", \"\", {{ \"os\": \"darwin\" }}, \"{hash}\"],\n\"dev\": [\"dev@1.0.0\", \
+         \"\", {{}}, \"{hash}\"], }} }}"
     );
     for (change, why) in [
         (
@@ -342,7 +344,8 @@ fn an_index_gives_what_the_lock_says_or_nothing_and_a_failure_is_remembered() {
     shop.python("one", &["plain==1.0"], ONE);
     shop.policy("shut", "required", false, "");
     let began = Instant::now();
-    // An installer knows of a connection that is reset; why is told beside it, the address to the person alone.
+    // An installer knows of a connection that is reset; why is told beside it, the address to the
+    // person alone.
     let ended = shop.expect("one", "DependencyError");
     let details = ended.out["error"]["details"].as_str().unwrap_or_default();
     assert!(
@@ -497,7 +500,8 @@ fn an_index_of_an_authority_of_its_own_is_trusted_where_the_configuration_says_s
     let tools = &tools[..if has("nodejs", 1) { 2 } else { 1 }];
     tools
         .iter()
-        .for_each(|(tool, _)| drop(shop.expect(tool, "DependencyError"))); // The control, without `ca`.
+        // The control, without `ca`.
+        .for_each(|(tool, _)| drop(shop.expect(tool, "DependencyError")));
     let [folder, free] = ["vouches", "free"].map(|name| shop.playground.path(name));
     [&folder, &free]
         .iter()

@@ -112,7 +112,8 @@ fn a_lock_is_asked_for_made_and_kept() {
     shop.expect("loose", "ok \"1.0\"");
     // A requirement that changed is told, and the same command locks it again.
     fs::write(folder.join("requirements.txt"), "plain>=2\n").unwrap();
-    let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml holds 1.0: lock again";
+    let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml \
+        holds 1.0: lock again";
     shop.expect("loose", stale);
     shop.deps_good(&["lock", "esc:loose"]);
     shop.expect("loose", "ok \"2.0\"");
@@ -213,7 +214,8 @@ fn scripts_of_one_folder_have_locks_of_their_own() {
         folder.join("pylock.one.toml"),
     )
     .unwrap();
-    let stale = "DependencyError: one.py:1: `plain==1.0` is required, and pylock.one.toml holds 2.0: lock again";
+    let stale = "DependencyError: one.py:1: `plain==1.0` is required, and pylock.one.toml holds \
+        2.0: lock again";
     shop.expect("one", stale);
     shop.expect("two", "ok \"2.0\"");
     // Two tools of Node in one folder have its one package.json.
@@ -320,7 +322,8 @@ fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits
 fn what_is_for_other_machines_stands_in_the_lock_and_is_not_fetched() {
     let shop = IndexedHost::new(Who::ours());
     let folder = shop.python("one", &["plain==1.0", "elsewhere==1.0"], PLAIN);
-    // The control: without a marker it is required here, too, and there is no file for this machine.
+    // The control: without a marker it is required here, too, and there is no file for this
+    // machine.
     shop.expect(
         "one",
         "DependencyError: No matching distribution found for elsewhere",
@@ -366,9 +369,9 @@ fn small_packages_of_the_public_indexes_work() {
     .unwrap();
     let ranges = "ranges = [\"203.0.113.0/24\"]";
     let config = format!(
-        "[indexes.default]\n\
-         python = {{ url = \"https://pypi.org/simple/\", hosts = [\"files.pythonhosted.org\"], {ranges} }}\n\
-         node = {{ url = \"https://registry.npmjs.org/\", {ranges} }}\n"
+        "[indexes.default]\npython = {{ url = \"https://pypi.org/simple/\", hosts = \
+         [\"files.pythonhosted.org\"], {ranges} }}\nnode = {{ url = \
+         \"https://registry.npmjs.org/\", {ranges} }}\n"
     );
     fs::write(shop.playground.path("config.toml"), config).unwrap();
     shop.policy("default", "relaxed", false, "");

@@ -1,4 +1,5 @@
-//! An index that asks for a credential, over TLS: it gets it with each request, and nobody else ever does.
+//! An index that asks for a credential, over TLS: it gets it with each request, and nobody else
+//! ever does.
 
 use super::{FLAT, Index, rules};
 use crate::network::{World, in_both_worlds};
@@ -19,7 +20,8 @@ fn index_of(world: &World, certificate: &str) -> Index {
     )
 }
 
-/// The configuration belongs to who runs the host. (The store keeps the modes that the host gave it.)
+/// The configuration belongs to who runs the host. (The store keeps the modes that the host gave
+/// it.)
 fn configure(world: &World, indexes: &str) {
     let path = world.playground.path("config.toml");
     fs::write(&path, format!("[indexes.default]\n{indexes}")).unwrap();
@@ -153,7 +155,8 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
             without.is_empty(),
             "the index was asked without it: {without:?}"
         );
-        // Everything else that the outside heard was a question for the name: no word in clear text.
+        // Everything else that the outside heard was a question for the name: no word in clear
+        // text.
         let heard = world.log().split_off(before);
         assert!(
             heard

@@ -1,4 +1,5 @@
-//! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
+//! What a script's files ask for, by the real binary: who may have it, what is refused, and what
+//! every report says.
 
 use crate::prelude::*;
 use crate::requirements::says;
@@ -115,8 +116,8 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
         runs(&playground, name);
         assert_eq!(listed(name)["available"], true);
     }
-    let sentence = "its python packages (requirements.txt), which no policy allows it: write [packages] \
-                    python = { index = \"default\"";
+    let sentence = "its python packages (requirements.txt), which no policy allows it: write \
+                    [packages] python = { index = \"default\"";
     let loose = format!("CapabilityError: {}", sentence.replace('"', "\\\""));
     for (name, wanted) in [
         ("loose", &*loose),
@@ -297,7 +298,8 @@ fn the_files_of_others_say_nothing_of_a_script() {
     )
     .unwrap();
     unavailable(&playground, "deep", "CapabilityError: its python packages");
-    // Control: where its manifest lies in the folder of the same path it is no guest, and the file is its own.
+    // Control: where its manifest lies in the folder of the same path it is no guest, and the file
+    // is its own.
     fs::rename(
         playground.path("tool-defs/guest"),
         playground.path("tool-defs/shared"),
@@ -566,8 +568,8 @@ fn the_configuration_says_what_an_index_is() {
         "no [indexes.inner] python, so tools that require packages are unavailable; known: default";
     says(&playground, &["check"], &[words]);
     put(
-        "[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], \
-         ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n",
+        "[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = \
+         [\"files.example\"], ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n",
     );
     assert!(is_available(&playground, "tool"));
     let words = "`inner` (https://pypi.example/simple/, with a credential that toolhost adds)";

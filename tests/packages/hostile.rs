@@ -8,7 +8,8 @@ use crate::prelude::*;
 fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothing() {
     as_everyone("packages that start early", |who| {
         let shop = IndexedHost::new(who);
-        let script = "import json, os\nprint(json.dumps([os.environ.get('STARTED'), os.environ.get('CUSTOMISED')]))\n";
+        let script = "import json, os\nprint(json.dumps([os.environ.get('STARTED'), \
+            os.environ.get('CUSTOMISED')]))\n";
         shop.python("early", &["starts==1.0"], script);
         shop.expect("early", "ok [\"nothing\", \"yes\"]");
         assert_eq!(shop.marks(), 0);
@@ -49,9 +50,9 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
         );
         shop.policy("default", "required", true, "");
         shop.expect("build", "ok []");
-        let script = "const files = require('hooks');\nconst fs = require('fs');\n\
-                      const could = '/node_modules/hooks/could.json';\n\
-                      console.log(fs.existsSync(could) ? fs.readFileSync(could, 'utf8') : '\"did not run\"')\n";
+        let script = "const files = require('hooks');\nconst fs = require('fs');\nconst could = \
+                      '/node_modules/hooks/could.json';\nconsole.log(fs.existsSync(could) ? \
+                      fs.readFileSync(could, 'utf8') : '\"did not run\"')\n";
         shop.node("hooked", "nodejs", &["hooks@1.0.0"], script);
         shop.expect("hooked", "ok []");
         shop.policy("default", "required", false, "");
@@ -81,7 +82,8 @@ fn a_package_reaches_no_place_outside_its_tree() {
     let shop = IndexedHost::new(Who::ours());
     let script = |module: &str| {
         format!(
-            "import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n"
+            "import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + \
+            '/out')))\n"
         )
     };
     for (package, wanted) in [

@@ -28,8 +28,8 @@ fn what_unpacks_to_too_much_or_too_many_files_is_refused() {
         );
         assert_eq!(shop.trees(), Vec::<String>::new());
     }
-    // The controls: another package of that tool; and it is a good archive of some megabytes, of which more and more
-    // comes out.
+    // The controls: another package of that tool; and it is a good archive of some megabytes, of
+    // which more and more comes out.
     shop.put(
         shop.playground.path("user_scripts/crowd/requirements.txt"),
         shop.locked("plain==1.0"),

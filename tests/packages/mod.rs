@@ -52,12 +52,14 @@ const FLAT: &str = "console.log(JSON.stringify(require('flat')))";
 fn rules(index: &str, lock: &str, builds: bool, more: &str) -> String {
     let entry = |name: &str, index: &str| {
         format!(
-            "{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n"
+            "{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a \
+            test\" }}\n"
         )
     };
     let [python, node] = [entry("python", index), entry("node", "default")];
     format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{python}{node}{more}\n"
+        "[files]\nread = [{{ path = \"./**\", why = \"a test\" \
+        }}]\n[packages]\n{python}{node}{more}\n"
     )
 }
 
@@ -170,7 +172,8 @@ impl IndexedHost {
         fs::write(self.playground.path("config.toml"), config).unwrap();
     }
 
-    /// Gives rewritten files to the user who runs the host. (The store keeps the modes that the host gave it.)
+    /// Gives rewritten files to the user who runs the host. (The store keeps the modes that the
+    /// host gave it.)
     fn settle(&self) {
         settle(&self.playground);
     }

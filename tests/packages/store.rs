@@ -68,8 +68,9 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
     let folder = shop.playground.tool("late", "python", late, writes);
     fs::create_dir_all(folder.join("out")).unwrap();
     fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
-    let write = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"out/**\", why = \"w\" }]\n\
-                 [packages]\npython = { index = \"default\", why = \"w\" }\n";
+    let write = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+                 [{ path = \"out/**\", why = \"w\" }]\n[packages]\npython = \
+                 { index = \"default\", why = \"w\" }\n";
     shop.playground.policy("late", "esc:late", write);
     shop.python("other", &["plain==1.0"], PLAIN);
     shop.python("third", &["plain==2.0"], PLAIN);
@@ -85,7 +86,8 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
             cleaned.text(),
             cleaned.stderr
         );
-        // Somebody changes it: others get a new one, and what tidies up leaves the old one to the call.
+        // Somebody changes it: others get a new one, and what tidies up leaves the old one to the
+        // call.
         fs::write(shop.store().join(&first).join("bin/more"), "").unwrap();
         shop.expect("other", "ok \"1.0\"");
         shop.expect("third", "ok \"2.0\"");

@@ -295,7 +295,8 @@ fn a_script_run_by_core_asks_a_client_only_if_its_own_tool_may() {
     assert!(run(vec![may, tool("demo:one")]).is_empty());
 }
 
-/// Names that nobody but the host sets: one table for manifests, policies and calls (tests/service.rs reads it too).
+/// Names that nobody but the host sets: one table for manifests, policies and calls
+/// (tests/service.rs reads it too).
 pub const REFUSED_NAMES: [&str; 14] = [
     "LD_PRELOAD",
     "ld_preload",
@@ -454,7 +455,8 @@ fn run_code_has_scratch_only_and_exists_only_where_a_policy_names_it() {
     );
 }
 
-/// Every field of a policy is named here with what reads it; a new field does not compile until it is.
+/// Every field of a policy is named here with what reads it; a new field does not compile until it
+/// is.
 #[test]
 fn every_policy_field_is_read_by_what_enforces_it() {
     let Policy {

@@ -6,8 +6,8 @@ use toolhost::policy::{self, FileProblem, Policies};
 
 const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n";
 
-/// Line (`ok`: it is read), place, and the text after the head, in which ` ; ` ends a line and `{}` is each of the
-/// values that follow.
+/// Line (`ok`: it is read), place, and the text after the head, in which ` ; ` ends a line and `{}`
+/// is each of the values that follow.
 const POLICIES: &str = include_str!("policies.txt");
 
 fn parse(text: &str, host: bool) -> Result<policy::Policy, Vec<Problem>> {

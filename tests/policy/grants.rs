@@ -186,10 +186,11 @@ fn what_is_run_or_obeyed_is_never_written() {
         Ok(python("/opt/venv/bin/python")),
     );
     let own = "./* run.py *.py r* * node_modules/** .venv/** lib/__pycache__/** package.json self";
-    let definitions = "/t/** /t/tool-defs/demo/** /t/tool-defs/demo/*.json /t/tool-defs/demo/demo.tool.json \
-                       out/x.tool.json out/*.tool.json out/*.policy.toml /p/policies/** /p/policies/sub/x.txt";
-    let others = "/usr/lib/** /usr/** /opt/venv/** /opt/venv/lib/** /srv/** /srv/other/* /srv/other/tool.py \
-                  /proc/** /sys/x /dev/** /";
+    let definitions = "/t/** /t/tool-defs/demo/** /t/tool-defs/demo/*.json \
+                       /t/tool-defs/demo/demo.tool.json out/x.tool.json out/*.tool.json \
+                       out/*.policy.toml /p/policies/** /p/policies/sub/x.txt";
+    let others = "/usr/lib/** /usr/** /opt/venv/** /opt/venv/lib/** /srv/** /srv/other/* \
+                  /srv/other/tool.py /proc/** /sys/x /dev/** /";
     let writing =
         |ask: &str| policy::decide(&asking(Some(&[]), &[ask]), &site(), &policies, &machine);
     for ask in [own, definitions, others]
@@ -200,7 +201,8 @@ fn what_is_run_or_obeyed_is_never_written() {
         assert_eq!(refused(&decision).0, Kind::SecurityError, "{ask}");
         assert!(decision.grants.is_empty(), "{ask}: {:?}", decision.grants);
     }
-    let data = "out/** .cache/** *.csv out/* result.json /srv/data/** /srv/other/data/** x.p? helper.py lib* out/a.py";
+    let data = "out/** .cache/** *.csv out/* result.json /srv/data/** /srv/other/data/** x.p? \
+        helper.py lib* out/a.py";
     for ask in data.split_whitespace() {
         let decision = writing(ask);
         assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape);
@@ -260,7 +262,8 @@ fn a_script_directly_in_a_base_folder_reads_itself_and_does_not_open_the_base() 
     );
 }
 
-/// Programs, libraries and settings of the machine are written by no tool, whatever a policy says; beside them it may.
+/// Programs, libraries and settings of the machine are written by no tool, whatever a policy says;
+/// beside them it may.
 #[test]
 fn system_folders_and_what_the_host_runs_are_never_written() {
     let relied_on = ["/opt/tools/bin", "/opt/later/bin", "/opt/pyenv"]
@@ -309,7 +312,8 @@ fn system_folders_and_what_the_host_runs_are_never_written() {
         ),
     ] {
         for ask in asked.split(' ') {
-            // As wide as a policy can say it, and exactly what is asked; a cap makes nothing acceptable.
+            // As wide as a policy can say it, and exactly what is asked; a cap makes nothing
+            // acceptable.
             let policies = ruled(&policy_text(
                 &[],
                 &[&ask.replace("/*.csv", "/**").replace("/*.so", "/**")],
@@ -419,7 +423,8 @@ fn what_a_view_makes_up_and_trees_of_the_kernel_are_never_read() {
     }
 }
 
-/// Eight times the text takes no more than about eight times the work: comparing each with each would take 64 times.
+/// Eight times the text takes no more than about eight times the work: comparing each with each
+/// would take 64 times.
 #[test]
 fn a_decision_costs_what_its_manifest_is_long() {
     let policies = ruled(&policy_text(&["./**"], &["./out/**"], ""));

@@ -150,7 +150,8 @@ fn policy_text(read: &[&str], write: &[&str], more: &str) -> String {
             .join(", ")
     };
     format!(
-        "name = \"p\"\nwhy = \"test\"\ntools = [\"demo:one\"]\n{more}\n[files]\nread = [{}]\nwrite = [{}]\n",
+        "name = \"p\"\nwhy = \"test\"\ntools = [\"demo:one\"]\n{more}\n[files]\nread = [{}]\nwrite \
+        = [{}]\n",
         list(read),
         list(write)
     )
@@ -223,9 +224,9 @@ fn live(path: &str) -> Opening {
     Opening::Live { path: path.into() }
 }
 
-const CORE: &str = "name = \"core\"\nwhy = \"w\"\ntools = [\"core:run-code\", \"core:execute-python-script\"]\n\
-    [files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
-    write = [{ path = \"./.cache/**\", why = \"w\" }]\n";
+const CORE: &str = "name = \"core\"\nwhy = \"w\"\ntools = [\"core:run-code\", \
+    \"core:execute-python-script\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+    [{ path = \"./.cache/**\", why = \"w\" }]\n";
 
 fn execute() -> Manifest {
     let handler = Handler::ServiceMethod {

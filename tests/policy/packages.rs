@@ -110,8 +110,10 @@ const OVERLAPS: &[(&str, &str, Result<Left, Narrower>)] = &[
     (OPEN, "deny = [{ name = \"a\", why = \"w\" }]", Err(Narrower::Host)),
     ("python = { index = \"inner\", why = \"w\" }", PLAIN, Err(Narrower::Host)),
     ("python = { index = \"elsewhere\", why = \"w\" }", "-", Err(Narrower::Machine)),
-    ("python = { index = \"default\", why = \"w\" }\ndeny = [{ name = \"a\", why = \"w\" }]\nmin_age_days = 3",
-     "python = { index = \"default\", why = \"w\" }\ndeny = [{ name = \"b\", why = \"w\" }]\nmin_age_days = 9",
+    ("python = { index = \"default\", why = \"w\" }\ndeny = \
+        [{ name = \"a\", why = \"w\" }]\nmin_age_days = 3",
+     "python = { index = \"default\", why = \"w\" }\ndeny = \
+     [{ name = \"b\", why = \"w\" }]\nmin_age_days = 9",
      Ok(("default", true, false, &["a", "b"], Some(9)))),
     (AGED, PLAIN, Ok(("default", true, false, &[], Some(3)))),
     (PLAIN, AGED, Ok(("default", true, false, &[], Some(3)))),

@@ -51,7 +51,8 @@ fn text_of(read: &[String], write: &[String], timeout: u64, host: bool) -> Strin
     )
 }
 
-/// Every path of a small world that a decision lets the tool read or write: the meaning, not the form.
+/// Every path of a small world that a decision lets the tool read or write: the meaning, not the
+/// form.
 fn reach(decision: &Decision, access: Access) -> BTreeSet<PathBuf> {
     let mut world = BTreeSet::new();
     for place in PLACES.iter().chain(&["/t", "/t/user_scripts", "/other"]) {
@@ -126,7 +127,8 @@ proptest! {
         let host = capped.then(|| parsed_host(&text_of(&hr, &hw, cap, true)));
         let decision = decide(&tool, &under(vec![parsed(&text_of(&pr, &pw, ceiling, false))], host));
         for path in reach(&decision, Access::Read) {
-            prop_assert!(asked_holds(&read, &path) || asked_holds(&write, &path), "read {path:?} was not asked");
+            prop_assert!(asked_holds(&read, &path) || asked_holds(&write, &path), "read {path:?} \
+                was not asked");
             prop_assert!(holds_any(&pr, &pw, &path), "read {path:?} is not in the policy");
             prop_assert!(!capped || holds_any(&hr, &hw, &path), "read {path:?} is not in the cap");
         }
@@ -159,7 +161,8 @@ proptest! {
         let small = run(&pr, &pw, ceiling, None);
         let big = run(&[pr.clone(), more_read].concat(), &[pw.clone(), more_write].concat(), ceiling + more, None);
         for access in [Access::Read, Access::Write] {
-            prop_assert!(reach(&small, access).is_subset(&reach(&big, access)), "adding a rule took something away");
+            prop_assert!(reach(&small, access).is_subset(&reach(&big, access)), "adding a rule \
+                took something away");
         }
         let time = |d: &Decision| d.limit(Limit::TimeoutMs).unwrap().effective;
         prop_assert!(time(&small) <= time(&big));
@@ -167,7 +170,8 @@ proptest! {
         let wide = run(&pr, &pw, ceiling, Some(cap(9, ceiling + more)));
         let narrow = run(&pr, &pw, ceiling, Some(cap(drop_from, ceiling)));
         for access in [Access::Read, Access::Write] {
-            prop_assert!(reach(&narrow, access).is_subset(&reach(&wide, access)), "narrowing the cap widened");
+            prop_assert!(reach(&narrow, access).is_subset(&reach(&wide, access)), "narrowing the \
+                cap widened");
             prop_assert!(reach(&wide, access).is_subset(&reach(&small, access)), "a cap widened");
         }
         prop_assert!(time(&narrow) <= time(&wide) && time(&wide) <= time(&small));
@@ -202,11 +206,13 @@ proptest! {
         read(&text, false);
         read(&String::from_utf8_lossy(&noise), true);
         let [text, path, host, range, from, name] = [text, path, host, range, from, name].map(toml::Value::String);
-        let header = format!("{{ host = \"x.com\", name = {name}, value = {text}, paths = [{path}] }}");
+        let header = format!("{{ host = \"x.com\", name = {name}, value = {text}, paths = [{path}] \
+            }}");
         for table in [
             format!("[files]\nread = [{{ path = {text}, why = \"w\" }}]"),
             format!("[network]\nhosts = [{{ host = {host}, ranges = [{range}], why = \"w\" }}]"),
-            format!("[secrets]\ngrant = [{{ name = {name}, from = {from}, header = {header}, why = \"w\" }}]"),
+            format!("[secrets]\ngrant = [{{ name = {name}, from = {from}, header = {header}, why = \
+                \"w\" }}]"),
         ] {
             read(&format!("name = \"n\"\nwhy = \"w\"\ntools = [\"a:b\"]\n{table}"), false);
         }

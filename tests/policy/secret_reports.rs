@@ -9,7 +9,8 @@ fn every_report_speaks_of_secrets() {
     let tool = asks(&["A", "B"], &["api.x.com"]);
     let decision = decide(&tool, &policies);
     let (text, json) = (report(&decision), policy::audit::json(&decision, &tool));
-    let header = "A: header x-a (`Bearer {}`) of api.x.com, added by toolhost (never shown), from file:/t/p/keys/A";
+    let header = "A: header x-a (`Bearer {}`) of api.x.com, added by toolhost (never shown), from \
+        file:/t/p/keys/A";
     let variable = "B: the variable B (never shown), from file:/t/p/keys/B";
     for words in [
         header,
@@ -70,7 +71,8 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
         )
     };
     let of = |secrets: &str| {
-        let hosts = "[network]\nhosts = [{ host = \"api.x.com\", why = \"w\" }, { host = \"b.x.com\", why = \"w\" }]\n";
+        let hosts = "[network]\nhosts = [{ host = \"api.x.com\", why = \"w\" }, \
+            { host = \"b.x.com\", why = \"w\" }]\n";
         ruled(&format!("{HEAD}mode = \"narrow\"\n{hosts}{secrets}"))
     };
     let tool = asks(&["A"], &["api.x.com", "b.x.com"]);

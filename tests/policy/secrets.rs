@@ -1,4 +1,5 @@
-//! Secrets: what is asked ∩ what policy and cap list, how each is used, what is refused, and the reports of them.
+//! Secrets: what is asked ∩ what policy and cap list, how each is used, what is refused, and the
+//! reports of them.
 
 use super::*;
 use proptest::prelude::*;
@@ -19,7 +20,8 @@ pub fn listing(names: &[impl AsRef<str>]) -> String {
             String::new()
         };
         format!(
-            "  {{ name = \"{name}\", from = \"file:keys/{name}\", {header}why = \"for {name}\" }},\n"
+            "  {{ name = \"{name}\", from = \"file:keys/{name}\", {header}why = \"for {name}\" \
+            }},\n"
         )
     };
     format!(
@@ -86,7 +88,8 @@ const MANIFEST: Option<Narrower> = Some(Narrower::Manifest);
 #[test]
 fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
     let api: Texts = &["api.x.com"];
-    // asked, hosts asked, listed, in the cap ("-": none), what is left, who refuses the rest, a word of the reason.
+    // asked, hosts asked, listed, in the cap ("-": none), what is left, who refuses the rest, a
+    // word of the reason.
     type Row = (
         Texts,
         Texts,
@@ -358,8 +361,8 @@ fn entries_are_read_with_their_sources_and_rules() {
     );
     assert!(header.port == 443 && header.methods.is_empty() && header.paths.is_empty());
     let header = with(
-        "host = \"x.com:8443\", name = \"k\", methods = [\"GET\", \"PUT\"], \
-         paths = [\"/v1/**\", \"/a;b\", \"/**\", \"/\", \"/...\"], query = [\"a[]\"], request_headers = [\"X-Api\"]",
+        "host = \"x.com:8443\", name = \"k\", methods = [\"GET\", \"PUT\"], paths = [\"/v1/**\", \
+         \"/a;b\", \"/**\", \"/\", \"/...\"], query = [\"a[]\"], request_headers = [\"X-Api\"]",
     );
     assert_eq!(
         (header.port, header.methods.len(), header.paths.len()),
@@ -371,8 +374,8 @@ fn entries_are_read_with_their_sources_and_rules() {
     );
 }
 
-/// The place that is complained of, and what is wrong in an entry, in which `VALUE` is each of the values that follow
-/// (`∅` is nothing, `·` a space).
+/// The place that is complained of, and what is wrong in an entry, in which `VALUE` is each of the
+/// values that follow (`∅` is nothing, `·` a space).
 const BAD: &str = include_str!("bad_secrets.txt");
 
 fn problems(entries: &str) -> Vec<(String, Code, String)> {

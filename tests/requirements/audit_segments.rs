@@ -1,4 +1,5 @@
-//! The audit log in its files: closed by size, the newest kept, written by several hosts at once, read as one.
+//! The audit log in its files: closed by size, the newest kept, written by several hosts at once,
+//! read as one.
 
 use super::{put, set_mode};
 use crate::prelude::*;
@@ -93,7 +94,8 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
             })
             .collect();
         let recall = |id: &str| playground.cli(&["audit", "--call", id, "--json"]);
-        // The first was in the oldest file, which is removed; each later one is in a file of its own.
+        // The first was in the oldest file, which is removed; each later one is in a file of its
+        // own.
         let gone = recall(&first);
         let told = gone
             .stderr
@@ -109,7 +111,8 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
             );
             assert!(!here.out["confinement"].is_null(), "{who:?}");
         }
-        // No tool writes there, whatever it is granted: neither the log nor what will be its closed files.
+        // No tool writes there, whatever it is granted: neither the log nor what will be its closed
+        // files.
         let state = playground.path("state").display().to_string();
         echo(
             &playground,
@@ -132,8 +135,9 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
         fill(&playground, LEAST - 20_000);
         let mut hosts: Vec<Server> = (0..3).map(|_| Server::start(&playground)).collect();
         let (mut asked, mut answered) = (0, Vec::new());
-        // Records of some kilobytes, so that the file is full soon, by several at once. Their number is bounded:
-        // a quick machine that calls for a time fills more files than are kept, and the oldest are removed.
+        // Records of some kilobytes, so that the file is full soon, by several at once. Their
+        // number is bounded: a quick machine that calls for a time fills more files than are kept,
+        // and the oldest are removed.
         let large = json!({"text": "x".repeat(3000)});
         for _ in 0..10 {
             for host in &mut hosts {
@@ -160,8 +164,8 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
         dies.child.wait().unwrap();
         drop(hosts);
         playground.expect("esc:echo", "{}", "ok");
-        // The kernel may end a write between two pages when its process is killed, and the next writer begins a line
-        // of its own. Any other line that is no JSON fails.
+        // The kernel may end a write between two pages when its process is killed, and the next
+        // writer begins a line of its own. Any other line that is no JSON fails.
         let (mut calls, mut torn) = (BTreeMap::<String, usize>::new(), Vec::new());
         for line in lines(&playground) {
             match serde_json::from_str::<Value>(&line) {
@@ -206,8 +210,8 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
     }
 }
 
-/// Where there is no room for a record no call runs, and every call that ran has its record once there is room again:
-/// what could not be written comes first.
+/// Where there is no room for a record no call runs, and every call that ran has its record once
+/// there is room again: what could not be written comes first.
 #[test]
 fn a_full_disk_loses_no_record() {
     /// Unmounted when it goes.

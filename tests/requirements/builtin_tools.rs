@@ -8,12 +8,14 @@ use toolhost::base::json as reader;
 const SEED: &str = include_str!("builtin_tools.tool.jsonc");
 
 /// Opens what it is told to, and says what it got.
-const SPY: &str = "import json, sys\nasked = json.load(sys.stdin)\nmode = asked.get('mode', 'r')\ntry:\n    \
-    file = open(asked['path'], mode)\n    text = file.read() if mode == 'r' else str(file.write('x'))\n\
-    except OSError as e:\n    text = 'errno %d' % e.errno\nprint(json.dumps({'got': text}))\n";
-const ECHO_JS: &str = "const fs = require('fs')\nconst runs = typeof Bun === 'undefined' ? 'node' : 'bun'\n\
-    console.log(JSON.stringify({runs, got: JSON.parse(fs.readFileSync(0, 'utf8'))}))\n";
-const ECHO_TS: &str = "const given: object = await Bun.stdin.json()\nconsole.log(JSON.stringify({runs: 'bun', got: given}))\n";
+const SPY: &str = "import json, sys\nasked = json.load(sys.stdin)\nmode = asked.get('mode', \
+    'r')\ntry:\n    file = open(asked['path'], mode)\n    text = file.read() if mode == 'r' else \
+    str(file.write('x'))\nexcept OSError as e:\n    text = 'errno %d' % \
+    e.errno\nprint(json.dumps({'got': text}))\n";
+const ECHO_JS: &str = "const fs = require('fs')\nconst runs = typeof Bun === 'undefined' ? 'node' \
+    : 'bun'\nconsole.log(JSON.stringify({runs, got: JSON.parse(fs.readFileSync(0, 'utf8'))}))\n";
+const ECHO_TS: &str = "const given: object = await \
+    Bun.stdin.json()\nconsole.log(JSON.stringify({runs: 'bun', got: given}))\n";
 const FILES: &[(&str, &str)] = &[
     ("free/spy.py", SPY),
     (
@@ -58,7 +60,8 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
         let cache = playground.path("user_scripts/free/.cache");
         let before = playground.state(&[&cache]);
         let mut wrong = Vec::new();
-        // Tool, language that it takes, decision of the audit record, wanted, input. BASE is the playground.
+        // Tool, language that it takes, decision of the audit record, wanted, input. BASE is the
+        // playground.
         for row in include_str!("builtin_tools.txt")
             .lines()
             .filter(|row| !row.starts_with('#'))

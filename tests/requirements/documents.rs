@@ -1,5 +1,5 @@
-//! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
-//! every example of a manifest and a policy loads.
+//! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command
+//! that there is; every example of a manifest and a policy loads.
 
 use super::put;
 use crate::prelude::*;
@@ -46,7 +46,8 @@ fn filled(line: &str, playground: &Playground, call: &str) -> String {
     })
 }
 
-/// Command lines from `toolhost` on, from `sh` blocks and from text, each with a document that has it.
+/// Command lines from `toolhost` on, from `sh` blocks and from text, each with a document that has
+/// it.
 fn commands() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let files = fs::read_dir(repository("docs"))

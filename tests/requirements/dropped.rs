@@ -1,5 +1,5 @@
-//! What a tool gets depends on its manifest, its own folder and the operator's files: random files that somebody else
-//! drops beside random tools change nothing of it.
+//! What a tool gets depends on its manifest, its own folder and the operator's files: random files
+//! that somebody else drops beside random tools change nothing of it.
 
 use crate::prelude::*;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! Each type of error has one origin and one exit code (the closed list with its document: `src/fault.rs`).
+//! Each type of error has one origin and one exit code (the closed list with its document:
+//! `src/fault.rs`).
 
 use super::{files, put};
 use crate::prelude::*;
@@ -36,9 +37,9 @@ const CALLS: &[(&str, &str, &str, &str, i32)] = &[
     ("esc:method", "{}", "ServiceError", "host", 4),
 ];
 
-const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get('n')\n\
-    if n == 1:\n    sys.exit(3)\nif n == 2:\n    print('\"text\"')\nif n == 3:\n    time.sleep(60)\n\
-    while n == 4:\n    os.write(1, b' ' * 65536)\nif n is None:\n    print('{}')\n";
+const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get('n')\nif n == \
+    1:\n    sys.exit(3)\nif n == 2:\n    print('\"text\"')\nif n == 3:\n    time.sleep(60)\nwhile \
+    n == 4:\n    os.write(1, b' ' * 65536)\nif n is None:\n    print('{}')\n";
 
 #[test]
 fn real_calls_tell_type_origin_and_exit_code() {

@@ -1,5 +1,5 @@
-//! What this host makes and keeps in folders that somebody else owns: nothing is given away by a name, nothing is
-//! followed that somebody planted, and a call that is refused makes nothing.
+//! What this host makes and keeps in folders that somebody else owns: nothing is given away by a
+//! name, nothing is followed that somebody planted, and a call that is refused makes nothing.
 
 use super::{files, put, set_mode};
 use crate::prelude::*;
@@ -30,8 +30,8 @@ fn writer(who: Who, write: &[&str]) -> (Playground, PathBuf) {
     (playground, folder)
 }
 
-/// While `during` runs, the owner of the folder swaps whatever is `out` with the prize, over and over. Gives who owns
-/// the prize then; all is put back as it was.
+/// While `during` runs, the owner of the folder swaps whatever is `out` with the prize, over and
+/// over. Gives who owns the prize then; all is put back as it was.
 fn swapped(folder: &Path, prize: u64, during: impl FnOnce()) -> u32 {
     let stop = AtomicBool::new(false);
     let (out, other) = (folder.join("out"), folder.join("prize"));
@@ -165,7 +165,8 @@ fn a_refused_call_makes_no_folder_and_leaves_nothing_in_the_ledger() {
     });
 }
 
-/// The log of a host that is root lies in a folder of somebody, who plants beside it what the host would follow.
+/// The log of a host that is root lies in a folder of somebody, who plants beside it what the host
+/// would follow.
 #[test]
 fn root_keeps_no_log_where_somebody_else_can_plant() {
     if !Who::Root.possible() {

@@ -8,8 +8,9 @@ const CARELESS: &str = "import os, signal, sys\nfor s in ('SIGCHLD', 'SIGUSR1', 
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGCHLD, 40])\n\
     os.execv(sys.argv[1], sys.argv[1:])\n";
 /// Ignored and blocked signals of this process, without those that Python ignores itself.
-const TELLS: &str = "import json\nof = dict(l.split(':\\t') for l in open('/proc/self/status').read().splitlines() if l.startswith('Sig'))\n\
-    own = 1 << 12 | 1 << 24\nprint(json.dumps([int(of['SigIgn'], 16) & ~own, int(of['SigBlk'], 16)]))\n";
+const TELLS: &str = "import json\nof = dict(l.split(':\\t') for l in \
+    open('/proc/self/status').read().splitlines() if l.startswith('Sig'))\nown = 1 << 12 | 1 << \
+    24\nprint(json.dumps([int(of['SigIgn'], 16) & ~own, int(of['SigBlk'], 16)]))\n";
 
 fn careless(playground: &Playground, program: &Command) -> Command {
     let mut command = playground.outside(PYTHON);

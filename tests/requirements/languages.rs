@@ -10,8 +10,9 @@ const ENGINES: [(&str, &str, &str); 4] = [
     ("wasi", "wasm", "main.wat"),
 ];
 
-/// The same tool, three times: in Python, for Node and Bun, and as a module, which has `data` from address 1024 on
-/// (`$say fd length` writes it, `$echo` copies). Which output is an answer at all: `outputs.rs`.
+/// The same tool, three times: in Python, for Node and Bun, and as a module, which has `data` from
+/// address 1024 on (`$say fd length` writes it, `$echo` copies). Which output is an answer at all:
+/// `outputs.rs`.
 type Row = BTreeMap<&'static str, &'static str>;
 
 fn rows() -> Vec<Row> {
@@ -43,7 +44,8 @@ fn script(row: &Row, engine: &str) -> String {
     }
 }
 
-/// Everything about an outcome but its numbers: names of fields, and the values that must not differ.
+/// Everything about an outcome but its numbers: names of fields, and the values that must not
+/// differ.
 fn likeness(ended: &Ended) -> Value {
     fn names(value: &Value) -> Vec<String> {
         value
@@ -52,7 +54,8 @@ fn likeness(ended: &Ended) -> Value {
             .unwrap_or_default()
     }
     let (out, error) = (&ended.out, &ended.out["error"]);
-    // A module that a limit ends leaves the engine's backtrace; a process that is killed has no last words.
+    // A module that a limit ends leaves the engine's backtrace; a process that is killed has no
+    // last words.
     let logs = if error["type"] == "ResourceLimitError" {
         &Value::Null
     } else {
@@ -116,12 +119,14 @@ fn one_tool_in_four_engines() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-const BUN_WHOLE: &str = "const given = JSON.parse(require('fs').readFileSync(0, 'utf8'))\n\
-                         console.log(JSON.stringify({bun: typeof Bun, node: typeof process.versions.bun, given}))\n";
-const BUN_ENTRY: &str = "export async function run(given: {n: number}): Promise<object> {\n  console.log('a print is log')\n  \
-                         return {bun: typeof Bun, twice: given.n * 2}\n}\n";
+const BUN_WHOLE: &str = "const given = JSON.parse(require('fs').readFileSync(0, \
+                         'utf8'))\nconsole.log(JSON.stringify({bun: typeof Bun, node: typeof process.versions.bun, given}))\n";
+const BUN_ENTRY: &str = "export async function run(given: {n: number}): Promise<object> {\n  \
+                         console.log('a print is log')\n  return \
+                         {bun: typeof Bun, twice: given.n * 2}\n}\n";
 
-/// A Bun tool is really called, by Bun, also by its entry point; without Bun it never runs under another engine.
+/// A Bun tool is really called, by Bun, also by its entry point; without Bun it never runs under
+/// another engine.
 #[test]
 fn bun_runs_bun_tools() {
     if !has("bun", 1) {

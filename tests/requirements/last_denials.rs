@@ -110,7 +110,8 @@ fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
         "the control"
     );
 
-    // The same id and version from another file, and another version from the same file, are other tools.
+    // The same id and version from another file, and another version from the same file, are other
+    // tools.
     let manifest = playground.path("user_scripts/asks/asks.tool.json");
     let elsewhere = manifest.with_file_name("other.tool.json");
     fs::rename(&manifest, &elsewhere).unwrap();

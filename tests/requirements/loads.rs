@@ -1,4 +1,5 @@
-//! P3: what tools write is data for everybody, and code for nobody: a loader is asked at each load, by the real path.
+//! P3: what tools write is data for everybody, and code for nobody: a loader is asked at each load,
+//! by the real path.
 
 use super::{files, says, set_mode};
 use crate::prelude::*;

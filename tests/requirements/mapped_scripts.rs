@@ -1,15 +1,17 @@
-//! A store to a mapped page changes no times of a file. What was read once is what a person approves, what the record
-//! names, and what runs: never other bytes under that digest.
+//! A store to a mapped page changes no times of a file. What was read once is what a person
+//! approves, what the record names, and what runs: never other bytes under that digest.
 
 use crate::prelude::*;
 use std::io::BufRead;
 
 /// Holds a file mapped, and stores three letters over the earlier ones for each line that it reads.
-const HOLDER: &str = "import mmap, sys\nfile = open(sys.argv[1], 'r+b')\npage = mmap.mmap(file.fileno(), 0)\n\
-                      at = page.find(b'old')\nfor line in sys.stdin:\n    page[at:at + 3] = line.strip().encode()\n    \
-                      print('stored', flush=True)\n";
+const HOLDER: &str = "import mmap, sys\nfile = open(sys.argv[1], 'r+b')\npage = \
+                      mmap.mmap(file.fileno(), 0)\nat = page.find(b'old')\nfor line in \
+                      sys.stdin:\n    page[at:at + 3] = line.strip().encode()\n    print('stored', \
+                      flush=True)\n";
 
-/// Another process, which holds a file mapped and can write it although no file of its own is open any more.
+/// Another process, which holds a file mapped and can write it although no file of its own is open
+/// any more.
 pub struct Holder {
     child: Child,
     answers: std::io::BufReader<std::process::ChildStdout>,
@@ -17,7 +19,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// `path`: in a file system in memory, whose files keep their times however often a mapped page is stored to.
+    /// `path`: in a file system in memory, whose files keep their times however often a mapped page
+    /// is stored to.
     pub fn of(path: &Path) -> Holder {
         let mut command = Command::new("python3");
         command
@@ -51,12 +54,13 @@ impl Drop for Holder {
     }
 }
 
-const PYTHON: &str = "import hashlib, json, pathlib, time\nown = pathlib.Path(__file__)\n\
-                      while (own.parent / 'wait').exists():\n    time.sleep(0.01)\n\
-                      print(json.dumps({'said': 'old', 'read': hashlib.sha256(own.read_bytes()).hexdigest()}))\n";
+const PYTHON: &str = "import hashlib, json, pathlib, time\nown = pathlib.Path(__file__)\nwhile \
+                      (own.parent / 'wait').exists():\n    \
+                      time.sleep(0.01)\nprint(json.dumps({'said': 'old', 'read': hashlib.sha256(own.read_bytes()).hexdigest()}))\n";
 const NODE: &str = "console.log(JSON.stringify({said: 'old'}))\n";
 
-/// What a call said: its record names the digest of the script that says this, as does the tool that reads itself.
+/// What a call said: its record names the digest of the script that says this, as does the tool
+/// that reads itself.
 fn said(playground: &Playground, script: &str, answer: &Value) -> String {
     let content = &answer["result"]["structuredContent"];
     let said = content["said"]

@@ -1,5 +1,5 @@
-//! Requirements that only a whole host can show: the real binary, or the real service with the real executors
-//! behind the real walls, judged from outside. Each file is one feature.
+//! Requirements that only a whole host can show: the real binary, or the real service with the real
+//! executors behind the real walls, judged from outside. Each file is one feature.
 
 mod audit_segments;
 mod builtin_tools;

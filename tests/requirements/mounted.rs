@@ -1,5 +1,5 @@
-//! P3: a place is a file system and a path inside it. A folder that is mounted at a second path, or that takes other
-//! spellings of its names, is protected there like by its first path.
+//! P3: a place is a file system and a path inside it. A folder that is mounted at a second path, or
+//! that takes other spellings of its names, is protected there like by its first path.
 
 use super::{files, put};
 use crate::prelude::*;
@@ -7,7 +7,8 @@ use nix::mount::{MntFlags, umount2};
 
 const WRITER: &str = include_str!("planted.py");
 
-/// A command of the host in a mount namespace of its own, in which each first folder is also mounted at the second.
+/// A command of the host in a mount namespace of its own, in which each first folder is also
+/// mounted at the second.
 fn mounted(playground: &Playground, binds: &[(&str, &str)], verb: &[&str], input: &str) -> Ended {
     let bind = |(from, to): &(&str, &str)| {
         format!(
@@ -83,7 +84,8 @@ fn what_is_protected_is_protected_at_every_path() {
             &secret(&playground.path("secret/secret.txt")),
         );
         fs::create_dir(playground.path("alias")).unwrap();
-        // What is mounted, what a tool asks for there, and the reason; without one it may write there.
+        // What is mounted, what a tool asks for there, and the reason; without one it may write
+        // there.
         let rows = [
             ("user_scripts", "alias/victim/**", USED),
             ("user_scripts", "alias/**", USED),
@@ -166,7 +168,8 @@ fn what_is_protected_is_protected_at_every_path() {
     });
 }
 
-/// A tool makes no tool through another path of the folder, while it may write there and afterwards.
+/// A tool makes no tool through another path of the folder, while it may write there and
+/// afterwards.
 #[test]
 fn what_was_written_by_another_path_is_never_loaded() {
     as_those_who_mount(|who| {
@@ -332,7 +335,8 @@ fn where_case_does_not_count_a_path_is_spelt_as_its_folder_lists_it() {
     );
 }
 
-/// However many places a tool names, few are kept of it, and what lies beside them is not touched by that.
+/// However many places a tool names, few are kept of it, and what lies beside them is not touched
+/// by that.
 #[test]
 fn many_places_of_one_tool_are_one_and_patterns_are_their_names() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -364,7 +368,8 @@ fn many_places_of_one_tool_are_one_and_patterns_are_their_names() {
         kept.contains("/many/out\"") && !kept.contains("esc:flat"),
         "{kept}"
     );
-    // Two patterns in one folder, and a report with its assets, keep no other tool of the folder from running.
+    // Two patterns in one folder, and a report with its assets, keep no other tool of the folder
+    // from running.
     let beside = |name: &str, asked: &[&str]| {
         playground.tool_at(
             &format!("esc:{name}"),

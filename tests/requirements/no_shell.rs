@@ -1,9 +1,11 @@
-//! No shell anywhere: names of scripts and values of arguments arrive as they are, and nothing in them runs.
+//! No shell anywhere: names of scripts and values of arguments arrive as they are, and nothing in
+//! them runs.
 
 use crate::prelude::*;
 use serde_json::Map;
 
-/// Says where it lies and what it was given, both ways: as text on stdin, and in its argument vector.
+/// Says where it lies and what it was given, both ways: as text on stdin, and in its argument
+/// vector.
 const TELLER: &str = "import json, os, sys\nname = os.path.basename(__file__)\n\
     print(json.dumps({'name': name, 'got': json.load(sys.stdin), 'argv': len(sys.argv)}))\n";
 

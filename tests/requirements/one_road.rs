@@ -1,5 +1,5 @@
-//! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
-//! the service itself.
+//! One road: the same call through every face; what comes from the handler and what from the
+//! caller, checked again by the service itself.
 
 use super::put;
 use crate::prelude::*;
@@ -140,12 +140,14 @@ async fn every_face_gives_the_same_outcome() {
     }
 }
 
-/// The handler names the script: a `scriptPath` from the caller is refused or, where declared, mere data. A manifest
-/// without a schema lets everything through to the service, which checks for itself.
+/// The handler names the script: a `scriptPath` from the caller is refused or, where declared, mere
+/// data. A manifest without a schema lets everything through to the service, which checks for
+/// itself.
 #[test]
 fn the_handler_wins_and_the_service_checks_again() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script = "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
+    let script = "import json, os, \
+        sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
     let schema = |names: &[&str]| {
         let fields = names.iter().map(|name| {
             (

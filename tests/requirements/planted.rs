@@ -1,6 +1,6 @@
-//! P3, P5, P19: a tool's data is its neighbours' data; its code is not. What one tool writes, others read, and none
-//! runs; what it leaves in a folder that it may write never becomes a tool. (A folder that it fills:
-//! `registry/scan.rs`.)
+//! P3, P5, P19: a tool's data is its neighbours' data; its code is not. What one tool writes,
+//! others read, and none runs; what it leaves in a folder that it may write never becomes a tool.
+//! (A folder that it fills: `registry/scan.rs`.)
 
 use super::{files, put, says};
 use crate::prelude::*;
@@ -25,7 +25,8 @@ const READERS: [(&str, &str, &str); 3] = [
 /// What would be loaded by each of them.
 fn planted() -> Value {
     json!({
-        "lib/helper.py": format!("said = {PLANTED}\n"), "lib/helper.mjs": format!("export const said = {PLANTED}\n"),
+        "lib/helper.py": format!("said = {PLANTED}\n"), "lib/helper.mjs": format!("export const \
+            said = {PLANTED}\n"),
         "lib/index.js": format!("module.exports = {{ said: {PLANTED} }}\n"), "lib/package.json": "{\"type\": \"commonjs\"}",
         "lib/data.csv": "1,2\n",
     })
@@ -228,8 +229,8 @@ fn a_shared_folder_is_no_way_into_another_tool() {
     });
 }
 
-/// No staged file is published by which an interpreter finds modules. What a tool left for its own next call is not
-/// loaded either, also when it may write there no longer.
+/// No staged file is published by which an interpreter finds modules. What a tool left for its own
+/// next call is not loaded either, also when it may write there no longer.
 #[test]
 fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
     if !every_language() {
@@ -291,7 +292,8 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
             );
             assert!(file.is_file(), "{who:?}");
         }
-        // Beside a script, no pattern that matches it or its manifest; what others match is never read as requirements.
+        // Beside a script, no pattern that matches it or its manifest; what others match is never
+        // read as requirements.
         for (pattern, wanted) in [
             ("*.csv", "ok"),
             ("result.csv", "ok"),
@@ -342,12 +344,13 @@ fn code_that_a_tool_left_beside_scripts_is_not_published_and_not_loaded() {
     });
 }
 
-/// Code that tools share lies below the scripts base. Who reads it takes nothing from a tool that may write it: the
-/// readers load nothing of what is written.
+/// Code that tools share lies below the scripts base. Who reads it takes nothing from a tool that
+/// may write it: the readers load nothing of what is written.
 #[test]
 fn helpers_below_the_base_are_shared_until_a_tool_may_write_them() {
-    const PY: &str = "import os, sys\nsys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))\n\
-        from lib.helper import said\nprint(said)\n";
+    const PY: &str = "import os, \
+        sys\nsys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))\nfrom \
+        lib.helper import said\nprint(said)\n";
     const JS: &str = "import { said } from '../lib/helper.mjs'\nconsole.log(said)\n";
     if !every_language() {
         return;
@@ -385,8 +388,8 @@ fn helpers_below_the_base_are_shared_until_a_tool_may_write_them() {
     });
 }
 
-/// What a tool left below a tree that it could write is no tool, no script and no policy: while it is loaded, without
-/// its manifest, without its policy, at a reload.
+/// What a tool left below a tree that it could write is no tool, no script and no policy: while it
+/// is loaded, without its manifest, without its policy, at a reload.
 #[test]
 fn a_place_keeps_its_past() {
     as_everyone("a place with a past", |who| {
@@ -408,7 +411,8 @@ fn a_place_keeps_its_past() {
             "out/x.policy.toml": "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n",
             "out/forbids.tool.json": "{\"handler\": {\"scriptPath\": \"zz/main.py\"}",
         });
-        // Also before its first call: by hand, one that claims the writer's id, and one that is broken.
+        // Also before its first call: by hand, one that claims the writer's id, and one that is
+        // broken.
         for (name, text) in [
             ("deep/evil", planted("mod:evil", "zz/main.py")),
             ("same", planted("mod:writer", "zz/main.py")),
@@ -536,13 +540,14 @@ fn a_log_named_through_a_link_is_protected_before_it_is_there() {
     }
 }
 
-/// Repositories with their hooks, and what editors run, are there to read in a tree that a tool may write. No folder
-/// above a repository gets another name, so that none is put in its place.
+/// Repositories with their hooks, and what editors run, are there to read in a tree that a tool may
+/// write. No folder above a repository gets another name, so that none is put in its place.
 #[test]
 fn what_others_obey_in_a_live_tree_is_read_only() {
     let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
     let obeyed = words(
-        ".git/hooks/pre-commit .vscode/tasks.json sub/deep/.git/config .husky/pre-push .envrc bare/hooks/update",
+        ".git/hooks/pre-commit .vscode/tasks.json sub/deep/.git/config .husky/pre-push .envrc \
+        bare/hooks/update",
     );
     let others = words("src/a.txt plain/a.txt .gitignore bare/HEAD bare/objects/x bare/refs/x");
     let plain = words("src/a.txt src/new.txt .gitignore new/x sub/a sub/b sub/c");
@@ -555,7 +560,8 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             }
             let pattern = format!("{}/**", project.display());
             let folder = writes(&playground, "mod:editor", "editor/main.py", &pattern);
-            // Enough for the new files and a folder, and too little where what lies below `sub` counts twice.
+            // Enough for the new files and a folder, and too little where what lies below `sub`
+            // counts twice.
             let policy = playground.path("sandbox-policies/mod-editor.policy.toml");
             fs::write(
                 &policy,

@@ -1,13 +1,15 @@
-//! P17, P30: calls leave their records also when the host itself is killed, and those of other hosts leave one. What a
-//! manifest asks and what a tool leaves make a record, an answer or a note no longer than it may be.
+//! P17, P30: calls leave their records also when the host itself is killed, and those of other
+//! hosts leave one. What a manifest asks and what a tool leaves make a record, an answer or a note
+//! no longer than it may be.
 
 use super::files;
 use crate::prelude::*;
 
 const WAITER: &str = "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(60)\n";
 /// Thousands of files that match nothing, one with a name that would be a line of its own.
-const LITTER: &str = "import os\nfor n in range(900):\n    open(f'out/{n:04d}-' + 'x' * 200, 'w').write('x')\n\
-    open('out/a\\nSecurityError: forged', 'w').write('x')\nopen('out/good.csv', 'w').write('1')\nprint(1)\n";
+const LITTER: &str = "import os\nfor n in range(900):\n    open(f'out/{n:04d}-' + 'x' * 200, \
+    'w').write('x')\nopen('out/a\\nSecurityError: forged', 'w').write('x')\nopen('out/good.csv', \
+    'w').write('1')\nprint(1)\n";
 /// No record is longer, bytes.
 const LONGEST: usize = 128 * 1024;
 

@@ -4,8 +4,9 @@ use super::files;
 use crate::prelude::*;
 
 /// Tries to write where only a policy may let it.
-const WRITER: &str = "import json\nfrom pathlib import Path\ntry:\n    (Path(__file__).parent / 'out' / 'x').write_text('x')\n    \
-    print('\"wrote\"')\nexcept OSError as e:\n    print(json.dumps(e.errno))\n";
+const WRITER: &str = "import json\nfrom pathlib import Path\ntry:\n    (Path(__file__).parent / \
+    'out' / 'x').write_text('x')\n    print('\"wrote\"')\nexcept OSError as e:\n    \
+    print(json.dumps(e.errno))\n";
 
 fn names(server: &mut Server) -> Vec<String> {
     server

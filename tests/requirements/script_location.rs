@@ -140,17 +140,19 @@ fn another_base_by_flag_and_by_variable() {
     assert_eq!(finish(command, b"").stdout, b"\"third\"\n");
 }
 
-/// What SECURITY.md says that every tool sees besides what `audit` lists. Only our own folder has anything in it.
-const DOCUMENTED: &str = "/proc /tmp /run /var/tmp /.toolhost /etc/passwd /etc/group /etc/nsswitch.conf /etc/hosts \
-    /etc/resolv.conf /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/fd /dev/stdin /dev/stdout /dev/stderr \
-    /dev/shm";
+/// What SECURITY.md says that every tool sees besides what `audit` lists. Only our own folder has
+/// anything in it.
+const DOCUMENTED: &str = "/proc /tmp /run /var/tmp /.toolhost /etc/passwd /etc/group \
+    /etc/nsswitch.conf /etc/hosts /etc/resolv.conf /dev/null /dev/zero /dev/full /dev/random \
+    /dev/urandom /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/shm";
 
 /// Every entry of `/`, and of everything below it, is one that `audit` or the documents explain.
 #[test]
 fn everything_that_is_seen_is_explained() {
     let look = [
         "import json, os; print(json.dumps(os.listdir('/') + os.listdir('/etc')))",
-        "const fs = require('fs'); console.log(JSON.stringify(fs.readdirSync('/').concat(fs.readdirSync('/etc'))))",
+        "const fs = require('fs'); \
+        console.log(JSON.stringify(fs.readdirSync('/').concat(fs.readdirSync('/etc'))))",
     ];
     as_everyone("the view", |who| {
         for (language, file, script, control) in [
@@ -207,7 +209,8 @@ fn view(who: Who, language: &str, file: &str, script: &str, control: [&str; 2]) 
         .filter(|path| !explained(path))
         .collect();
     assert!(strange.is_empty(), "as {who:?}, {language}: {strange:?}");
-    // It did look: its own file is among what it saw, and a folder that leads to it is empty but for that way.
+    // It did look: its own file is among what it saw, and a folder that leads to it is empty but
+    // for that way.
     assert!(seen.contains(&folder.join(file)), "{seen:?}");
     let beside: Vec<_> = seen
         .iter()
@@ -234,9 +237,9 @@ fn view(who: Who, language: &str, file: &str, script: &str, control: [&str; 2]) 
     );
 }
 
-const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = only_here.WORD\n\
-    except ImportError:\n    package = None\n\
-    print(json.dumps({'runs': sys.executable, 'prefix': sys.prefix, 'package': package}))\n";
+const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = \
+    only_here.WORD\nexcept ImportError:\n    package = \
+    None\nprint(json.dumps({'runs': sys.executable, 'prefix': sys.prefix, 'package': package}))\n";
 
 /// A virtual environment with one package of its own.
 #[test]

@@ -1,5 +1,5 @@
-//! Who owns a script: no other manifest names it, by no path and under no other name. A call that names it answers to
-//! all that its own manifests say, and is refused while those are not known.
+//! Who owns a script: no other manifest names it, by no path and under no other name. A call that
+//! names it answers to all that its own manifests say, and is refused while those are not known.
 
 use super::{put, says, set_mode};
 use crate::prelude::*;
@@ -174,7 +174,8 @@ fn a_script_is_named_by_its_owner_alone() {
         good(&playground);
     }
     fs::remove_file(base.join("evil/x.tool.json")).unwrap();
-    // The controls: a manifest beside the script is its tool's, and a script in no tool's folder is who names it.
+    // The controls: a manifest beside the script is its tool's, and a script in no tool's folder is
+    // who names it.
     define(
         &playground,
         "user_scripts/vic/x.tool.json",
@@ -216,9 +217,9 @@ fn a_script_is_named_by_its_owner_alone() {
     }
 }
 
-/// A manifest that is put above a script takes it from a manifest elsewhere, and frees no call by its path from that
-/// one's parameters. Nor does a manifest elsewhere that is broken, which still speaks for the script that its text
-/// names, and for no other.
+/// A manifest that is put above a script takes it from a manifest elsewhere, and frees no call by
+/// its path from that one's parameters. Nor does a manifest elsewhere that is broken, which still
+/// speaks for the script that its text names, and for no other.
 #[test]
 fn a_manifest_above_or_a_broken_one_frees_no_script() {
     let playground = owned(Who::ours());
@@ -295,7 +296,8 @@ fn a_manifest_above_or_a_broken_one_frees_no_script() {
     by_path("../../x", "ok");
 }
 
-/// A running server reads a manifest that now names another script than the one it owned, by mistake.
+/// A running server reads a manifest that now names another script than the one it owned, by
+/// mistake.
 #[test]
 fn a_manifest_that_becomes_wrong_keeps_what_it_owned() {
     let playground = owned(Who::ours());
@@ -487,7 +489,8 @@ fn files_of_data_are_no_scripts() {
     assert!(ended.out.to_string().contains(KEY), "{ended:?}");
 }
 
-/// Root reads every file: what only its owner may read is no script that a call may name, unless a manifest does.
+/// Root reads every file: what only its owner may read is no script that a call may name, unless a
+/// manifest does.
 #[test]
 fn root_runs_no_file_that_only_its_owner_may_read() {
     as_everyone("owner-only files", |who| {
@@ -503,8 +506,8 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
                 .out
                 .to_string()
         };
-        // A user's own file is the user's to run. Nor does root run what lies in a folder that only its owner may
-        // enter.
+        // A user's own file is the user's to run. Nor does root run what lies in a folder that only
+        // its owner may enter.
         let wanted = match who {
             Who::Root => {
                 "SecurityError: this host runs as root, and only the file's owner may read it"
@@ -537,11 +540,12 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
     });
 }
 
-/// A manifest elsewhere that names a script among another tool's gets the script, and nothing else of that folder.
+/// A manifest elsewhere that names a script among another tool's gets the script, and nothing else
+/// of that folder.
 #[test]
 fn a_guest_in_a_folder_sees_its_script_only() {
-    const MAIN: &str = "def report():\n    from helper import read\n    return read(__file__[:-7] + '.env')\n\
-            def _shell(cmd):\n    import os\n    return os.popen(cmd).read()\n";
+    const MAIN: &str = "def report():\n    from helper import read\n    return read(__file__[:-7] \
+            + '.env')\ndef _shell(cmd):\n    import os\n    return os.popen(cmd).read()\n";
     let playground = Playground::new(Who::ours(), "/var/tmp");
     for (name, text) in [
         ("main.py", MAIN),
@@ -630,7 +634,8 @@ fn a_guest_in_a_folder_sees_its_script_only() {
     fits("ScriptError: No such file or directory", "evil:load", &path);
 }
 
-/// What lies in a folder that can be entered and not listed may belong to manifests that were not seen.
+/// What lies in a folder that can be entered and not listed may belong to manifests that were not
+/// seen.
 #[test]
 fn a_script_in_a_folder_that_cannot_be_listed_is_not_run_by_its_path() {
     if !is_root() {
@@ -661,7 +666,8 @@ fn a_script_in_a_folder_that_cannot_be_listed_is_not_run_by_its_path() {
         .iter()
         .for_each(|script| unknown(script, "user_scripts/vic"));
     set_mode(&folder, 0o755);
-    // A manifest that is not seen may name a script elsewhere, but not one that has its own manifest beside it.
+    // A manifest that is not seen may name a script elsewhere, but not one that has its own
+    // manifest beside it.
     put(&playground, "user_scripts/free/x.py", "print('{}')\n");
     run("free/x.py", "ok {}");
     let closed = playground.path("tool-defs/closed");

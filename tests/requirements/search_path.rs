@@ -1,14 +1,16 @@
-//! P2, P3, P10: what a tool leaves where programs are looked for, or set up, is never run or obeyed on the host, and is
-//! never another tool's interpreter.
+//! P2, P3, P10: what a tool leaves where programs are looked for, or set up, is never run or obeyed
+//! on the host, and is never another tool's interpreter.
 
 use super::{files, set_mode};
 use crate::prelude::*;
 
 /// Leaves a launcher that tells it was run, and a native `node`.
-const MAKER: &str = "import os, shutil, sys\nfrom pathlib import Path\npile = Path(__file__).parents[2] / 'pile'\n\
-    (pile / 'bin').mkdir(exist_ok=True)\nshutil.copy('/bin/true', pile / 'bin/node')\n\
-    (pile / 'bin/python3').write_text(f'#!/bin/sh\\necho >> {pile.parent}/state/RUN\\nexec /usr/bin/python3 \"$@\"\\n')\n\
-    for name in ('node', 'python3'):\n    os.chmod(pile / 'bin' / name, 0o755)\nprint(1)\n";
+const MAKER: &str = "import os, shutil, sys\nfrom pathlib import Path\npile = \
+    Path(__file__).parents[2] / 'pile'\n(pile / \
+    'bin').mkdir(exist_ok=True)\nshutil.copy('/bin/true', pile / 'bin/node')\n(pile / \
+    'bin/python3').write_text(f'#!/bin/sh\\necho >> {pile.parent}/state/RUN\\nexec \
+    /usr/bin/python3 \"$@\"\\n')\nfor name in ('node', 'python3'):\n    os.chmod(pile / 'bin' / \
+    name, 0o755)\nprint(1)\n";
 
 fn world() -> Playground {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -206,8 +208,8 @@ fn what_a_tool_could_write_is_never_run_and_a_launcher_gets_no_home_of_somebody_
     }
 }
 
-/// The home that the environment names, also where it leads through a link; the account's, which may be another; and,
-/// where the host is root, everybody's.
+/// The home that the environment names, also where it leads through a link; the account's, which
+/// may be another; and, where the host is root, everybody's.
 #[test]
 fn no_tool_writes_the_settings_of_a_home() {
     as_everyone("homes", |who| {

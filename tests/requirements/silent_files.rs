@@ -1,5 +1,5 @@
-//! A granted folder on a file system that stops answering, as one over a network can. Only the calls that read it
-//! wait until their limit.
+//! A granted folder on a file system that stops answering, as one over a network can. Only the
+//! calls that read it wait until their limit.
 
 use crate::prelude::*;
 use nix::mount::{MntFlags, umount2};

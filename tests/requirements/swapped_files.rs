@@ -1,5 +1,6 @@
-//! Files that are swapped between the look and the use never lead out. A live server is called again and again
-//! while another process puts a link in the place of a script, of its folder, or of a folder that it reads.
+//! Files that are swapped between the look and the use never lead out. A live server is called
+//! again and again while another process puts a link in the place of a script, of its folder, or of
+//! a folder that it reads.
 
 use super::{files, put};
 use crate::prelude::*;
@@ -9,16 +10,16 @@ use std::sync::atomic::AtomicBool;
 const ROUNDS: usize = 40;
 const AT_ONCE: usize = 4;
 
-const READER: &str = "import json\nfrom pathlib import Path\n\
-                      print(json.dumps({'said': (Path(__file__).parent / 'data' / 'text.txt').read_text()}))\n";
+const READER: &str = "import json\nfrom pathlib import \
+                      Path\nprint(json.dumps({'said': (Path(__file__).parent / 'data' / 'text.txt').read_text()}))\n";
 
 /// What the tool answered, if it ran.
 fn said(answer: &Value) -> Option<&str> {
     answer["result"]["structuredContent"]["said"].as_str()
 }
 
-/// `place` is by turns the real thing and a link to what lies outside, until it stops. A rename never leaves the place
-/// empty where the kernel can help it.
+/// `place` is by turns the real thing and a link to what lies outside, until it stops. A rename
+/// never leaves the place empty where the kernel can help it.
 fn swap(place: &Path, outside: &Path, stop: &AtomicBool, swaps: &AtomicUsize) {
     let (link, real) = (
         place.with_file_name("swap.link"),

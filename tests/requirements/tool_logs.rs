@@ -4,9 +4,9 @@ use super::files;
 use crate::prelude::*;
 
 /// Floods stderr between a first and a last word.
-const FLOOD: &str = "import json, os, sys\nsize = json.load(sys.stdin)['bytes']\nos.write(2, b'FIRST WORD\\n')\nleft = size\n\
-    while left > 0:\n    left -= os.write(2, (b'x' * 99 + b'\\n') * 600)\nos.write(2, b'LAST WORD\\n')\n\
-    sys.stderr.flush()\nprint(size - left)\n";
+const FLOOD: &str = "import json, os, sys\nsize = json.load(sys.stdin)['bytes']\nos.write(2, \
+    b'FIRST WORD\\n')\nleft = size\nwhile left > 0:\n    left -= os.write(2, (b'x' * 99 + b'\\n') \
+    * 600)\nos.write(2, b'LAST WORD\\n')\nsys.stderr.flush()\nprint(size - left)\n";
 
 /// What this host keeps by default. (A limit of the manifest's own: `engines/limits.rs`.)
 #[test]
@@ -46,8 +46,10 @@ fn a_flooded_log_keeps_its_head_and_its_tail() {
 
 const SECRET: &str = "hunter2-very-secret";
 /// Tells its secret to everybody, with a forged line of log after it.
-const TALKER: &str = "import json, sys\ngiven = json.load(sys.stdin)\nprint('the token is', given['token'], file=sys.stderr)\n\
-    print('{\"level\":\"ERROR\",\"forged\":true}\\n\\x1b[31mred', file=sys.stderr)\nprint(json.dumps({'token': given['token'], 'n': given['n']}))\n";
+const TALKER: &str = "import json, sys\ngiven = json.load(sys.stdin)\nprint('the token is', \
+    given['token'], \
+    file=sys.stderr)\nprint('{\"level\":\"ERROR\",\"forged\":true}\\n\\x1b[31mred', \
+    file=sys.stderr)\nprint(json.dumps({'token': given['token'], 'n': given['n']}))\n";
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines()
@@ -56,7 +58,8 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// One line for each call, with all its parts and nothing secret; the level decides whether it is written.
+/// One line for each call, with all its parts and nothing secret; the level decides whether it is
+/// written.
 #[test]
 fn an_allowed_call_leaves_one_masked_line() {
     let playground = Playground::new(Who::ours(), "/var/tmp");

@@ -1,4 +1,5 @@
-//! Tools that other hosts announce: there as long as their announcer says so, and nothing that it says of another.
+//! Tools that other hosts announce: there as long as their announcer says so, and nothing that it
+//! says of another.
 
 use super::{host, queues, terms};
 use crate::brokers::{Node, Served, Way, unique, world};
@@ -346,7 +347,8 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
         call(&web, "far.x:t0") == "SecurityError"
     });
     // Verbs without a server hear nothing, and say so.
-    let words = "This command does not know far.*: only a running server receives what other hosts announce";
+    let words = "This command does not know far.*: only a running server receives what other hosts \
+        announce";
     for (verb, code) in [
         (&["list"][..], 0),
         (&["audit", "--all"], 0),

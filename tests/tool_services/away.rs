@@ -1,5 +1,5 @@
-//! A broker that goes while services are called over it: each call ends with its reason, and the next ones are served
-//! again.
+//! A broker that goes while services are called over it: each call ends with its reason, and the
+//! next ones are served again.
 
 use super::peer::Peer;
 use super::{playground, queues, terms};
@@ -27,8 +27,8 @@ fn link(web: &Web) -> Value {
 fn a_call_whose_broker_dies_ends_and_later_ones_are_served() {
     let Some(node) = Node::start() else { return };
     let host = playground(Who::ours(), "dying", &node.url());
-    let callers = "[[caller]]\nname = \"*\"\nrole = \"operator\"\nwhy = \"a test\"\ntools = [\"*\"]\n\
-                   [breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
+    let callers = "[[caller]]\nname = \"*\"\nrole = \"operator\"\nwhy = \"a test\"\ntools = \
+                   [\"*\"]\n[breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
     fs::write(host.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
     let peer = Peer::of(terms(&node.url()), "dying", &queues("dying").0);
     let mut command = super::host(&host);
@@ -58,7 +58,8 @@ fn a_call_whose_broker_dies_ends_and_later_ones_are_served() {
         );
         ended
     });
-    let lost = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
+    let lost = "The broker went away while the service worked: it may have done its work, and its \
+        answer is lost.";
     let [kind, message, _] = ended.unwrap_err();
     assert_eq!((kind.as_str(), message.as_str()), ("ServiceError", lost));
     let status = link(&web);

@@ -212,8 +212,9 @@ fn what_leaves_this_host_is_audited_compared_and_asked_for() {
         String::from_utf8(finish(command, b"").stdout).unwrap()
     };
     let text = run(&["audit", "audited:ask", "--all"]);
-    let service = "audited at request:tg:audited of amqp://127.0.0.1:9, answers from response:tg:audited; the arguments \
-                   and {\"style\":\"pun\"} and the trace of the call leave this host, the caller's name does not";
+    let service = "audited at request:tg:audited of amqp://127.0.0.1:9, answers from \
+                   response:tg:audited; the arguments and {\"style\":\"pun\"} and the trace of the \
+                   call leave this host, the caller's name does not";
     assert!(
         text.contains(service) && text.contains("remote: audited"),
         "{text}"

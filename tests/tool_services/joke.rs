@@ -80,7 +80,8 @@ impl ToolService for Long {
     }
 }
 
-/// What was being answered when a connection was lost has two answers, of which clients take the first.
+/// What was being answered when a connection was lost has two answers, of which clients take the
+/// first.
 async fn ask(raw: &mut Raw, id: &str, long: usize) -> Value {
     raw.ask(id, &json!({}), &json!({"long": long})).await;
     loop {

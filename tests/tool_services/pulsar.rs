@@ -86,7 +86,8 @@ fn answers_over_pulsar_each_come_to_their_own_call() {
     let host = playground(Who::ours(), &name, &pulsar.url());
     let peer = Peer::of(terms(&pulsar.url()), &name, &queues(&name).0);
     let mut server = Server::of(super::host(&host));
-    // Before the long ones: what waits behind those on its connection, a broker of such topics drops.
+    // Before the long ones: what waits behind those on its connection, a broker of such topics
+    // drops.
     let asked: Vec<(u64, u64)> = (0..60)
         .map(|n| (n, server.call("ask", json!({"what": "wait", "n": n}))))
         .collect();

@@ -1,4 +1,5 @@
-//! Denials: what the host functions refuse a module is in the outcome, as data, by the whole binary.
+//! Denials: what the host functions refuse a module is in the outcome, as data, by the whole
+//! binary.
 
 use crate::harness::components;
 use crate::prelude::*;
@@ -76,7 +77,8 @@ fn what_a_module_is_refused_is_told_and_counted_and_whether_a_file_exists_is_not
         }
     }
 
-    // A failed call says what it was refused, and proposes nothing: only the caller names that file.
+    // A failed call says what it was refused, and proposes nothing: only the caller names that
+    // file.
     let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
     let failed = "ScriptError: write data/new.csv (wasm: read-only).";
     let said = playground

@@ -1,5 +1,5 @@
-//! Limits as the worker holds them: time, memory, output, handles, and which worker may be used again. The verdicts
-//! that a script shares stand in `tests/engines`.
+//! Limits as the worker holds them: time, memory, output, handles, and which worker may be used
+//! again. The verdicts that a script shares stand in `tests/engines`.
 
 use super::*;
 
@@ -34,7 +34,8 @@ async fn endless_loops_and_sleeps_end_at_the_limit() {
 
 #[tokio::test]
 async fn memory_has_a_limit_and_a_peak() {
-    let grow = "(if (i32.eq (memory.grow (i32.const 16384)) (i32.const -1)) (then (unreachable))) (call $echo)";
+    let grow = "(if (i32.eq (memory.grow (i32.const 16384)) (i32.const -1)) (then (unreachable))) \
+        (call $echo)";
     let allowed = 64 * MIB;
     let over = Ending::OverLimit {
         limit: Limit::MemoryBytes,
@@ -51,7 +52,8 @@ async fn memory_has_a_limit_and_a_peak() {
     );
     assert_eq!(tool.idle(), 0);
 
-    // Also where the guest would go on without the memory (a script over its limit ends, too: P16), or begins with more.
+    // Also where the guest would go on without the memory (a script over its limit ends, too: P16),
+    // or begins with more.
     let unasked = command("", "(drop (memory.grow (i32.const 16384))) (call $echo)");
     let minimum = r#"(module (memory (export "memory") 16384) (func (export "_start")))"#;
     for module in [&unasked, minimum] {
@@ -82,7 +84,8 @@ async fn a_typed_answer_has_a_limit() {
     for pages in [20, 100] {
         let bytes = pages * 65536;
         let long = typed(&format!(
-            "(drop (memory.grow (i32.const {pages}))) (call $answer (i32.const 0) (i32.const 0) (i32.const {bytes}))"
+            "(drop (memory.grow (i32.const {pages}))) (call $answer (i32.const 0) (i32.const 0) \
+            (i32.const {bytes}))"
         ));
         let ending = Tool::new(long).ending(json!({})).await;
         assert_eq!(
@@ -104,7 +107,8 @@ async fn a_call_to_the_host_passes_so_much_and_no_more() {
         Ending::answer(&json!(1)),
         "control"
     );
-    let message = "the module trapped: one call to the host passes more than 1114112 bytes; pass them in several calls";
+    let message = "the module trapped: one call to the host passes more than 1114112 bytes; pass \
+        them in several calls";
     assert_eq!(
         tool("40").ending(json!({})).await,
         Ending::Trapped {

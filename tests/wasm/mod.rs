@@ -1,5 +1,5 @@
-//! WASI tools, by the executor alone, behind the same walls as everywhere. Modules are written here as text; each says
-//! what it tries, and the outcome is judged from outside.
+//! WASI tools, by the executor alone, behind the same walls as everywhere. Modules are written here
+//! as text; each says what it tries, and the outcome is judged from outside.
 
 use crate::prelude::*;
 use toolhost::executor::process::Launchers;

@@ -135,7 +135,8 @@ async fn nothing_leaks_from_call_to_call() {
     // O_CREAT|O_EXCL: a second call that found the first one's file would say 20 (exists).
     let exclusive = command(
         r#"(data (i32.const 1024) "left")"#,
-        "(call $number (call $open (i32.const 3) (i32.const 1024) (i32.const 4) (i32.const 5) (i64.const 64)))",
+        "(call $number (call $open (i32.const 3) (i32.const 1024) (i32.const 4) (i32.const 5) \
+        (i64.const 64)))",
     );
     let tool = Tool::new(exclusive);
     for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! Reports beforehand why calls of a tool would be refused, from the same decision that a call obeys.
+//! Reports beforehand why calls of a tool would be refused, from the same decision that a call
+//! obeys.
 
 use crate::base::json::escape_segment;
 use crate::base::text::{self, printable};
@@ -80,7 +81,8 @@ pub fn tell(
 /// What the tool requests and policy refuses.
 fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let refused = registry::refused(decision);
-    // In mode "narrow" the tool runs with less. A request that no policy can grant is still a mistake.
+    // In mode "narrow" the tool runs with less. A request that no policy can grant is still a
+    // mistake.
     let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
     let problem = |verdict: &Verdict| {
         let (severity, message) = verdict_in_words(verdict, decision, refused);
@@ -132,8 +134,8 @@ fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Pro
 fn no_folder(tool: &registry::Tool) -> Option<Problem> {
     let site = &tool.site;
     let message = format!(
-        "the script lies directly in the base folder {}, where other tools' files lie too. So without a grant it \
-         reads only itself: move it into a folder of its own",
+        "the script lies directly in the base folder {}, where other tools' files lie too. So \
+         without a grant it reads only itself: move it into a folder of its own",
         site.base.display()
     );
     let shared = site.script.is_some() && site.folder == site.base;
@@ -161,7 +163,8 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
     ))
 }
 
-/// A script that lies where tools write below what this one reads: it looks like a module of this tool, and is not.
+/// A script that lies where tools write below what this one reads: it looks like a module of this
+/// tool, and is not.
 fn written_code(decision: &policy::Decision) -> Option<Problem> {
     let shape = decision.shape.as_deref().ok()?;
     let is_code = |name: &str| Language::of_file_name(name).contains(&shape.runtime.language);
@@ -203,8 +206,8 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
             .find(is_repository)
             .filter(|_| !path.starts_with(&tool.site.base))?;
         let message = format!(
-            "it writes live into the repository {}: people and other programs run what lies there (`.git`, `.hg` and \
-             settings of editors and agents stay read-only)",
+            "it writes live into the repository {}: people and other programs run what lies there \
+             (`.git`, `.hg` and settings of editors and agents stay read-only)",
             text::path(repository)
         );
         Some(Problem::new(
@@ -221,7 +224,8 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
     writes.filter_map(warning).collect()
 }
 
-/// Faults of the script itself: a file that is not a module, or an entry point that the script does not name.
+/// Faults of the script itself: a file that is not a module, or an entry point that the script does
+/// not name.
 fn script(tool: &registry::Tool) -> Option<Problem> {
     let Handler::Script {
         language,
@@ -251,7 +255,8 @@ fn script(tool: &registry::Tool) -> Option<Problem> {
     let (entry, text) = (entry_point.as_deref()?, String::from_utf8_lossy(&text));
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
     let named = |word: &str| Some(word) == entry.split('.').next();
-    // The script must define the function itself, so its name occurs in the text; a default export has no name.
+    // The script must define the function itself, so its name occurs in the text; a default export
+    // has no name.
     if entry == "default" || text.len() as u64 >= MAX_SCRIPT_BYTES || text.split(is_part).any(named)
     {
         return None;
@@ -270,10 +275,13 @@ fn no_module(text: &[u8]) -> Option<String> {
     if text.starts_with(b"\0asm") {
         return None;
     }
-    // A text begins with a parenthesis or, in a comment, with a semicolon (webassembly.github.io/spec/core/text).
+    // A text begins with a parenthesis or, in a comment, with a semicolon
+    // (webassembly.github.io/spec/core/text).
     if !matches!(first, Some(b'(' | b';')) {
         return Some(
-            "this file is not a WebAssembly module: it begins neither with \\0asm nor like the text form".to_owned(),
+            "this file is not a WebAssembly module: it begins neither with \\0asm nor like the \
+            text form"
+                .to_owned(),
         );
     }
     #[cfg(feature = "wasi")]
@@ -290,7 +298,8 @@ fn typescript(tool: &registry::Tool, decision: &policy::Decision) -> Option<Prob
     let fails =
         runtime.language == Language::Nodejs && is_typescript && !strips_types(&runtime.version);
     let message = format!(
-        "Node {} does not run TypeScript, so calls fail here: use Node 22.18, 23.6 or later, or \"language\": \"bun\"",
+        "Node {} does not run TypeScript, so calls fail here: use Node 22.18, 23.6 or later, or \
+        \"language\": \"bun\"",
         runtime.version
     );
     fails.then(|| {

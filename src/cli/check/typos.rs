@@ -1,5 +1,5 @@
-//! Warnings about names in a policy that mean nothing here: tools, folders, files, interpreters, indexes, secrets. Such
-//! a policy still loads.
+//! Warnings about names in a policy that mean nothing here: tools, folders, files, interpreters,
+//! indexes, secrets. Such a policy still loads.
 
 use crate::base::text::{self, printable};
 use crate::base::{files, mask, suggest};
@@ -82,7 +82,8 @@ impl<'t> ToolIndex<'t> {
     }
 }
 
-/// The warnings about each file of these policies. `announced`: namespaces whose tools other hosts may announce.
+/// The warnings about each file of these policies. `announced`: namespaces whose tools other hosts
+/// may announce.
 pub fn find(
     policies: &Policies,
     tools: &[Arc<registry::Tool>],
@@ -155,7 +156,8 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
     let mut found = Vec::new();
     for (index, named) in policy.tools.iter().enumerate() {
         found.extend(tools.stray(&named.selector, format!("/tools/{index}"), named.at));
-        // If no version of an exact id lies in the policy's `folders`, the policy governs none of them.
+        // If no version of an exact id lies in the policy's `folders`, the policy governs none of
+        // them.
         let versions = match &named.selector {
             Selector::Exact(id) => tools.by_id.get(id.as_str()),
             _ => None,
@@ -209,8 +211,8 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
         let known: Vec<&str> = known.collect();
         if !known.contains(&index.as_str()) {
             let message = format!(
-                "this host's configuration has no [indexes.{index}] {name}, so tools that require packages are \
-                 unavailable; known: {}",
+                "this host's configuration has no [indexes.{index}] {name}, so tools that require \
+                 packages are unavailable; known: {}",
                 known.join(", ")
             );
             missing(format!("/packages/{name}/index"), entry.at, message);
@@ -246,8 +248,8 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
     found
 }
 
-/// The path of a file rule if it exists for none of the tools in `folders`, which the policy governs. A path that may
-/// be written need not exist yet.
+/// The path of a file rule if it exists for none of the tools in `folders`, which the policy
+/// governs. A path that may be written need not exist yet.
 fn missing_path(
     key: &str,
     rule: &policy::Rule,

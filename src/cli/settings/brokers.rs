@@ -1,5 +1,6 @@
-//! `[[broker]]` of a config file: which tools are served over which broker, for whom; and `[[tool_services]]`: over
-//! which broker the services of descriptors are called. The file holds no credential.
+//! `[[broker]]` of a config file: which tools are served over which broker, for whom; and
+//! `[[tool_services]]`: over which broker the services of descriptors are called. The file holds no
+//! credential.
 
 use super::guarded_text;
 use crate::broker::{Secret, Terms, Topic};
@@ -53,8 +54,8 @@ pub struct Broker {
     pub files: Vec<PathBuf>,
 }
 
-/// The connection of an entry: its address, user, credential and certificates. Adds the files that the entry names to
-/// `files`.
+/// The connection of an entry: its address, user, credential and certificates. Adds the files that
+/// the entry names to `files`.
 fn connection(
     url: &str,
     user: Option<String>,
@@ -110,7 +111,8 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
             .chain([&broker])
             .any(|other| circles(other, &broker) || circles(&broker, other))
         {
-            let why = "replies would arrive as requests: name topics of requests that no entry names for replies";
+            let why = "replies would arrive as requests: name topics of requests that no entry \
+                names for replies";
             return Err(bad(why.to_owned()));
         }
         let name = |it: &Broker| {
@@ -184,7 +186,8 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     {
         let twice = twice.escape_debug();
         return Err(format!(
-            "tools: '{twice}' is listed twice: a message names a tool by its id, so list each id once"
+            "tools: '{twice}' is listed twice: a message names a tool by its id, so list each id \
+            once"
         ));
     }
     if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
@@ -424,7 +427,8 @@ fn announced_entry(
     })
 }
 
-/// Whether an announcer or a namespace may have this name. It may have no dot, because a dot ends a namespace.
+/// Whether an announcer or a namespace may have this name. It may have no dot, because a dot ends a
+/// namespace.
 fn plain(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')

@@ -1,6 +1,7 @@
 //! `[indexes.NAME]` of a config file: the package index for a name that policies use.
 //!
-//! Where the file says `machine`, the settings of pip, uv and npm are read. Those programs are not started.
+//! Where the file says `machine`, the settings of pip, uv and npm are read. Those programs are not
+//! started.
 
 use super::brokers::one_for_all;
 use super::{Variables, guarded_text, home};
@@ -85,7 +86,8 @@ fn one(
     if meaning.as_str() == Some("machine") {
         let usual = Index::built_in(of);
         return match machine(of, variable)? {
-            // Only the public index has known hosts for its files. For another one the operator names them.
+            // Only the public index has known hosts for its files. For another one the operator
+            // names them.
             Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
                 Index::new(name, of, &url, &[], &[], None, None)
             }
@@ -142,8 +144,8 @@ fn one(
     Index::new(name, of, &url, &hosts, &ranges, credential, ca.transpose()?)
 }
 
-/// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the
-/// machine.
+/// The index of this machine's own installers: a variable of this host, then a file of its user,
+/// then one of the machine.
 fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<String>, String> {
     let (variables, files): (&[&str], Vec<PathBuf>) = match ecosystem {
         Ecosystem::Python => (
@@ -214,8 +216,9 @@ const OTHERS: [&str; 13] = [
     "NPM_CONFIG_USERCONFIG", "npm_config_userconfig", "NPM_CONFIG_GLOBALCONFIG", "npm_config_globalconfig",
 ];
 
-/// The index that a file sets: in pip.conf as Python's configparser reads it (`=` or `:`, `-` or `_`, values on further
-/// lines), in .npmrc as `key=value`. A second index is refused, because a package could come from either.
+/// The index that a file sets: in pip.conf as Python's configparser reads it (`=` or `:`, `-` or
+/// `_`, values on further lines), in .npmrc as `key=value`. A second index is refused, because a
+/// package could come from either.
 fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> {
     let python = ecosystem == Ecosystem::Python;
     let wanted = if python { "index-url" } else { "registry" };
@@ -246,7 +249,8 @@ fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> 
         let value = value.trim().trim_matches('"');
         if !value.is_empty() && (key == "extra-index-url" || key.ends_with(":registry")) {
             return Err(format!(
-                "it names more than one index ({key}), and a package could come from either: write out one in [indexes]"
+                "it names more than one index ({key}), and a package could come from either: write \
+                out one in [indexes]"
             ));
         }
         if ["no-index", "find-links"].contains(&&*key) {

@@ -1,5 +1,5 @@
-//! What a host that gets a secret answers, as the tool sees it: without the secrets, and with links to that host that
-//! lead back through the relay. What cannot be searched is refused.
+//! What a host that gets a secret answers, as the tool sees it: without the secrets, and with links
+//! to that host that lead back through the relay. What cannot be searched is refused.
 
 use crate::base::mask::{Finder, Search};
 use bytes::Bytes;
@@ -79,8 +79,8 @@ pub fn mask(
     Some(Response::from_parts(head, body.boxed_unsync()))
 }
 
-/// A search of a body, for which an empty line ends a text: no secret of a header holds a line break, and an event of
-/// an event stream (Server-Sent Events) must pass before the next one comes.
+/// A search of a body, for which an empty line ends a text: no secret of a header holds a line
+/// break, and an event of an event stream (Server-Sent Events) must pass before the next one comes.
 struct BodySearch {
     finder: Arc<Finder>,
     search: Search,
@@ -113,8 +113,8 @@ impl BodySearch {
     }
 }
 
-/// Whether a secret could be in the body without appearing in its bytes: compressed, in an encoding without ASCII, or
-/// split between parts.
+/// Whether a secret could be in the body without appearing in its bytes: compressed, in an encoding
+/// without ASCII, or split between parts.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let all = |name, plain: &str| {
         let values = headers

@@ -1,4 +1,5 @@
-//! What a relay knows of one call: names, totals, limits, events, sockets that it asked for, connections.
+//! What a relay knows of one call: names, totals, limits, events, sockets that it asked for,
+//! connections.
 
 use super::secrets::Secrets;
 use super::stream::{MeteredStream, TrafficMeter, target};
@@ -76,7 +77,8 @@ pub struct State {
     pub totals: Totals,
     pub names: SyntheticAddresses,
     reported: Vec<TrafficEvent>,
-    /// Sockets that were asked for. The slot is held until the answer, also when the tool went away before.
+    /// Sockets that were asked for. The slot is held until the answer, also when the tool went away
+    /// before.
     dials: HashMap<u64, (oneshot::Sender<TcpStream>, Slot)>,
 }
 
@@ -145,7 +147,8 @@ impl Call {
         tasks.spawn(work);
     }
 
-    /// Counts an event, and reports it if it is one of the first. The same lookup or header is reported once.
+    /// Counts an event, and reports it if it is one of the first. The same lookup or header is
+    /// reported once.
     pub async fn report(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
         let bounded = |text: &str| mask::head(text, TEXT);
         let refused = refused.map(|refusal| refusal.with_text(bounded));
@@ -250,7 +253,8 @@ fn cpu_ms() -> u64 {
 /// A connection of the tool that is granted.
 pub struct Connection {
     pub call: Arc<Call>,
-    /// The names by which the tool reaches the host. The first is dialled: a granted loopback address before localhost.
+    /// The names by which the tool reaches the host. The first is dialled: a granted loopback
+    /// address before localhost.
     pub hosts: Vec<Host>,
     pub port: u16,
     pub slot: Slot,
@@ -287,7 +291,8 @@ pub const NAMES: usize = 256;
 /// First byte of the range. Tests use the loopback range, where addresses need no setting up.
 const RANGE: u8 = if cfg!(test) { 127 } else { 198 };
 
-/// The synthetic address of each name that a call looked up, from 198.18.0.0/15 (RFC 2544), which no host has.
+/// The synthetic address of each name that a call looked up, from 198.18.0.0/15 (RFC 2544), which
+/// no host has.
 #[derive(Default)]
 pub struct SyntheticAddresses(Vec<String>);
 

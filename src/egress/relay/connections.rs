@@ -1,4 +1,5 @@
-//! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
+//! Each connection of a tool, from its acceptance to its end: to the granted host that the tool
+//! named, or a reset.
 
 use super::call::{Call, Connection, RETRY_DELAY, synthetic};
 use super::stream::{BUFFER, MeteredStream, target};
@@ -42,7 +43,8 @@ async fn serve_connection(call: &Arc<Call>, socket: TcpStream, port: u16) {
     }
 }
 
-/// Admits a connection to the host behind an address. `Err`: the target as the tool named it, and the reason.
+/// Admits a connection to the host behind an address. `Err`: the target as the tool named it, and
+/// the reason.
 fn admit(
     call: &Arc<Call>,
     address: IpAddr,
@@ -136,7 +138,8 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
     }
 }
 
-/// TLS of the tool to a host that gets a secret: no secret could be added to its encrypted requests.
+/// TLS of the tool to a host that gets a secret: no secret could be added to its encrypted
+/// requests.
 async fn refuse_tls(connection: &Connection, host: &Host, tool: MeteredStream) {
     drop(tool);
     let name = HostPattern {

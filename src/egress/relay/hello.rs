@@ -1,5 +1,5 @@
-//! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the connection, and so must
-//! the second one, after a HelloRetryRequest.
+//! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the
+//! connection, and so must the second one, after a HelloRetryRequest.
 
 use super::stream::{MeteredStream, quoted};
 use crate::egress::protocol::RefusalReason;
@@ -53,9 +53,9 @@ async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Ve
     Ok(bytes)
 }
 
-/// Forwards the records of the host up to its ServerHello. If that is a HelloRetryRequest, the records of the tool are
-/// forwarded up to the next ClientHello, which must name the host; then the host is watched again. A `Tls` error is
-/// the host's, a `Content` error the tool's.
+/// Forwards the records of the host up to its ServerHello. If that is a HelloRetryRequest, the
+/// records of the tool are forwarded up to the next ClientHello, which must name the host; then the
+/// host is watched again. A `Tls` error is the host's, a `Content` error the tool's.
 pub async fn watch(
     tool: &mut MeteredStream,
     upstream: &mut MeteredStream,

@@ -1,10 +1,11 @@
 //! The requests of a tool at port 80, each parsed, judged and written again.
 //!
-//! A request that gets a secret, or that has a body, is the only one of its connection to the host: if the host takes a
-//! part of it for a second request, no other request is mixed with that part.
+//! A request that gets a secret, or that has a body, is the only one of its connection to the host:
+//! if the host takes a part of it for a second request, no other request is mixed with that part.
 //!
-//! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding is present, and one of
-//! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
+//! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding is
+//! present, and one of two equal ones, and closes the connection after such a request (RFC 9112,
+//! 6.3): the host never sees two lengths.
 
 use super::answers::{self, AnswerBody};
 use super::call::Connection;
@@ -191,8 +192,8 @@ impl Exchange {
         match answers::mask(response, (&guard.name, tls_port), &finder) {
             Some(response) => Ok(response),
             None => {
-                let why = "its answer cannot be searched for the secret: it is compressed, in an encoding without \
-                           ASCII, a part, or in a switched protocol";
+                let why = "its answer cannot be searched for the secret: it is compressed, in an \
+                           encoding without ASCII, a part, or in a switched protocol";
                 Ok(self
                     .refuse(host, reject(StatusCode::BAD_GATEWAY, why))
                     .await)
@@ -200,7 +201,8 @@ impl Exchange {
         }
     }
 
-    /// Sends the only request of a connection, which ends with the response, and so does the tool's.
+    /// Sends the only request of a connection, which ends with the response, and so does the
+    /// tool's.
     async fn only_request<S>(
         &self,
         stream: S,
@@ -279,7 +281,8 @@ impl Exchange {
         plain(rejection.status, format!("toolhost: {}\n", rejection.why))
     }
 
-    /// After the last response: the copy of another protocol, or the end of the connection to the host.
+    /// After the last response: the copy of another protocol, or the end of the connection to the
+    /// host.
     async fn finish(&self) {
         let switched = lock(&self.switched).take();
         if let Some((tool, host)) = switched {

@@ -1,4 +1,5 @@
-//! Requests and answers over HTTP/1: whether a request is for one host alone, and which headers end with a connection.
+//! Requests and answers over HTTP/1: whether a request is for one host alone, and which headers end
+//! with a connection.
 
 use super::stream::{quoted, target};
 use crate::egress::protocol::RefusalReason;
@@ -8,7 +9,8 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri, Version};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Methods whose requests may have a body. A host may overlook the body of any other and take it for a request.
+/// Methods whose requests may have a body. A host may overlook the body of any other and take it
+/// for a request.
 const METHODS_WITH_BODIES: [&str; 6] = ["POST", "PUT", "PATCH", "PROPFIND", "REPORT", "QUERY"];
 /// Headers about one connection, which end with it (RFC 9110, 7.6.1).
 const HOP_BY_HOP: [&str; 6] = [
@@ -180,7 +182,8 @@ pub fn canonical(host: &Host) -> HeaderValue {
     HeaderValue::try_from(pattern.to_string()).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// The request as it goes to the host: with a path, and without headers about the tool's own connection.
+/// The request as it goes to the host: with a path, and without headers about the tool's own
+/// connection.
 pub fn rewrite<B>(request: &mut Request<B>, switch: bool, host: HeaderValue) {
     *request.uri_mut() = request
         .uri()

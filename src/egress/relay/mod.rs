@@ -1,5 +1,6 @@
-//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time. It
-//! makes no socket itself. A panic in one connection resets that connection; anywhere else it ends the process.
+//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one
+//! call at a time. It makes no socket itself. A panic in one connection resets that connection;
+//! anywhere else it ends the process.
 
 mod answers;
 mod call;
@@ -96,7 +97,8 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::TlsConfig>) -> io::Resul
             },
             over = over_limit(&mut running) => {
                 let call = over?;
-                // In a task of its own: orders must be received even while the host does not take this.
+                // In a task of its own: orders must be received even while the host does not take
+                // this.
                 running.as_mut().map(|running| running.reports.spawn(async move { call.over().await }));
             }
         }
@@ -204,7 +206,8 @@ impl Relay {
     }
 
     fn begin(&self, secrets: Secrets) -> Running {
-        // The roots are read for each call that may need them: a root that was removed counts no longer.
+        // The roots are read for each call that may need them: a root that was removed counts no
+        // longer.
         let machine_roots = LazyCell::new(|| self.trust.clone().unwrap_or_else(tls::machine_roots));
         let of_host = |host: &String| match self.lease.authorities.get(host) {
             Some(pem) => tls::with_resumption(&tls::authority_roots(pem)),
@@ -243,7 +246,8 @@ impl Relay {
         }
     }
 
-    /// Drops what waits in the sockets. Not through tokio, which asks the kernel only after an event.
+    /// Drops what waits in the sockets. Not through tokio, which asks the kernel only after an
+    /// event.
     fn drain(&self) {
         let mut byte = [0];
         while recv(self.udp.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_ok() {}

@@ -1,7 +1,8 @@
 //! Which requests get the header of a secret, and how they go out with it.
 //!
-//! What is refused could reach the host as another request than the one that a rule allows: a path that may be read in
-//! two ways, another protocol, a field or a header that names another method or path.
+//! What is refused could reach the host as another request than the one that a rule allows: a path
+//! that may be read in two ways, another protocol, a field or a header that names another method or
+//! path.
 
 use super::message::{RequestError, in_connection, not_by_rule, reject, rewrite};
 use super::stream::quoted;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 
 /// Longest text of all values, bytes.
 const VALUES: u64 = 4 * 1024 * 1024;
-/// Headers that are allowed in a request whose rule has methods or paths. None of them changes method, path or host.
+/// Headers that are allowed in a request whose rule has methods or paths. None of them changes
+/// method, path or host.
 #[rustfmt::skip]
 const ALLOWED_HEADERS: [&str; 52] = [
     "accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "baggage", "cache-control",
@@ -32,8 +34,8 @@ const ALLOWED_HEADERS: [&str; 52] = [
     "sec-gpc", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade-insecure-requests",
     "user-agent", "repr-digest", "want-content-digest", "want-repr-digest",
 ];
-/// Headers that are removed from requests: a part of an answer, or an answer in another encoding, could hold a secret
-/// unseen, and no headers may follow the body.
+/// Headers that are removed from requests: a part of an answer, or an answer in another encoding,
+/// could hold a secret unseen, and no headers may follow the body.
 const REMOVED_HEADERS: [&str; 7] = [
     "range",
     "if-range",
@@ -77,7 +79,8 @@ impl Secrets {
     }
 }
 
-/// Whether only the relay may speak TLS with this host at this port, because the host gets a secret.
+/// Whether only the relay may speak TLS with this host at this port, because the host gets a
+/// secret.
 pub fn is_relay_only(lease: &Served, host: &Host, port: u16) -> bool {
     lease
         .headers
@@ -118,8 +121,8 @@ impl Guard {
         })
     }
 
-    /// Checks a request, and rewrites it for the host. The first matching rule determines the port; of several rules
-    /// for one header the first counts.
+    /// Checks a request, and rewrites it for the host. The first matching rule determines the port;
+    /// of several rules for one header the first counts.
     pub fn admit<B>(
         &self,
         request: &mut Request<B>,
@@ -132,7 +135,8 @@ impl Guard {
             let (name, value) = header_of(secret, rule, secrets)?;
             added.entry(name).or_insert(value);
         }
-        let unfit = "the secrets of this call are too short, or together too long, to be hidden in an answer";
+        let unfit = "the secrets of this call are too short, or together too long, to be hidden in \
+            an answer";
         let finder = secrets
             .finder()
             .ok_or_else(|| reject(StatusCode::BAD_GATEWAY, unfit))?;
@@ -189,8 +193,8 @@ impl Guard {
         }
         let by_path = self.rules.iter().any(|(_, rule)| !rule.paths.is_empty());
         if rules.is_empty() && extra.is_none() && by_path && path.is_none() {
-            let why = "the policy limits this secret by `paths`: send a path without `.` or `..` parts, `//`, `\\`, or \
-                       an encoded `/`, `\\`, `?`, `#` or `%`";
+            let why = "the policy limits this secret by `paths`: send a path without `.` or `..` \
+                       parts, `//`, `\\`, or an encoded `/`, `\\`, `?`, `#` or `%`";
             return Err(not_by_rule(why.to_owned()));
         }
         if rules.is_empty() {
@@ -209,7 +213,8 @@ impl Guard {
         Ok(rules)
     }
 
-    /// A query field or a header that is not allowed, because the rule has methods or paths; with the fix.
+    /// A query field or a header that is not allowed, because the rule has methods or paths; with
+    /// the fix.
     fn extra<B>(&self, request: &Request<B>, rule: &HeaderRule) -> Option<String> {
         if !rule.is_limited() {
             return None;
@@ -312,7 +317,8 @@ fn header_of(
     Ok((name, value))
 }
 
-/// Whether a path is in `/exact`, or below `/below/**`: what begins with `/below/`, not `/below` itself.
+/// Whether a path is in `/exact`, or below `/below/**`: what begins with `/below/`, not `/below`
+/// itself.
 fn is_in(path: &str, pattern: &str) -> bool {
     match pattern.strip_suffix("**") {
         Some(below) => path.starts_with(below),

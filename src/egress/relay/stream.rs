@@ -1,4 +1,5 @@
-//! One TCP connection, which is reset when it is dropped before it was shut down, and the meter of a call's bytes.
+//! One TCP connection, which is reset when it is dropped before it was shut down, and the meter of
+//! a call's bytes.
 
 use crate::base::{mask, text};
 use crate::manifest::host::{Host, HostPattern};
@@ -83,7 +84,8 @@ pub struct MeteredStream {
     meter: Option<Arc<TrafficMeter>>,
 }
 
-/// Sets whether closing this socket resets the connection and drops what was not sent yet (SO_LINGER 0, socket(7)).
+/// Sets whether closing this socket resets the connection and drops what was not sent yet
+/// (SO_LINGER 0, socket(7)).
 pub fn reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
     setsockopt(
         socket,

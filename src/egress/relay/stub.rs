@@ -177,7 +177,8 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     (code, address)
 }
 
-/// The name as policies write it. Each label is checked: a label with a dot inside is not a host name.
+/// The name as policies write it. Each label is checked: a label with a dot inside is not a host
+/// name.
 fn canonical(name: &Name) -> Option<String> {
     let good = |label: &[u8]| {
         label

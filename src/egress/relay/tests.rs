@@ -713,7 +713,8 @@ async fn a_switch_to_websocket_is_passed_on_and_no_other() {
     let answer =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     let kept = rig.web(80, answer).await;
-    let switch = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
+    let switch = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: \
+        WebSocket\r\n\r\n";
     let mut stream = rig.connect("a.test.", 80).await;
     stream.write_all(switch.as_bytes()).await.expect("sent");
     let mut buffer = vec![0; 4096];

@@ -1,4 +1,5 @@
-//! One call of a ready launcher. Writing its input, reading its output, dialling and waiting run concurrently.
+//! One call of a ready launcher. Writing its input, reading its output, dialling and waiting run
+//! concurrently.
 
 use super::launcher::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost};
 use super::relay::Relay;
@@ -56,8 +57,8 @@ impl Ready {
         begun.map_err(|_| LauncherError::Gone)
     }
 
-    /// Dials for the call while polled. Returns only if the call exceeds a limit of its network, or together with
-    /// its relay exceeds `cpu_limit`.
+    /// Dials for the call while polled. Returns only if the call exceeds a limit of its network, or
+    /// together with its relay exceeds `cpu_limit`.
     pub async fn attend(&self, traffic: &Mutex<Traffic>, cpu_limit: u64) {
         let Some(relay) = &self.relay else {
             return std::future::pending().await;
@@ -68,7 +69,8 @@ impl Ready {
         }
     }
 
-    /// Returns when call and relay together exceed the limit. Without cgroups the sum is only checked after the call.
+    /// Returns when call and relay together exceed the limit. Without cgroups the sum is only
+    /// checked after the call.
     async fn exceeded_cpu(&self, relay: &Relay, limit: u64) {
         let used = || Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?);
         let Some(before) = used() else {
@@ -79,7 +81,8 @@ impl Ready {
         }
     }
 
-    /// Ends the call at its relay, once its processes are gone. False: the relay must not serve another call.
+    /// Ends the call at its relay, once its processes are gone. False: the relay must not serve
+    /// another call.
     pub async fn end(&self, traffic: &Mutex<Traffic>) -> bool {
         match &self.relay {
             Some(relay) => relay.lease.end(traffic).await.is_ok(),
@@ -158,14 +161,16 @@ impl Ready {
                 },
                 () = &mut over, if !killed => killed = true,
             }
-            // If the launcher is gone by now, it has reported how the call ended, or its closed socket shows the loss.
+            // If the launcher is gone by now, it has reported how the call ended, or its closed
+            // socket shows the loss.
             let _ = self.launcher.send(&ToLauncher::Kill, &[]);
         }
     }
 }
 
-/// Feeds and reads until all pipes are closed. `over` is notified when stdout exceeds its limit, or has a line that
-/// cannot be read. Without room for a part of a stream, nothing is read, so the tool waits at a full pipe.
+/// Feeds and reads until all pipes are closed. `over` is notified when stdout exceeds its limit, or
+/// has a line that cannot be read. Without room for a part of a stream, nothing is read, so the
+/// tool waits at a full pipe.
 pub async fn capture(
     pipes: Pipes,
     input: &[u8],
@@ -201,7 +206,8 @@ pub async fn capture(
             buffer.clear();
         }
     };
-    // The feeder may hang for ever on a tool that neither reads nor closes its input; the readers end with the tool.
+    // The feeder may hang for ever on a tool that neither reads nor closes its input; the readers
+    // end with the tool.
     let output = tokio::select! {
         biased;
         (output, ()) = async { tokio::join!(read, read_log) } => output,

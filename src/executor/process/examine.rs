@@ -1,4 +1,5 @@
-//! Tests a confinement with our own probe, behind the same walls that a call of the tool would have.
+//! Tests a confinement with our own probe, behind the same walls that a call of the tool would
+//! have.
 //!
 //! The tool's own script is not run, nothing is published, and no path is tried outside the walls.
 
@@ -116,8 +117,8 @@ pub async fn run(
     })
 }
 
-/// Whether an interpreter really runs behind the walls, shown by a trivial script, run as `core:run-code` would.
-/// Answers the version that the interpreter reports.
+/// Whether an interpreter really runs behind the walls, shown by a trivial script, run as
+/// `core:run-code` would. Answers the version that the interpreter reports.
 pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<String, String> {
     let source = match runtime.language {
         Language::Python => "import json, platform\nprint(json.dumps(platform.python_version()))\n",
@@ -237,12 +238,14 @@ impl List<'_> {
         }
     }
 
-    /// Adds paths outside the tool's folder: its parent, the parent's other entries, a name with the same beginning.
+    /// Adds paths outside the tool's folder: its parent, the parent's other entries, a name with
+    /// the same beginning.
     fn outside(&mut self, folder: &Path) {
         let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else {
             return;
         };
-        // Below /tmp the folders above a grant are made in the call's own scratch, where the tool may write.
+        // Below /tmp the folders above a grant are made in the call's own scratch, where the tool
+        // may write.
         if !["/tmp", "/dev/shm"]
             .iter()
             .any(|scratch| above.starts_with(scratch))
@@ -273,8 +276,8 @@ impl List<'_> {
         strangers.iter().for_each(|path| self.add(path, false));
     }
 
-    /// Whether the tool must not see this path: it is not granted, not above a path in the view (there the view has
-    /// empty folders of the same names), and not a path that every call has.
+    /// Whether the tool must not see this path: it is not granted, not above a path in the view
+    /// (there the view has empty folders of the same names), and not a path that every call has.
     fn is_foreign(&self, path: &Path) -> bool {
         let leads = in_view(self.shape).any(|shown| shown.starts_with(path));
         !allowed(self.shape, path, false) && !leads && !of_each_call(path)
@@ -300,8 +303,8 @@ fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
         .chain(shape.runtime.roots.iter().map(PathBuf::as_path))
 }
 
-/// A place that is made for every call, so that what is found there is not the host's. (Paths that the host has below
-/// the scratch folders are not of this kind: scratch begins empty.)
+/// A place that is made for every call, so that what is found there is not the host's. (Paths that
+/// the host has below the scratch folders are not of this kind: scratch begins empty.)
 fn of_each_call(path: &Path) -> bool {
     let whole = [base_view::PROC, "/dev", base_view::OWN_FOLDER];
     let system = base_view::SYSTEM_FOLDERS
@@ -358,8 +361,8 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
         .then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
-/// Whether the confinement grants this. The script itself is shown whatever is granted; a module is not, as the host
-/// reads it.
+/// Whether the confinement grants this. The script itself is shown whatever is granted; a module is
+/// not, as the host reads it.
 fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
     if let Some(grant) = deciding(shape, path) {
         return !write || grant.access == Access::Write;
@@ -383,7 +386,8 @@ fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
         Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
         // A staged folder is a copy, in which any name can be made.
         Opening::Staged { folder, .. } if folder == path => Some(length(path)),
-        // The names of a pattern are files: a folder with such a name is another grant's, or nobody's.
+        // The names of a pattern are files: a folder with such a name is another grant's, or
+        // nobody's.
         files => (Area::from_opening(files).holds(path) && !path.is_dir()).then(|| length(path)),
     };
     let covering = shape

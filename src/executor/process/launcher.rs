@@ -1,4 +1,5 @@
-//! The host's end of one launcher process: starts it, has it start a call, and ends it with everything below it.
+//! The host's end of one launcher process: starts it, has it start a call, and ends it with
+//! everything below it.
 
 use crate::base::mask::Hidden;
 use crate::base::text::{self, printable};
@@ -30,7 +31,8 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// How long an idle launcher or worker may take to accept a call. One that was stopped accepts none.
+/// How long an idle launcher or worker may take to accept a call. One that was stopped accepts
+/// none.
 pub const ACCEPTING: Duration = Duration::from_secs(2);
 /// Time limit of a start.
 const START: Duration = Duration::from_secs(10);
@@ -38,7 +40,8 @@ const START: Duration = Duration::from_secs(10);
 /// What a launcher needs beyond the shape: its principal, and what our own roles need.
 #[derive(Clone, Debug, Default)]
 pub struct RoleNeeds {
-    /// Whose calls the launcher serves: no other principal's calls get it, since its share of the CPU is theirs.
+    /// Whose calls the launcher serves: no other principal's calls get it, since its share of the
+    /// CPU is theirs.
     pub principal: String,
     pub memory: u64,
     pub processes: u64,
@@ -126,7 +129,8 @@ pub fn set_up(
             .chain(guard.links)
             .collect(),
         files,
-        // A module has no working folder: its paths start at the folders opened for it, and it may have no grant.
+        // A module has no working folder: its paths start at the folders opened for it, and it may
+        // have no grant.
         folder: if language == Language::Wasm {
             "/".into()
         } else {
@@ -182,7 +186,8 @@ pub struct Launcher {
     pub setup: Setup,
     /// The size of the folders that its next call may write live.
     pub before: Totals,
-    /// Where hosts are granted: the listening sockets of its network namespace, as `FromLauncher::Ready` lists them.
+    /// Where hosts are granted: the listening sockets of its network namespace, as
+    /// `FromLauncher::Ready` lists them.
     pub sockets: Vec<OwnedFd>,
     /// Whether the launcher ends with its next call.
     pub last: bool,
@@ -249,7 +254,8 @@ pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
             Some(crate::sandbox::limits::too_few_files(what, errno))
         }
         Errno::ENOENT if !Path::new("/dev/null").exists() => {
-            let person = "there is no /dev/null: this machine's /dev is not complete; as root: mknod -m 666 /dev/null c 1 3";
+            let person = "there is no /dev/null: this machine's /dev is not complete; as root: \
+                mknod -m 666 /dev/null c 1 3";
             Some(
                 Fault::new(
                     Kind::CapabilityError,
@@ -298,8 +304,8 @@ impl From<LauncherError> for Fault {
                     "the wall `{wall}` cannot be raised on this machine, so nothing was run"
                 );
                 Fault::new(Kind::CapabilityError, message).person(format!(
-                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that \
-                     fixes it"
+                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and \
+                     the command that fixes it"
                 ))
             }
             LauncherError::Gone => lost("before the call began").retryable(),
@@ -315,9 +321,10 @@ pub fn lost(how: &str) -> Fault {
 }
 
 impl Process {
-    /// Starts a process, which prepares what every call needs and then waits for its set-up. `own` is this binary,
-    /// open; it is executed from the descriptor, so that the version is the same even if the file at its path was
-    /// replaced. `owner`: uid and gid that granted files probably have.
+    /// Starts a process, which prepares what every call needs and then waits for its set-up. `own`
+    /// is this binary, open; it is executed from the descriptor, so that the version is the same
+    /// even if the file at its path was replaced. `owner`: uid and gid that granted files probably
+    /// have.
     pub fn start(
         own: &OwnedFd,
         lease: &identity::Lease,
@@ -349,7 +356,8 @@ impl Process {
             group: None,
             counted: Some(Counted::by(&ALIVE)),
         };
-        // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
+        // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end
+        // is gone.
         let enter = ToLauncher::Enter {
             identity: lease.identity,
             owner,
@@ -408,7 +416,8 @@ impl Launcher {
                 .iter()
                 .flat_map(cgroup::Group::descriptors),
         );
-        // An error is kept until the first answer is read: that may be an earlier refusal, which explains it.
+        // An error is kept until the first answer is read: that may be an earlier refusal, which
+        // explains it.
         let sent = launcher.send(&ToLauncher::Setup, &files);
         let answer = tokio::time::timeout(START, launcher.first_answer()).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -447,7 +456,8 @@ impl Launcher {
 
     async fn first_answer(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
         match self.receive().await {
-            // The launcher ended with the set-up unread (unix(7)); a message that it sent before comes next.
+            // The launcher ended with the set-up unread (unix(7)); a message that it sent before
+            // comes next.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.receive().await,
             message => message,
         }
@@ -479,12 +489,13 @@ impl Launcher {
                 Fault::new(Kind::ResourceLimitError, message)
             }
             ProblemKind::Ran => {
-                let message = "the tool was started, but how it ended is unknown: its effects were not undone";
+                let message = "the tool was started, but how it ended is unknown: its effects were \
+                    not undone";
                 Fault::new(Kind::InternalError, message)
             }
             ProblemKind::Changed => {
-                let message = "a granted file was replaced while the call was being prepared, so nothing was run; \
-                               try again";
+                let message = "a granted file was replaced while the call was being prepared, so \
+                               nothing was run; try again";
                 Fault::new(Kind::InternalError, message).retryable()
             }
         };
@@ -493,7 +504,8 @@ impl Launcher {
             .into()
     }
 
-    /// Whether the launcher still waits for a call. It sends nothing unasked: if there is anything to read, it ended.
+    /// Whether the launcher still waits for a call. It sends nothing unasked: if there is anything
+    /// to read, it ended.
     pub fn waits(&self) -> bool {
         let Some(control) = &self.process.control else {
             return false;
@@ -552,7 +564,8 @@ impl Launcher {
         Ok(pipes)
     }
 
-    /// Waits for the end of the call. Also returns its staged folders and the recorder's output. Cancel-safe.
+    /// Waits for the end of the call. Also returns its staged folders and the recorder's output.
+    /// Cancel-safe.
     pub async fn wait(&self) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
         loop {
             match self.receive().await {
@@ -599,7 +612,8 @@ impl Drop for Process {
             group: self.group.take(),
             _counted: self.counted.take(),
         };
-        // If no thread can be started, the closure and with it the leftover are dropped here, which waits.
+        // If no thread can be started, the closure and with it the leftover are dropped here, which
+        // waits.
         let _ = std::thread::Builder::new()
             .stack_size(128 * 1024)
             .spawn(move || drop(leftover));
@@ -622,7 +636,8 @@ impl Drop for Leftover {
     fn drop(&mut self) {
         if let Some(keeper) = &mut self.keeper {
             if !ends(keeper) {
-                // The keeper hangs or was stopped. The launcher sees the closed socket too, and holds the id's lock.
+                // The keeper hangs or was stopped. The launcher sees the closed socket too, and
+                // holds the id's lock.
                 let _ = keeper.kill();
             }
             let _ = keeper.wait();
@@ -647,8 +662,8 @@ fn ends(keeper: &Child) -> bool {
     }
 }
 
-/// Waits until everything that was dropped is reaped and its groups are removed, at most this long: for a host that is
-/// about to exit.
+/// Waits until everything that was dropped is reaped and its groups are removed, at most this long:
+/// for a host that is about to exit.
 pub fn settle(longest: Duration) {
     let until = Instant::now() + longest;
     let (waiting, fewer) = &WAITING;

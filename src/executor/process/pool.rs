@@ -1,4 +1,5 @@
-//! The launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
+//! The launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous
+//! calls use several.
 
 use super::call::Ready;
 use super::launcher::{self, CallInput, Launcher, LauncherError, Process, RoleNeeds, set_up};
@@ -70,8 +71,9 @@ impl Launchers {
         self.groups.is_some()
     }
 
-    /// Starts a process ahead, for a host that makes one call, while the rest of the host is set up. If that fails, the
-    /// call starts one and reports the reason. `owner`: uid and gid that granted files probably have.
+    /// Starts a process ahead, for a host that makes one call, while the rest of the host is set
+    /// up. If that fails, the call starts one and reports the reason. `owner`: uid and gid that
+    /// granted files probably have.
     pub fn begin(&mut self, owner: Option<(u32, u32)>) {
         self.one_call = true;
         let Ok(Some(lease)) = identity::lease(self.pool.clone()) else {
@@ -81,8 +83,8 @@ impl Launchers {
         *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
 
-    /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that cannot be raised is
-    /// `LauncherError::Wall`.
+    /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that
+    /// cannot be raised is `LauncherError::Wall`.
     pub async fn ready(&self, shape: &Shape, extra: &RoleNeeds) -> Result<Ready, LauncherError> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
@@ -97,7 +99,8 @@ impl Launchers {
     ) -> Result<Ready, LauncherError> {
         if shape.require_cgroup && self.groups.is_none() {
             let message = "the policy requires exact accounting, which this machine cannot give";
-            let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why";
+            let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost \
+                doctor` says why";
             return Err(Fault::new(Kind::CapabilityError, message)
                 .person(person)
                 .into());
@@ -146,7 +149,8 @@ impl Launchers {
         )
     }
 
-    /// A new launcher for this set-up. `has_sockets`: the tool or relay in it holds sockets of a networked call.
+    /// A new launcher for this set-up. `has_sockets`: the tool or relay in it holds sockets of a
+    /// networked call.
     async fn start(&self, mut setup: Setup, has_sockets: bool) -> Result<Launcher, LauncherError> {
         let ahead = lock(&self.ahead).take();
         let (process, lease) = match ahead {
@@ -202,7 +206,8 @@ impl Launchers {
         Ok((process, control))
     }
 
-    /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
+    /// An id for a new launcher; idle launchers give theirs back before the pool counts as
+    /// exhausted.
     async fn lease(&self) -> Result<identity::Lease, Fault> {
         let failed = |e: std::io::Error| {
             let what = "taking an id for the tool (root locks one below /run/toolhost)";
@@ -277,15 +282,16 @@ impl Launchers {
     }
 }
 
-/// How many threads resolve the grants of one tool and folder at a time: a file system that does not answer blocks that
-/// many threads, and no more.
+/// How many threads resolve the grants of one tool and folder at a time: a file system that does
+/// not answer blocks that many threads, and no more.
 const MAX_RESOLVERS: usize = 4;
 static LOOKING: LazyLock<Arc<FairSemaphore>> =
     LazyLock::new(|| FairSemaphore::new(usize::MAX, MAX_RESOLVERS));
 
-/// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie outside the tool's
-/// folder and so perhaps on a file system that does not answer, are resolved on a blocking thread. For others a few
-/// system calls are enough, which is quicker than changing threads.
+/// Resolves the grants as they are now. Grants that may walk or list large folders, or that lie
+/// outside the tool's folder and so perhaps on a file system that does not answer, are resolved on
+/// a blocking thread. For others a few system calls are enough, which is quicker than changing
+/// threads.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
     let elsewhere = |path: &Path| !path.starts_with(&shape.folder);
     let waits = |grant: &Grant| match &grant.opening {

@@ -1,4 +1,5 @@
-//! Publishes staged files that match, after success, by temporary file and rename in the real folder.
+//! Publishes staged files that match, after success, by temporary file and rename in the real
+//! folder.
 
 use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;
@@ -68,8 +69,9 @@ fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
     }
 }
 
-/// Publishes from each staged copy to its folder. What cannot be published is listed with the reason; no failure here
-/// hides a file that is already published. Where the files pass `scratchBytes`, none is published.
+/// Publishes from each staged copy to its folder. What cannot be published is listed with the
+/// reason; no failure here hides a file that is already published. Where the files pass
+/// `scratchBytes`, none is published.
 pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     // The folder as an outcome names it.
     let own = &shape.folder;
@@ -213,7 +215,8 @@ fn one(
     Ok(())
 }
 
-/// Publishes one entry, and returns its size. `None`: the file is unchanged. An error: why it is dropped.
+/// Publishes one entry, and returns its size. `None`: the file is unchanged. An error: why it is
+/// dropped.
 fn file(
     copy: &OwnedFd,
     to: &OwnedFd,
@@ -277,8 +280,9 @@ fn file(
     Ok(Some(size))
 }
 
-/// Gives a new file the access of the one that it replaces, or what its folder gives to new files: the access list, or
-/// none, and then the mode, whose group bits are the mask of a list. `mode`: at most these bits.
+/// Gives a new file the access of the one that it replaces, or what its folder gives to new files:
+/// the access list, or none, and then the mode, whose group bits are the mask of a list. `mode`: at
+/// most these bits.
 fn inherit_access(
     file: &std::fs::File,
     to: &OwnedFd,
@@ -309,7 +313,8 @@ fn inherit_access(
     Ok(fchmod(file, Mode::from_bits_truncate(mode))?)
 }
 
-/// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
+/// Whether the real file has the same content. Read in pieces, so that large files do not fill the
+/// host's memory.
 fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
     let Ok(old) = open_at(to, name, OFlag::O_RDONLY) else {
         return false;

@@ -1,5 +1,5 @@
-//! The relay of a networked launcher: our own binary behind walls of its own. It gets no file, network or secret of
-//! another tool.
+//! The relay of a networked launcher: our own binary behind walls of its own. It gets no file,
+//! network or secret of another tool.
 
 use super::launcher::{Launcher, RoleNeeds};
 use crate::base::Counted;
@@ -13,7 +13,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 
-/// What a relay needs for itself, and for each connection: two buffers and what the kernel holds for two sockets.
+/// What a relay needs for itself, and for each connection: two buffers and what the kernel holds
+/// for two sockets.
 const OWN_MEMORY: u64 = 96 * MIB;
 const CONNECTION_MEMORY: u64 = 2 * MIB;
 /// Descriptors of its own, and for each connection.

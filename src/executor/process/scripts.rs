@@ -32,10 +32,12 @@ const TIMEOUT_MS: u64 = 3_000;
 /// Most interpreters that are remembered.
 const MAX_RUNTIMES: usize = 64;
 
-const UNSEEN: &str = "calls that only ask about a file (stat, access, readlink), what /proc refused, and what \
-                      Landlock refused inside a granted folder (links, pipes, devices, moves out of it)";
-const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the error number \
-                            (`toolhost call TOOL --explain`, or `observe = true` in the policy, records them)";
+const UNSEEN: &str = "calls that only ask about a file (stat, access, readlink), what /proc \
+                      refused, and what Landlock refused inside a granted folder (links, pipes, \
+                      devices, moves out of it)";
+const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the \
+                            error number (`toolhost call TOOL --explain`, or `observe = true` in \
+                            the policy, records them)";
 const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
 /// A runtime with packages, and what an empty script with them was refused.
@@ -168,7 +170,8 @@ impl Scripts {
                 traffic,
             );
             match call.await {
-                // The launcher was killed while idle, and most likely all idle ones were: try again with a new one.
+                // The launcher was killed while idle, and most likely all idle ones were: try again
+                // with a new one.
                 Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
                 finished => break (ready, finished?),
             }
@@ -229,7 +232,8 @@ impl Scripts {
             if !staged.is_empty() {
                 outcome.published(ready.publish(&staged, &shape).await, &shape.limits);
             }
-            // Published files stay published, even if the launcher is gone by now; then it is just not kept.
+            // Published files stay published, even if the launcher is gone by now; then it is just
+            // not kept.
             if (staged.is_empty() || ready.launcher.send(&ToLauncher::Done, &[]).is_ok())
                 && relay_is_fit
             {
@@ -240,8 +244,8 @@ impl Scripts {
         Ok((outcome, kept))
     }
 
-    /// What an empty script with this runtime and these packages is refused: tried once. `None`: the script does not
-    /// run.
+    /// What an empty script with this runtime and these packages is refused: tried once. `None`:
+    /// the script does not run.
     async fn noise(&self, shape: &Shape) -> Option<Arc<BTreeSet<Attempt>>> {
         let Shape { runtime, built, .. } = shape;
         let same = |(known, with, _): &&Noise| known == runtime && with == built;
@@ -296,7 +300,8 @@ impl Scripts {
     }
 }
 
-/// The CPU time of a call and its relay, and the limit that its traffic or this CPU time exceeded, if any.
+/// The CPU time of a call and its relay, and the limit that its traffic or this CPU time exceeded,
+/// if any.
 pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
     let relay_ms = traffic.totals.cpu_ms;
     let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
@@ -320,7 +325,8 @@ fn too_many(killed: Killed) -> Option<String> {
     ))
 }
 
-/// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.
+/// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address
+/// space is limited.
 fn address_space_fault(ending: &Ending, logs: &[String]) -> Option<Fault> {
     let Ending::Signalled { signal: 4..=6 } = ending else {
         return None;
@@ -411,8 +417,10 @@ fn outcome(ending: Ending, started: Instant) -> Outcome {
 
 /// How many of the first attempts of a call, and of the last, are listed.
 const MAX_LISTED: usize = 50;
-const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another thread changed meanwhile";
-const LOST: &str = "what was refused after the recorder was lost: from then on every file and refused call answered ENOSYS";
+const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another \
+    thread changed meanwhile";
+const LOST: &str = "what was refused after the recorder was lost: from then on every file and \
+    refused call answered ENOSYS";
 /// The folder of a script that comes with a call.
 const FOLDER: &str = "/tmp";
 
@@ -446,8 +454,8 @@ impl RecordedCall {
         kept
     }
 
-    /// Leaves out what an empty script of this runtime is refused too, and keeps only the first and the last attempts.
-    /// `folder`: of the script.
+    /// Leaves out what an empty script of this runtime is refused too, and keeps only the first and
+    /// the last attempts. `folder`: of the script.
     pub fn without_noise(
         mut self,
         noise: Option<&BTreeSet<Attempt>>,
@@ -476,8 +484,8 @@ impl RecordedCall {
     }
 }
 
-/// Whether an empty script in this folder would attempt the same. An interpreter may look for a file of one name in
-/// each folder above its script (`package.json`).
+/// Whether an empty script in this folder would attempt the same. An interpreter may look for a
+/// file of one name in each folder above its script (`package.json`).
 fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
     let above = |attempt: &Attempt, folder: &Path| {
         let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
@@ -614,7 +622,8 @@ mod tests {
         ));
     }
 
-    /// The caller gets the answer in time, and a launcher that does not see the closed socket is killed.
+    /// The caller gets the answer in time, and a launcher that does not see the closed socket is
+    /// killed.
     #[tokio::test]
     async fn a_launcher_that_does_not_come_up_is_killed() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,7 +1,7 @@
 //! One instance of a service: where its requests go, and who waits for which reply.
 //!
-//! A call that reads slowly does not delay others, and what is kept for it is bounded. An unreadable reply ends only
-//! its own call.
+//! A call that reads slowly does not delay others, and what is kept for it is bounded. An
+//! unreadable reply ends only its own call.
 
 use crate::base::{lock, text};
 use crate::broker::{Delivery, Link, LinkState, Subscription, Terms, ToolServiceResponse, Topic};
@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// How much longer than its text a reply may be: six bytes for one (`\u0000`), and `FRAME` for its other members.
+/// How much longer than its text a reply may be: six bytes for one (`\u0000`), and `FRAME` for its
+/// other members.
 const ESCAPED: u64 = 6;
 const FRAME: u64 = 64 * 1024;
-/// Most parts that wait for a call separately. Later ones are appended to the last, so that a million parts of one
-/// byte take little memory.
+/// Most parts that wait for a call separately. Later ones are appended to the last, so that a
+/// million parts of one byte take little memory.
 const PARTS: usize = 64;
 
 /// A message for a call.
@@ -137,7 +138,8 @@ impl Waiting {
         let Some((inbox, room)) = place else {
             // A reply to another caller on the same queue, a late one, or a repetition.
             self.strays.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "no call waits for this reply");
+            tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "no call waits \
+                for this reply");
             return;
         };
         // Outside of the lock, which every call of the connection takes.

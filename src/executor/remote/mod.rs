@@ -23,10 +23,11 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that is kept of a service's error, bytes.
 const MAX_ERROR_BYTES: usize = 8192;
-const LOST: &str = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
+const LOST: &str = "The broker went away while the service worked: it may have done its work, and \
+    its answer is lost.";
 
-/// Which services are called over a broker: their ids, `NAMESPACE.*`, or `*` for those that no other broker
-/// names.
+/// Which services are called over a broker: their ids, `NAMESPACE.*`, or `*` for those that no
+/// other broker names.
 #[derive(Clone, Debug)]
 pub struct RemoteServices {
     pub services: Vec<String>,
@@ -218,7 +219,8 @@ impl Remote {
     }
 }
 
-/// A service answers with a text. If its tool declares an output of another type, the answer is the JSON in the text.
+/// A service answers with a text. If its tool declares an output of another type, the answer is the
+/// JSON in the text.
 fn answered(manifest: &Manifest, answer: String) -> Text {
     let takes_text = match manifest.output.as_ref().map(|schema| &schema.raw["type"]) {
         Some(Value::String(kind)) => kind == "string",
@@ -265,7 +267,8 @@ pub fn queues(service: &ServiceDescriptor) -> Result<(), Fault> {
 }
 
 fn no_topic(queue: &str, why: &str) -> Fault {
-    let message = "A queue of this tool's service is not a valid topic: its author must correct the descriptor.";
+    let message = "A queue of this tool's service is not a valid topic: its author must correct \
+        the descriptor.";
     Fault::new(Kind::DependencyError, message).person(format!(
         "{}: {why}",
         text::printable(&text::head(queue, 120))
@@ -282,8 +285,9 @@ struct RemoteRequest<'a> {
 /// The waiter for the reply, and the state of the connection when the request was sent.
 type Sent = (Waiter, LinkState);
 
-/// Sends the request to the first connected instance with a reader, else waits for one that is not connected yet: its
-/// broker may be starting. If an instance may have the request, no other is tried. `None`: the request is too large.
+/// Sends the request to the first connected instance with a reader, else waits for one that is not
+/// connected yet: its broker may be starting. If an instance may have the request, no other is
+/// tried. `None`: the request is too large.
 async fn send(
     connections: &[Arc<ServiceConnection>],
     asked: &RemoteRequest<'_>,

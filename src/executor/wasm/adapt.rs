@@ -1,8 +1,9 @@
 //! Turns any accepted module into a component, and finds by its exports how a component is called.
 //!
-//! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped. The standard
-//! adapter loses exit codes (it knows only "ok" and "failed"), so the module's `proc_exit` is renamed to an import of
-//! ours that keeps the number. The new names have the same length and overwrite the old.
+//! A WASI preview 1 module is wrapped into a component, since only a component's handles can be
+//! capped. The standard adapter loses exit codes (it knows only "ok" and "failed"), so the module's
+//! `proc_exit` is renamed to an import of ours that keeps the number. The new names have the same
+//! length and overwrite the old.
 
 use std::borrow::Cow;
 use wasi_preview1_component_adapter_provider as adapter;
@@ -12,12 +13,14 @@ use wasmtime::component::{Component, Type};
 
 /// The interface of our import that carries an exit code: `proc-exit`.
 pub const EXITS: &str = "toolhost:adapted/exits";
-const EXITS_WORLD: &str = "package toolhost:adapted; interface exits { proc-exit: func(code: u32); } world exiting { import exits; }";
+const EXITS_WORLD: &str = "package toolhost:adapted; interface exits \
+    { proc-exit: func(code: u32); } world exiting { import exits; }";
 /// The typed export, where `entryPoint` names no other.
 const RUN: &str = "run";
-const ACCEPTED: &str = "accepted are: a component that exports `run: func(input: string) -> result<string, string>` \
-    (entryPoint may name another export of that type), a component that exports `wasi:cli/run@0.2.x`, \
-    and a WASI preview 1 command module (`_start`); each as .wasm or .wat";
+const ACCEPTED: &str = "accepted are: a component that exports `run: func(input: string) -> \
+    result<string, string>` (entryPoint may name another export of that type), a component that \
+    exports `wasi:cli/run@0.2.x`, and a WASI preview 1 command module (`_start`); each as .wasm or \
+    .wat";
 
 /// How a component is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +165,8 @@ pub fn contract(component: &Component, entry_point: Option<&str>) -> Result<Cont
         return match export.ty {
             ComponentItem::ComponentFunc(f) if is_run(&f) => Ok(Contract::Typed(wanted.to_owned())),
             ComponentItem::ComponentFunc(_) => Err(format!(
-                "the component's export `{wanted}` is not `func(input: string) -> result<string, string>`; {ACCEPTED}"
+                "the component's export `{wanted}` is not `func(input: string) -> result<string, \
+                string>`; {ACCEPTED}"
             )),
             _ => Err(format!(
                 "the component's export `{wanted}` is not a function; {ACCEPTED}"

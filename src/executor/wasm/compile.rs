@@ -1,6 +1,8 @@
-//! Untrusted bytes become compiled code ahead of calls, in a limited child behind the walls (role `wasm-compile`).
+//! Untrusted bytes become compiled code ahead of calls, in a limited child behind the walls (role
+//! `wasm-compile`).
 //!
-//! The compiler gets no file but the module. The host compiles nothing, and waits for a limited time.
+//! The compiler gets no file but the module. The host compiles nothing, and waits for a limited
+//! time.
 
 use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
 use super::session::{Child, Role};
@@ -37,8 +39,8 @@ const WALL_TIME_FACTOR: u32 = 4;
 /// Longest time of a compilation.
 pub const MAX_TIME: Duration = Duration::from_secs(MAX_CPU_SECONDS * WALL_TIME_FACTOR as u64 + 30);
 
-/// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
-/// that takes far more is an attack.
+/// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25
+/// MB); a small module that takes far more is an attack.
 struct CompileLimits {
     cpu_time: Duration,
     memory: u64,
@@ -114,7 +116,8 @@ fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Adapts, compiles and links once, so that a module that cannot be linked is refused before any call.
+/// Adapts, compiles and links once, so that a module that cannot be linked is refused before any
+/// call.
 fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> {
     let component = adapt::component(module)?;
     let engine = engine::compiling().map_err(|e| format!("the compiler does not start: {e:#}"))?;
@@ -149,11 +152,13 @@ pub fn not_stored(error: &io::Error) -> Failure {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModuleRefusal {
     pub why: String,
-    /// True: compiling took more time or memory than a module of its size may. False: this host cannot run the module.
+    /// True: compiling took more time or memory than a module of its size may. False: this host
+    /// cannot run the module.
     pub too_much: bool,
 }
 
-/// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
+/// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is
+/// started from.
 pub async fn run(
     launchers: &Launchers,
     tool: &policy::Shape,
@@ -302,7 +307,8 @@ mod tests {
         let cache = Cache::open(&folder.path().join("cache")).expect("a cache");
         let key = "ab".repeat(16);
         let code = "{\"message\":\"code\",\"bytes\":4}\ncode";
-        // Lengths of 4 GiB; garbage; what is cut short; nothing; an answer of a worker; more code than is allowed.
+        // Lengths of 4 GiB; garbage; what is cut short; nothing; an answer of a worker; more code
+        // than is allowed.
         for frames in [
             "{\"message\":\"code\",\"bytes\":4294967295}\n".to_owned(),
             "x".repeat(100_000),

@@ -1,6 +1,7 @@
 //! The refusals of a guest by the host functions, on their way from the worker to the outcome.
 //!
-//! The worker reports only what its guest asked for. The host checks the number and the lengths of its reports.
+//! The worker reports only what its guest asked for. The host checks the number and the lengths of
+//! its reports.
 
 use super::frame::{DenialKind, Refused, ToHost, WorkerMessage, invalid};
 use crate::base::{lock, text};
@@ -17,10 +18,12 @@ pub const SCRATCH: &str = "/tmp";
 /// Most refusals that are reported of one call; the rest is counted.
 const MAX_REPORTED: usize = 50;
 const MAX_TEXT_BYTES: usize = 512;
-const UNASKED: &str = "a path outside the opened folders, which the module's own library refuses without asking a \
-                       host function; a write to a handle that was opened for reading";
+const UNASKED: &str = "a path outside the opened folders, which the module's own library refuses \
+                       without asking a host function; a write to a handle that was opened for \
+                       reading";
 
-/// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
+/// Reports to the host what the host functions of one call refused: each thing once. Clones report
+/// to the same place.
 #[derive(Clone)]
 pub struct Watch(Arc<Mutex<Reported>>);
 
@@ -71,7 +74,8 @@ pub struct WorkerDenials {
 }
 
 impl WorkerDenials {
-    /// Takes one report of a worker, which is not trusted. `folder`: where the guest's relative paths start.
+    /// Takes one report of a worker, which is not trusted. `folder`: where the guest's relative
+    /// paths start.
     pub fn take(
         &mut self,
         refused: Refused,
@@ -161,7 +165,8 @@ impl Granted {
         }
     }
 
-    /// The path of a folder relative to the tool's: callers need not know where the tool's folder is.
+    /// The path of a folder relative to the tool's: callers need not know where the tool's folder
+    /// is.
     pub fn relative(&self, name: &str) -> Option<String> {
         let inside = Path::new(name).strip_prefix(&self.folder).ok()?.to_str()?;
         Some(if inside.is_empty() {

@@ -1,17 +1,19 @@
-//! The wasmtime settings of compiler, worker and cache key, and a fingerprint of everything that shapes compiled code.
+//! The wasmtime settings of compiler, worker and cache key, and a fingerprint of everything that
+//! shapes compiled code.
 
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-/// Raise this when adapting or compiling changes in a way that wasmtime cannot know of, or when the linker offers more,
-/// since refusals are kept too.
+/// Raise this when adapting or compiling changes in a way that wasmtime cannot know of, or when the
+/// linker offers more, since refusals are kept too.
 const OUR_VERSION: u32 = 3;
 /// Stack of guest code: interpreters compiled to wasm recurse deeply.
 const GUEST_STACK_BYTES: usize = 8 << 20;
 /// Stack that guest and host calls share.
 const FIBER_STACK_BYTES: usize = 10 << 20;
-/// Address space of one memory: with 4 GiB, compiled code needs no bounds checks. Reserved, not used.
+/// Address space of one memory: with 4 GiB, compiled code needs no bounds checks. Reserved, not
+/// used.
 const MEMORY_RESERVATION: u64 = 4 << 30;
 /// Largest table, elements.
 pub const TABLE_ELEMENTS: usize = 65_536;
@@ -68,7 +70,8 @@ pub fn running() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// Two equal fingerprints may exchange compiled code. (No tool chooses what is hashed, and wasmtime compares again.)
+/// Two equal fingerprints may exchange compiled code. (No tool chooses what is hashed, and wasmtime
+/// compares again.)
 pub fn fingerprint() -> wasmtime::Result<u64> {
     let mut sum = std::hash::DefaultHasher::new();
     OUR_VERSION.hash(&mut sum);

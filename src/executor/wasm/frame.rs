@@ -1,7 +1,7 @@
 //! The messages between host and worker, or host and compiler, over two pipes.
 //!
-//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload. Both are
-//! bounded, and no length, number or name of a peer is believed unchecked.
+//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that
+//! payload. Both are bounded, and no length, number or name of a peer is believed unchecked.
 
 use crate::base::lock;
 use crate::base::mask::Hidden;
@@ -34,7 +34,8 @@ pub struct FrameLimits {
 }
 
 impl FrameLimits {
-    /// For a host's messages: the first holds the environment of a manifest, which is at most 1 MiB of text.
+    /// For a host's messages: the first holds the environment of a manifest, which is at most 1 MiB
+    /// of text.
     pub fn from_host(payload: u64) -> FrameLimits {
         FrameLimits {
             head: 4 * MIB,
@@ -86,11 +87,12 @@ pub struct Init {
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.
     pub scratch: PathBuf,
-    /// Where the guest's relative paths start, and what it is granted: to explain what it was refused.
+    /// Where the guest's relative paths start, and what it is granted: to explain what it was
+    /// refused.
     pub folder: PathBuf,
     pub granted: Vec<(policy::Access, policy::Opening)>,
-    /// The guest may connect: the worker's network namespace holds the stub and the relay of its hosts, and nothing
-    /// else.
+    /// The guest may connect: the worker's network namespace holds the stub and the relay of its
+    /// hosts, and nothing else.
     pub networked: bool,
 }
 
@@ -174,8 +176,8 @@ pub enum End {
 #[serde(deny_unknown_fields)]
 pub struct Refused {
     pub what: DenialKind,
-    /// The guest's path (the name of the opened folder, relative to the tool's folder where it lies there, and what was
-    /// asked for in it), a name, or an address.
+    /// The guest's path (the name of the opened folder, relative to the tool's folder where it lies
+    /// there, and what was asked for in it), a name, or an address.
     pub target: String,
 }
 

@@ -1,4 +1,5 @@
-//! The state of one store: what its guest may import, the folders that it finds opened, and where its output goes.
+//! The state of one store: what its guest may import, the folders that it finds opened, and where
+//! its output goes.
 
 use super::adapt::EXITS;
 use super::denials::{Granted, SCRATCH, Watch, below};
@@ -54,7 +55,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// `memory`: most bytes of all its linear memories together. `networked`: it may send HTTP requests.
+    /// `memory`: most bytes of all its linear memories together. `networked`: it may send HTTP
+    /// requests.
     pub fn new(
         wasi: WasiCtx,
         folders: Folders,
@@ -87,8 +89,8 @@ impl Guest {
         }
     }
 
-    /// Passes on the answer to an operation on paths, each below a handle, and reports a refusal. Of two paths the
-    /// first is reported unless only the other can be the reason.
+    /// Passes on the answer to an operation on paths, each below a handle, and reports a refusal.
+    /// Of two paths the first is reported unless only the other can be the reason.
     fn answered<T>(
         &self,
         doing: Doing,
@@ -134,8 +136,8 @@ impl Guest {
         Ok((Err(error),))
     }
 
-    /// Salts a hash for each call: hashes are made of inode numbers, which a tmpfs increments with every file, so they
-    /// would reveal earlier calls.
+    /// Salts a hash for each call: hashes are made of inode numbers, which a tmpfs increments with
+    /// every file, so they would reveal earlier calls.
     fn salted(&self, hash: FsResult<MetadataHashValue>) -> FsResult<MetadataHashValue> {
         let MetadataHashValue { lower, upper } = hash?;
         let half = |half: u8| self.salt.hash_one((lower, upper, half));
@@ -210,7 +212,8 @@ impl ResourceLimiter for MemoryMeter {
         let total = self.total.saturating_add(self.asked);
         if total > self.allowed {
             self.refused = true;
-            // A script ends when it passes its memory limit, and so does a module: its memory.grow does not just fail.
+            // A script ends when it passes its memory limit, and so does a module: its memory.grow
+            // does not just fail.
             return Err(wasmtime::Error::msg("past memoryBytes"));
         }
         self.total = total;
@@ -236,8 +239,9 @@ impl ResourceLimiter for MemoryMeter {
     }
 }
 
-/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`). Functions
-/// that may refuse a file, a socket or a name report that. `get-directories` gives the folders that all stores share.
+/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see
+/// `adapt`). Functions that may refuse a file, a socket or a name report that. `get-directories`
+/// gives the folders that all stores share.
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
@@ -430,7 +434,8 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     )
 }
 
-/// The folders that guests find opened, opened once for all calls of a worker. Scratch is checked after each call.
+/// The folders that guests find opened, opened once for all calls of a worker. Scratch is checked
+/// after each call.
 #[derive(Clone)]
 pub struct Folders(Arc<Mutex<Opened>>);
 
@@ -446,7 +451,8 @@ impl Folders {
     /// `scratch`: the folder that is the guest's `/tmp`.
     pub fn open(openings: &[Opening], scratch: &Path) -> io::Result<Folders> {
         let mut wasi = WasiCtxBuilder::new();
-        // The worker has nothing else to do; should a file block for ever, the host ends the worker.
+        // The worker has nothing else to do; should a file block for ever, the host ends the
+        // worker.
         wasi.allow_blocking_current_thread(true);
         for opening in openings {
             let perms = if opening.write {
@@ -454,8 +460,8 @@ impl Folders {
             } else {
                 FsPerms::ReadOnly
             };
-            // The guest does not find a granted folder that does not exist, or that this user may not
-            // enter: the same that a script sees.
+            // The guest does not find a granted folder that does not exist, or that this user may
+            // not enter: the same that a script sees.
             let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
         }
         wasi.preopened_dir(scratch, SCRATCH, FsPerms::ReadWrite)
@@ -497,7 +503,8 @@ impl Folders {
         lock(&self.0).asked
     }
 
-    /// After a call, with its handles closed: whether it left nothing that the next call could read. In doubt, false.
+    /// After a call, with its handles closed: whether it left nothing that the next call could
+    /// read. In doubt, false.
     pub fn are_clean(&self) -> bool {
         let mut opened = lock(&self.0);
         !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
@@ -508,8 +515,8 @@ impl Folders {
 struct Scratch {
     path: PathBuf,
     folder: File,
-    /// The size of the empty folder, where that tells whether anything is in it: on a tmpfs. Other file systems are not
-    /// ours alone, and only tests without walls have one here.
+    /// The size of the empty folder, where that tells whether anything is in it: on a tmpfs. Other
+    /// file systems are not ours alone, and only tests without walls have one here.
     empty: Option<u64>,
 }
 
@@ -554,8 +561,8 @@ impl Scratch {
 /// Most bytes of a guest's write.
 const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
 
-/// A guest's stdout or stderr: it goes to the host, in frames, and reaches no descriptor of the worker. Clones are the
-/// same output.
+/// A guest's stdout or stderr: it goes to the host, in frames, and reaches no descriptor of the
+/// worker. Clones are the same output.
 #[derive(Clone)]
 pub struct Sink(Arc<Mutex<SinkState>>);
 
@@ -581,8 +588,8 @@ impl Sink {
         })))
     }
 
-    /// Takes bytes, and sends them with each line break, so that a line is seen while the guest runs. An error ends the
-    /// call.
+    /// Takes bytes, and sends them with each line break, so that a line is seen while the guest
+    /// runs. An error ends the call.
     pub fn take(&self, bytes: &[u8]) -> io::Result<()> {
         let own = &mut *lock(&self.0);
         own.is_over |= bytes.len() as u64 > own.left;

@@ -1,6 +1,6 @@
-//! `wasi:http` for components that may reach hosts: requests go through the worker's own network namespace, where the
-//! relay of `egress` decides. Without hosts every request is refused. (Components of JavaScript import it whether they
-//! need it or not.)
+//! `wasi:http` for components that may reach hosts: requests go through the worker's own network
+//! namespace, where the relay of `egress` decides. Without hosts every request is refused.
+//! (Components of JavaScript import it whether they need it or not.)
 
 use super::denials::Watch;
 use super::frame::DenialKind;
@@ -16,11 +16,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpHooks};
 
-/// Longest wait for a connection or for the first byte of an answer, where the guest names none. The call's own time
-/// limit is usually shorter.
+/// Longest wait for a connection or for the first byte of an answer, where the guest names none.
+/// The call's own time limit is usually shorter.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Sends or refuses the requests of a call. (Headers are values of the guest's own, so they work without hosts.)
+/// Sends or refuses the requests of a call. (Headers are values of the guest's own, so they work
+/// without hosts.)
 pub struct Hooks {
     /// The tool may reach hosts.
     networked: bool,
@@ -57,7 +58,8 @@ impl WasiHttpHooks for Hooks {
         }
         let to = request.uri().authority().map(|to| to.host().to_owned());
         self.watch.saw(DenialKind::Request, to.unwrap_or_default());
-        // Reads the body: a JavaScript runtime ends if the body is closed before it reads the answer.
+        // Reads the body: a JavaScript runtime ends if the body is closed before it reads the
+        // answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
         Box::new(std::future::ready(Err(Error::HttpRequestDenied)))

@@ -1,7 +1,8 @@
 //! From a script file to compiled code, once per content.
 //!
-//! Processes share one cache and compile a module one at a time. No module is held in memory. A module that exceeded
-//! a limit is not tried again for an hour, and one tool cannot occupy all compilers.
+//! Processes share one cache and compile a module one at a time. No module is held in memory. A
+//! module that exceeded a limit is not tried again for an hour, and one tool cannot occupy all
+//! compilers.
 
 use super::compile::{
     self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal,
@@ -34,7 +35,8 @@ use std::time::{Duration, Instant, SystemTime};
 const MAX_REMEMBERED: usize = 256;
 /// Compilers at once, each for another tool; each may use several threads.
 const COMPILERS: usize = 2;
-/// Additional compilers, for modules that take longer than `QUICK`: only such modules wait for one another.
+/// Additional compilers, for modules that take longer than `QUICK`: only such modules wait for one
+/// another.
 const SLOW_COMPILERS: usize = 2;
 const QUICK: Duration = Duration::from_secs(2);
 /// Modules that are read at once for their digests, each for another tool.
@@ -177,8 +179,10 @@ pub struct SourceModule {
 impl ModuleRefusal {
     fn fault(&self) -> Fault {
         match self.too_much {
-            true => Fault::new(Kind::ResourceLimitError, self.why.clone())
-                .person("it is not tried again for an hour; this refusal is stored in the cache of compiled modules"),
+            true => Fault::new(Kind::ResourceLimitError, self.why.clone()).person(
+                "it is not tried again for an hour; this refusal is stored in the cache of \
+                    compiled modules",
+            ),
             false => {
                 let message = format!("not a module this host can run: {}", self.why);
                 Fault::new(Kind::ScriptError, message)
@@ -206,8 +210,8 @@ impl Library {
         }
     }
 
-    /// Compiled code of a module; compiles only what no cache entry holds. Compiling goes on when its callers leave, so
-    /// that the next caller finds the result.
+    /// Compiled code of a module; compiles only what no cache entry holds. Compiling goes on when
+    /// its callers leave, so that the next caller finds the result.
     pub async fn prepare(
         self: &Arc<Self>,
         launchers: &Arc<Launchers>,
@@ -376,8 +380,8 @@ impl Library {
         })
     }
 
-    /// Reads a module for its digest, unless its times say that it is the one that was read before. (Code is found by the
-    /// digest, so what was stored without a change of times does not run.)
+    /// Reads a module for its digest, unless its times say that it is the one that was read before.
+    /// (Code is found by the digest, so what was stored without a change of times does not run.)
     pub async fn read(
         self: &Arc<Self>,
         shape: &policy::Shape,
@@ -399,7 +403,8 @@ impl Library {
     }
 
     fn known(&self, path: &Path) -> Result<Option<ReadFile>, Fault> {
-        // Not opened: the stamp identifies the file that was read before, even if the path contains links.
+        // Not opened: the stamp identifies the file that was read before, even if the path contains
+        // links.
         let now = Stamp::at(path).map_err(|e| unreadable(path, &e))?;
         Ok(lock(&self.files)
             .get(path)

@@ -1,9 +1,11 @@
-//! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind the same walls.
+//! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind
+//! the same walls.
 //!
 //! The path of one call: `library` finds or makes compiled code (`compile` in a limited child), an
-//! idle worker is taken or `session` starts one, and `session` talks to it in frames. In its process, `worker` runs
-//! each call in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit
-//! or a timeout, for another shape, or after a call that left anything in scratch.
+//! idle worker is taken or `session` starts one, and `session` talks to it in frames. In its
+//! process, `worker` runs each call in a fresh store. The host compiles and runs no module. A
+//! worker is not used again after a trap, a limit or a timeout, for another shape, or after a call
+//! that left anything in scratch.
 
 pub mod adapt;
 mod compile;
@@ -71,7 +73,8 @@ impl Role {
     }
 }
 
-/// What a worker was started for: the principal, the shape, its resolved grants, the key of its module.
+/// What a worker was started for: the principal, the shape, its resolved grants, the key of its
+/// module.
 #[derive(PartialEq, Eq)]
 struct WorkerKey {
     principal: String,
@@ -105,7 +108,8 @@ pub struct Wasm {
     library: Arc<library::Library>,
     idle: Arc<IdlePool<WorkerKey, Session>>,
     places: Arc<FairSemaphore>,
-    /// Set where a call waits for its compiler however long that takes; called to announce the wait.
+    /// Set where a call waits for its compiler however long that takes; called to announce the
+    /// wait.
     waits: Option<fn(&str)>,
 }
 
@@ -122,8 +126,8 @@ impl Wasm {
         }
     }
 
-    /// For a host of one call: waits for the compiler beyond the call's time, since compiling would end with the host.
-    /// `tell` is called to announce a long wait.
+    /// For a host of one call: waits for the compiler beyond the call's time, since compiling would
+    /// end with the host. `tell` is called to announce a long wait.
     pub fn waiting(self, tell: fn(&str)) -> Wasm {
         Wasm {
             waits: Some(tell),

@@ -33,8 +33,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest start of a worker, with loading the compiled code.
 const START: Duration = Duration::from_secs(20);
-/// How long the host waits beyond the limit, so that the worker can report its usage. Short, because
-/// the guest must not run on.
+/// How long the host waits beyond the limit, so that the worker can report its usage. Short,
+/// because the guest must not run on.
 const GRACE: Duration = Duration::from_millis(12);
 /// How long counting what was written may go on after the limit of the call.
 const MAX_LAST_COUNT: Duration = Duration::from_secs(1);
@@ -50,9 +50,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS). `memfd_create` must work or fail
-    /// with ENOSYS. It counts time and CPU of each call itself, so the walls set no limit over its life; the host
-    /// ends it when a call's time is over.
+    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS). `memfd_create` must work or
+    /// fail with ENOSYS. It counts time and CPU of each call itself, so the walls set no limit over
+    /// its life; the host ends it when a call's time is over.
     Worker,
     /// Compiles one module. Needs as many threads as there are CPUs.
     Compile,
@@ -76,8 +76,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// `handed`: compiled code for a worker, a module for the compiler, open for reading. `own`: memory and threads
-    /// that the role needs beyond the limits of the shape.
+    /// `handed`: compiled code for a worker, a module for the compiler, open for reading. `own`:
+    /// memory and threads that the role needs beyond the limits of the shape.
     pub async fn start(
         launchers: &Launchers,
         principal: &str,
@@ -285,8 +285,8 @@ impl Session {
         }
     }
 
-    /// Runs one call. Returns the answer and the returned text; other reports go to `sinks`. After `Err`,
-    /// and whenever the answer says so, the session must be dropped.
+    /// Runs one call. Returns the answer and the returned text; other reports go to `sinks`. After
+    /// `Err`, and whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,
         input: &[u8],
@@ -380,7 +380,8 @@ async fn answer(
     }
 }
 
-/// The scratch folder: /dev/shm if there is a grant below /tmp, because then files left in /tmp go unnoticed.
+/// The scratch folder: /dev/shm if there is a grant below /tmp, because then files left in /tmp go
+/// unnoticed.
 fn scratch(shape: &Shape) -> &'static str {
     let below_tmp = shape
         .grants
@@ -423,9 +424,9 @@ fn init(shape: &Shape, code: FilePart) -> Init {
     }
 }
 
-/// The folders that a guest finds opened: every grant at its own path, and those in the tool's folder also
-/// relative to it, because relative paths start there. The walls show only the matching files of a `snapshot`
-/// or `staged` folder, so the whole folder is opened.
+/// The folders that a guest finds opened: every grant at its own path, and those in the tool's
+/// folder also relative to it, because relative paths start there. The walls show only the matching
+/// files of a `snapshot` or `staged` folder, so the whole folder is opened.
 fn openings(shape: &Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
     for grant in &shape.grants {
@@ -484,9 +485,9 @@ fn broken(what: &str, error: &io::Error) -> Fault {
         .person(format!("wasm worker: {what}: {error}"))
 }
 
-/// Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts,
-/// since a worker serves several calls, which only the host tells apart. Where a file system does not answer, the call
-/// ends at its limit, `left`.
+/// Counts what a call adds to the folders that it may write live: before, while and after it runs.
+/// The host counts, since a worker serves several calls, which only the host tells apart. Where a
+/// file system does not answer, the call ends at its limit, `left`.
 pub async fn count_writes<T>(
     (mounts, before): (&[Mount], Totals),
     (limits, left): (&Limits, Duration),
@@ -589,7 +590,8 @@ mod tests {
             .expect("an answer");
         assert_eq!((control.0, control.1.end), (50, End::Returned));
         for (frames, kind) in [
-            // Lengths of 4 GiB; garbage; what is cut short; an answer to another call; nothing; another report.
+            // Lengths of 4 GiB; garbage; what is cut short; an answer to another call; nothing;
+            // another report.
             (
                 "{\"message\":\"log\",\"bytes\":4294967295}\n".to_owned(),
                 io::ErrorKind::InvalidData,

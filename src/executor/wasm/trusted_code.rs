@@ -1,4 +1,5 @@
-//! Reads a file that was inherited, and turns stored bytes into machine code: the only `unsafe` of this module.
+//! Reads a file that was inherited, and turns stored bytes into machine code: the only `unsafe` of
+//! this module.
 #![allow(
     unsafe_code,
     reason = "loading compiled code cannot be checked by the compiler; the argument is below"
@@ -16,7 +17,8 @@ use wasmtime::component::Component;
 /// The number of the file that a worker or compiler inherits (`RoleNeeds::keeps_fd3`).
 const INHERITED_FD: RawFd = 3;
 
-/// Reads a part of the inherited file, at most `most` bytes, and closes the file. An error if that was done before.
+/// Reads a part of the inherited file, at most `most` bytes, and closes the file. An error if that
+/// was done before.
 pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::SeqCst) {
@@ -28,8 +30,9 @@ pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
     // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
     let borrowed = unsafe { BorrowedFd::borrow_raw(INHERITED_FD) };
     fcntl(borrowed, FcntlArg::F_GETFD)?;
-    // SAFETY: it is open (just asked), and nothing else owns it: the starter of this process put it there for us, this
-    // is the first thing that a worker or compiler opens or takes, while it has one thread, and it is done once.
+    // SAFETY: it is open (just asked), and nothing else owns it: the starter of this process put it
+    // there for us, this is the first thing that a worker or compiler opens or takes, while it has
+    // one thread, and it is done once.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(INHERITED_FD) });
     let mut bytes = vec![0; usize::try_from(handed.bytes.min(most)).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut bytes, handed.offset)?;
@@ -38,11 +41,12 @@ pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
 
 /// Loads what our own compiler child wrote.
 pub fn load(engine: &wasmtime::Engine, compiled: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `compiled` must be what `Component::serialize` of this wasmtime returned. It comes from
-    // the private cache: a folder and file that only our user may enter or write, keyed by the module's
-    // content and the compiler's settings, checked against its own SHA-256 when it was opened, and
-    // handed over as a read-only descriptor. wasmtime checks version and settings again. The bytes are
-    // copied first, so a later change of the file cannot reach them. Were the compiler itself
-    // subverted by a module, its code would run where that module runs: behind the walls.
+    // SAFETY: `compiled` must be what `Component::serialize` of this wasmtime returned. It comes
+    // from the private cache: a folder and file that only our user may enter or write, keyed by the
+    // module's content and the compiler's settings, checked against its own SHA-256 when it was
+    // opened, and handed over as a read-only descriptor. wasmtime checks version and settings
+    // again. The bytes are copied first, so a later change of the file cannot reach them. Were the
+    // compiler itself subverted by a module, its code would run where that module runs: behind the
+    // walls.
     unsafe { Component::deserialize(engine, compiled) }
 }

@@ -1,7 +1,9 @@
-//! The worker process (role `wasm-worker`): one tool, one shape, one call at a time, behind the walls.
+//! The worker process (role `wasm-worker`): one tool, one shape, one call at a time, behind the
+//! walls.
 //!
-//! Orders come on descriptor 0, compiled code on an inherited descriptor, reports leave on descriptor 1. An unexpected
-//! order ends it. Each call runs in one fresh store, held to its limits; nothing is kept for the next call.
+//! Orders come on descriptor 0, compiled code on an inherited descriptor, reports leave on
+//! descriptor 1. An unexpected order ends it. Each call runs in one fresh store, held to its
+//! limits; nothing is kept for the next call.
 
 use super::adapt::{self, Contract};
 use super::denials::{Granted, Watch};
@@ -42,7 +44,8 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A tick is the most by which a spinning guest overshoots.
 const TICK: Duration = Duration::from_millis(5);
-/// Ticks without a call before the thread sleeps until it is needed; waking it costs more than a tick.
+/// Ticks without a call before the thread sleeps until it is needed; waking it costs more than a
+/// tick.
 const IDLE_TICKS: u32 = 20;
 
 /// The whole life of a worker.
@@ -159,8 +162,8 @@ impl Loaded {
         })
     }
 
-    /// Runs one call to its end or to its limit: the answer, and the text that a typed export returned. `to` gets the
-    /// log and what is printed, in frames.
+    /// Runs one call to its end or to its limit: the answer, and the text that a typed export
+    /// returned. `to` gets the log and what is printed, in frames.
     pub fn call(
         &self,
         id: u64,
@@ -281,7 +284,8 @@ impl Loaded {
             .allow_udp(false)
             .allow_ip_name_lookup(networked)
             .socket_addr_check(move |address, how| {
-                // If the guest bound no address, this is also asked about the address that the kernel chooses.
+                // If the guest bound no address, this is also asked about the address that the
+                // kernel chooses.
                 let chosen = address.ip().is_unspecified() && address.port() == 0;
                 let connects = match how {
                     SocketAddrUse::TcpConnect => true,
@@ -294,7 +298,8 @@ impl Loaded {
                 Box::pin(async move { networked && connects })
             })
             .max_random_size(MAX_RANDOM_BYTES)
-            // The worker has nothing else to do; should a file block for ever, the host ends the worker.
+            // The worker has nothing else to do; should a file block for ever, the host ends the
+            // worker.
             .allow_blocking_current_thread(true)
             .arg(&self.init.program)
             .stderr(log.clone());
@@ -320,7 +325,8 @@ impl Loaded {
         Guest::new(wasi.build(), folders, granted, memory, networked, watch)
     }
 
-    /// A guest that connects leaves tasks behind, so its call has a runtime of its own, which ends them.
+    /// A guest that connects leaves tasks behind, so its call has a runtime of its own, which ends
+    /// them.
     fn block_on<T>(&self, run: impl Future<Output = T>) -> wasmtime::Result<T> {
         if !self.init.networked {
             return Ok(self.runtime.block_on(run));
@@ -335,8 +341,8 @@ impl Loaded {
     }
 }
 
-/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed for
-/// lack of memory, while one that succeeded is fine. The same holds for a full scratch.
+/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed
+/// for lack of memory, while one that succeeded is fine. The same holds for a full scratch.
 fn settle(
     end: End,
     output_over: bool,
@@ -389,7 +395,8 @@ fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
     let reason = error.root_cause().to_string();
     // wasmtime does not export this error's type; its text is pinned by a test.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
-        // With a backtrace of the guest, one of its calls copied too much; else what it returned was too much.
+        // With a backtrace of the guest, one of its calls copied too much; else what it returned
+        // was too much.
         if error.downcast_ref::<WasmBacktrace>().is_none() {
             return End::OverLimit {
                 limit: Limit::OutputBytes,
@@ -415,7 +422,8 @@ fn cpu_used() -> Duration {
     })
 }
 
-/// Makes running guest code look at the clock: epoch ticks while a call runs. An idle worker is not woken.
+/// Makes running guest code look at the clock: epoch ticks while a call runs. An idle worker is not
+/// woken.
 struct Ticker {
     running: Arc<AtomicBool>,
     thread: Thread,

@@ -1,4 +1,5 @@
-//! The report of a decision as data: asked, allowed, effective, why, enforced by, and what is not defended.
+//! The report of a decision as data: asked, allowed, effective, why, enforced by, and what is not
+//! defended.
 
 use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
@@ -20,21 +21,23 @@ pub const NOT_DEFENDED: [&str; 9] = [
     "advisory locks on a live read grant: a tool can hold one and make others wait",
     "the truth of what a tool answers: its output is data, never an instruction",
     "what the operator grants: a tool may do anything to the files of a write grant",
-    "granted hosts: what they do with what they are sent, other sites asked for inside their TLS (fronting), whoever \
-     has a name below a wildcard",
+    "granted hosts: what they do with what they are sent, other sites asked for inside their TLS \
+     (fronting), whoever has a name below a wildcard",
     "the names of mount sources, which a tool can see in its own mount table",
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
 
-/// More of these: for a tool whose work a service elsewhere does, and for one for which the relay adds a secret.
-const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else reads its queues \
-                        (an answer on a fanout is read by all who listen there)";
-const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as \
-                        URLs, JSON and HTML write it) reveals it to the tool";
+/// More of these: for a tool whose work a service elsewhere does, and for one for which the relay
+/// adds a secret.
+const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else \
+                        reads its queues (an answer on a fanout is read by all who listen there)";
+const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other \
+                        than in base64 or as URLs, JSON and HTML write it) reveals it to the tool";
 
 /// The field of an entry that the audit log fills: what past calls were refused.
 pub const LAST_DENIALS: &str = "lastDenials";
-/// The member of an entry that lists the stored packages of a tool. It is not part of the decision either.
+/// The member of an entry that lists the stored packages of a tool. It is not part of the decision
+/// either.
 pub const KEPT_PACKAGES: &str = "keptPackages";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {

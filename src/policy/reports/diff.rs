@@ -1,8 +1,8 @@
 //! What NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
 //!
-//! Two audit documents are compared. A power that OLD did not cover is listed; facts without an order (a schema, an
-//! entry point, the bytes of a script, the text of a policy) are listed as different. Every field but those in
-//! `COMPARED_APART` is compared.
+//! Two audit documents are compared. A power that OLD did not cover is listed; facts without an
+//! order (a schema, an entry point, the bytes of a script, the text of a policy) are listed as
+//! different. Every field but those in `COMPARED_APART` is compared.
 
 use crate::base::json::escape_segment;
 use crate::base::text;
@@ -19,16 +19,16 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Fields of an entry that are not compared as written: `Powers` has their meaning, or they are wording, or about
-/// past calls.
+/// Fields of an entry that are not compared as written: `Powers` has their meaning, or they are
+/// wording, or about past calls.
 #[rustfmt::skip]
 const COMPARED_APART: [&str; 18] = [
     "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits",
     "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS,
     super::audit::KEPT_PACKAGES,
 ];
-/// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some
-/// members.
+/// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older
+/// audits lack some members.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Powers {
@@ -130,7 +130,8 @@ impl Powers {
         COMPARED_APART
             .iter()
             .for_each(|name| _ = facts.shift_remove(*name));
-        // The facts of a limit that have no order: how it is counted, and the time of a call that requests none.
+        // The facts of a limit that have no order: how it is counted, and the time of a call that
+        // requests none.
         let rest = powers.limits.iter().map(|limit| {
             let usual = (limit.limit == Limit::TimeoutMs).then_some(limit.effective);
             let rest = json!({ "sampled": limit.sampled, "enforcedBy": limit.enforced_by, "usual": usual });
@@ -202,8 +203,8 @@ impl Powers {
     }
 }
 
-/// The files of two sets of policies, as written. The audits of tools show what each tool gains or loses; only this
-/// comparison lists a changed rule that no tool uses.
+/// The files of two sets of policies, as written. The audits of tools show what each tool gains or
+/// loses; only this comparison lists a changed rule that no tool uses.
 pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     let written = |policies: &Policies| -> BTreeMap<String, Value> {
         let callers = policies
@@ -240,7 +241,8 @@ pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     })
 }
 
-/// Turns lists of entries into objects by the entry's name, so that an inserted entry changes no other.
+/// Turns lists of entries into objects by the entry's name, so that an inserted entry changes no
+/// other.
 fn keyed(value: &Value) -> Value {
     let name = |entry: &Value| {
         ["path", "host", "name", "service"]
@@ -295,7 +297,8 @@ pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     diff
 }
 
-/// The same subject on the other side: by its name, else by its id, else the only one where both sides have one.
+/// The same subject on the other side: by its name, else by its id, else the only one where both
+/// sides have one.
 fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option<&'p Powers> {
     let same = others.iter().find(|o| o.subject == powers.subject);
     let same = same.or_else(|| {
@@ -306,7 +309,8 @@ fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option
     same.or_else(|| others.first().filter(|_| alone && others.len() == 1))
 }
 
-/// What `new` can do beyond `old`; `absent`: the words for an `old` that does not run, or is not there.
+/// What `new` can do beyond `old`; `absent`: the words for an `old` that does not run, or is not
+/// there.
 fn beyond(old: &[Powers], new: &[Powers], absent: [&str; 2]) -> Vec<Change> {
     let mut changes = Vec::new();
     for powers in new.iter().filter(|p| p.runs()) {
@@ -412,7 +416,8 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
     }
 }
 
-/// Every fact that differs; if there is none and no change is known, the digests of the confinements, if they differ.
+/// Every fact that differs; if there is none and no change is known, the digests of the
+/// confinements, if they differ.
 fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let subject = &new.subject;

@@ -1,4 +1,5 @@
-//! What a decision, a policy or two of them say, for a person and for a program. Reports decide nothing.
+//! What a decision, a policy or two of them say, for a person and for a program. Reports decide
+//! nothing.
 
 pub mod audit;
 pub mod diff;

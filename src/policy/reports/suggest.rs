@@ -1,5 +1,5 @@
-//! Suggest: the policy text that would grant what a tool requests. It loads as it is written, for a person to read and
-//! shorten.
+//! Suggest: the policy text that would grant what a tool requests. It loads as it is written, for a
+//! person to read and shorten.
 
 use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
@@ -37,7 +37,8 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
     if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
         let words = printable(&policy.words);
         out.push_str(&format!(
-            "# {words}.\n# A second policy that names its exact id would not load, so none is suggested.\n"
+            "# {words}.\n# A second policy that names its exact id would not load, so none is \
+            suggested.\n"
         ));
     } else if decision.exact && !lacks {
         out.push_str(&format!(
@@ -64,13 +65,13 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
         .collect();
     let file = printable(&decision.policy_file.to_string_lossy());
     let mut out = format!(
-        "# What {id} asks for and a policy can give. Read each line, and delete what it should not have.\n"
+        "# What {id} asks for and a policy can give. Read each line, and delete what it should not \
+        have.\n"
     );
     if decision.exact && !file.is_empty() {
         out.push_str(&format!(
-            "# {file} governs {id} and names it by its exact id. A second policy that does so would not load beside \
-             it:\n\
-             # write what is missing into that file.\n"
+            "# {file} governs {id} and names it by its exact id. A second policy that does so \
+             would not load beside it:\n# write what is missing into that file.\n"
         ));
     } else {
         let own_file = decision
@@ -81,8 +82,8 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
             name.push_str("-own");
         }
         out.push_str(&format!(
-            "# Its file: sandbox-policies/{name}{SUFFIX} (`toolhost audit {id} --suggest-policy --out \
-             sandbox-policies/{name}{SUFFIX}`).\n"
+            "# Its file: sandbox-policies/{name}{SUFFIX} (`toolhost audit {id} --suggest-policy \
+             --out sandbox-policies/{name}{SUFFIX}`).\n"
         ));
         if !file.is_empty() {
             out.push_str(&format!(
@@ -118,7 +119,8 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
     out
 }
 
-/// A basic string of TOML on one line, with all invisible characters escaped (toml.io v1.0.0, "String").
+/// A basic string of TOML on one line, with all invisible characters escaped (toml.io v1.0.0,
+/// "String").
 fn quote(text: &str) -> String {
     let plain = |c: char| is_printable(c.encode_utf8(&mut [0; 4]));
     let one = |c: char| match c {
@@ -138,10 +140,12 @@ fn list(head: &str, key: &str, lines: &[String]) -> String {
     }
 }
 
-/// The narrowest paths that a policy can name and that hold the requests. For a pattern that is its folder.
+/// The narrowest paths that a policy can name and that hold the requests. For a pattern that is its
+/// folder.
 fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
     let lines = |what: RequestKind| -> Vec<String> {
-        // `refusals` names what no policy can give; a script and /tmp need no rule and have no area.
+        // `refusals` names what no policy can give; a script and /tmp need no rule and have no
+        // area.
         let wanted = decision
             .verdicts
             .iter()
@@ -252,13 +256,12 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
             _ => {}
         }
     }
-    let about = "\n# `from`: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\". As written here the tool gets \
-                 each as a variable;\n\
-                 # for toolhost to add it to requests, without the tool having it, write beside `from`:\n\
-                 #   header = { host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\" }\n\
-                 # and to add it to some requests only, in it: methods = [\"GET\"], paths = [\"/v1/**\"], query = \
-                 [\"page\"], request_headers = []\n\
-                 [secrets]\n";
+    let about = "\n# `from`: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\". As written \
+                 here the tool gets each as a variable;\n# for toolhost to add it to requests, \
+                 without the tool having it, write beside `from`:\n#   header = { host = \
+                 \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\" }\n# and to \
+                 add it to some requests only, in it: methods = [\"GET\"], paths = [\"/v1/**\"], \
+                 query = [\"page\"], request_headers = []\n[secrets]\n";
     list("\n[capabilities]\n", "grant", &granted) + &list(about, "grant", &secrets)
 }
 
@@ -275,8 +278,8 @@ fn service(manifest: &Manifest, why: &str) -> String {
         queues.join(", "),
         quote(&service.response),
     );
-    let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's \
-                 name, too.\n[services]\n";
+    let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would \
+                 send the caller's name, too.\n[services]\n";
     let line =
         format!("{{ service = {id}, request = [{queues}], response = {response}, why = {why} }}");
     list(about, "call", &[line])
@@ -303,17 +306,19 @@ fn packages(decision: &Decision, why: &str) -> String {
     let about = match wanted.locked {
         true => "",
         false => {
-            "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \"relaxed\" does \
-             without.\n"
+            "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \
+             \"relaxed\" does without.\n"
         }
     };
     let name = wanted.ecosystem.name();
     format!(
-        "\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, why = {why} }}\n"
+        "\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, \
+        why = {why} }}\n"
     )
 }
 
-/// Comments on what no policy can grant, so that no rule is suggested for it, and on what this machine lacks.
+/// Comments on what no policy can grant, so that no rule is suggested for it, and on what this
+/// machine lacks.
 fn refusals(id: &str, decision: &Decision) -> String {
     let of = |narrower| -> String {
         let denied = decision.denied().filter(|v| v.narrower == Some(narrower));

@@ -1,4 +1,5 @@
-//! Who can: the tools that can read, write or reach something, by the decisions about the whole registry.
+//! Who can: the tools that can read, write or reach something, by the decisions about the whole
+//! registry.
 //!
 //! A tool whose answer depends on the call is listed with that condition.
 
@@ -45,10 +46,11 @@ pub struct ToolAccess {
     pub why: String,
 }
 
-/// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
-/// with or without `@VERSION`.
+/// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port,
+/// `secret:NAME`, or `package:NAME`, with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL";
+    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], \
+        service:ID or call:TOOL";
     let (verb, target) = text
         .split_once(':')
         .filter(|(_, target)| !target.is_empty())
@@ -111,7 +113,8 @@ fn is_unavailable(fault: &Fault) -> bool {
     fault.kind == Kind::CapabilityError
 }
 
-/// The answers for one tool: how much of what was asked about it has, by which grant and rule, and why.
+/// The answers for one tool: how much of what was asked about it has, by which grant and rule, and
+/// why.
 fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
     let here = if decision.refused().is_some() {
         ", but it is unavailable here now"
@@ -282,7 +285,8 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
     }
 }
 
-/// How much of what is asked about the grant reaches; an address is also reached by a name that leads to it.
+/// How much of what is asked about the grant reaches; an address is also reached by a name that
+/// leads to it.
 fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
     let (own, host) = (&grant.pattern.host, &asked.host);
     if asked
@@ -306,7 +310,8 @@ fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
     }
 }
 
-/// What a tool reads without a request: its script, where no grant holds it, its interpreter, and system files.
+/// What a tool reads without a request: its script, where no grant holds it, its interpreter, and
+/// system files.
 fn readable_by_default<'d>(
     decision: &'d Decision,
     path: &Path,
@@ -356,7 +361,8 @@ fn holds(grant: &Grant, path: &Path, bases: &[PathBuf], mounts: &Mounts) -> Opti
         .then_some("a part of it")
 }
 
-/// As `holds`, for a grant that starts at the folder of a script which the call names: any folder of a base may be it.
+/// As `holds`, for a grant that starts at the folder of a script which the call names: any folder
+/// of a base may be it.
 fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'static str> {
     let above = path
         .ancestors()
@@ -367,7 +373,8 @@ fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'stat
     {
         return Some("if the script that it runs lies in a folder above it");
     }
-    // A folder in a base, or around one, may hold the folder of a script; a file or a missing path does not.
+    // A folder in a base, or around one, may hold the folder of a script; a file or a missing path
+    // does not.
     let around = base.starts_with(path) || (path.starts_with(base) && path.is_dir());
     around.then_some("a part of it, if the script that it runs lies there or below")
 }

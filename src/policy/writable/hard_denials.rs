@@ -51,7 +51,8 @@ impl HardDenials<'_> {
             ));
         }
         if access == Access::Read {
-            // Each call's view has files of its own at these paths, so it could not show the host's.
+            // Each call's view has files of its own at these paths, so it could not show the
+            // host's.
             let made = MADE_ETC
                 .iter()
                 .chain([&OWN_FOLDER])
@@ -72,11 +73,13 @@ impl HardDenials<'_> {
         let why = why
             .or_else(|| self.files_in_use(request, &placed, &mounts))
             .or_else(|| self.obeyed(request))?;
-        let fix = "name a folder that holds only results (`out/*`), or files with a fixed ending of data (`*.csv`)";
+        let fix = "name a folder that holds only results (`out/*`), or files with a fixed ending \
+            of data (`*.csv`)";
         Some(format!("{why}; {fix}"))
     }
 
-    /// The path as its folders list it, if it is written in another way. (The tool's own folder was listed.)
+    /// The path as its folders list it, if it is written in another way. (The tool's own folder was
+    /// listed.)
     fn misspelt(&self, request: &Area) -> Option<PathBuf> {
         let (folder, below) = match request.path().strip_prefix(&self.site.folder) {
             Ok(below) => (self.site.folder.as_path(), below),
@@ -91,8 +94,8 @@ impl HardDenials<'_> {
         (!base.as_os_str().is_empty() && request.folder().starts_with(base)).then_some(base)
     }
 
-    /// What this host, its interpreters or the machine run. For a request in the script base, a folder above the base
-    /// does not count.
+    /// What this host, its interpreters or the machine run. For a request in the script base, a
+    /// folder above the base does not count.
     fn relied_on(
         &self,
         request: &Area,
@@ -127,8 +130,9 @@ impl HardDenials<'_> {
         ))
     }
 
-    /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers obey them. A
-    /// script base below a home is exempt (other rules protect it); one that is or holds a home is not.
+    /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers
+    /// obey them. A script base below a home is exempt (other rules protect it); one that is or
+    /// holds a home is not.
     fn settings_of_homes(
         &self,
         request: &Area,
@@ -192,7 +196,8 @@ impl HardDenials<'_> {
         Some(format!("{what} could be written: {}", path.display()))
     }
 
-    /// Names that are obeyed wherever they lie. What else a tool writes is data, because its place says so.
+    /// Names that are obeyed wherever they lie. What else a tool writes is data, because its place
+    /// says so.
     fn obeyed(&self, request: &Area) -> Option<String> {
         let below = request
             .path()
@@ -282,7 +287,8 @@ impl MachinePlaces {
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     paths: BTreeSet<PathBuf>,
-    /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
+    /// A folder in which no tool makes files, whatever their names: this host keeps its records
+    /// there.
     pub records: Option<PathBuf>,
     places: Placed<PlaceIndex<PathBuf>>,
 }
@@ -343,12 +349,13 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
 /// Manifests and policies. In these tables `*` stands for any beginning.
 const DEFINITIONS: &str =
     "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.policy.toml";
-/// Repositories, and the settings of shells, editors and agents that run commands when somebody opens the folder.
-const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc .exrc .mcp.json \
-                      .claude .codex .cursor .gemini .kiro .windsurf";
+/// Repositories, and the settings of shells, editors and agents that run commands when somebody
+/// opens the folder.
+const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc \
+                      .exrc .mcp.json .claude .codex .cursor .gemini .kiro .windsurf";
 /// By these names interpreters find packages and modules, in folders of data, too.
-const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv.cfg package.json tsconfig.json \
-                        jsconfig.json bunfig.toml";
+const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv.cfg package.json \
+                        tsconfig.json jsconfig.json bunfig.toml";
 
 fn is_listed(table: &str, name: &str) -> bool {
     let name = name.to_lowercase();
@@ -369,7 +376,8 @@ pub fn leads_modules(name: &str) -> bool {
     is_listed(PACKAGES, name)
 }
 
-/// Whether other programs obey files of this name. Case is ignored, as by some file systems (`.GIT`).
+/// Whether other programs obey files of this name. Case is ignored, as by some file systems
+/// (`.GIT`).
 pub fn is_obeyed(name: &str) -> bool {
     is_listed(OBEYED, name)
 }

@@ -1,8 +1,10 @@
-//! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file locks
-//! are counted here, which the kernel charges to no group, and entries of epolls, which it counts for each user.
+//! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a
+//! cgroup only file locks are counted here, which the kernel charges to no group, and entries of
+//! epolls, which it counts for each user.
 //!
-//! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however many processes
-//! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)).
+//! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however
+//! many processes share it. Kinds, watches and locks are read from /proc/PID/fd and
+//! /proc/PID/fdinfo (proc_pid_fdinfo(5)).
 
 use crate::sandbox::network::CONNECTION;
 use crate::sandbox::processes::{Met, files_of, gone, has_memory, lines_at};
@@ -16,17 +18,19 @@ use std::time::{Duration, Instant};
 
 /// Kernel memory of an open file, bytes: struct file, its inode and name.
 const FILE: u64 = 1024;
-/// An open file of /proc with the buffer of its text, which grows to the longest record and does not shrink. It is
-/// judged by its name alone: to open it here would read, with the launcher's rights, what the tool may only name.
+/// An open file of /proc with the buffer of its text, which grows to the longest record and does
+/// not shrink. It is judged by its name alone: to open it here would read, with the launcher's
+/// rights, what the tool may only name.
 const TEXT: u64 = 1024 * 1024;
-/// What a folder of scratch can add to a record, which may hold a path through all of them: a name of 255 bytes, each
-/// written as four, in a buffer of twice the length.
+/// What a folder of scratch can add to a record, which may hold a path through all of them: a name
+/// of 255 bytes, each written as four, in a buffer of twice the length.
 const NAME_IN_TEXT: u64 = 2 * 4 * 256;
 /// A pipe of sixteen pages; `seccomp` refuses larger ones.
 const PIPE: u64 = FILE + 64 * 1024;
 /// A lock, and an entry of an epoll.
 const LOCK: u64 = 256;
-/// They are counted again after this much CPU time, in which a call can make some megabytes of them.
+/// They are counted again after this much CPU time, in which a call can make some megabytes of
+/// them.
 const CPU_MS: u64 = 200;
 /// The pause between two looks: `PART` times as long as a look takes, at most `MAX_PAUSE`.
 const PART: u32 = 10;
@@ -34,7 +38,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct DescriptorMemory {
-    /// Most bytes that a socket can hold. For one end of a pair: what its peer can have sent, and one more message.
+    /// Most bytes that a socket can hold. For one end of a pair: what its peer can have sent, and
+    /// one more message.
     socket: u64,
     /// How many descriptors there were at the last look, and their bytes.
     count: u64,
@@ -75,8 +80,9 @@ impl Default for DescriptorMemory {
 }
 
 impl DescriptorMemory {
-    /// Bytes held by descriptors and locks of these processes, which have made `files` in scratch and used `cpu_ms` so
-    /// far. New descriptors since the last look count as sockets; if the sum exceeds `room`, all are looked at.
+    /// Bytes held by descriptors and locks of these processes, which have made `files` in scratch
+    /// and used `cpu_ms` so far. New descriptors since the last look count as sockets; if the sum
+    /// exceeds `room`, all are looked at.
     pub fn bytes(
         &mut self,
         pids: &[u32],

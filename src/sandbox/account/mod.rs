@@ -1,4 +1,5 @@
-//! What a call used: memory and CPU where no cgroup counts, descriptors, and files that were written live.
+//! What a call used: memory and CPU where no cgroup counts, descriptors, and files that were
+//! written live.
 
 pub mod held;
 pub mod processes;

@@ -1,7 +1,7 @@
 //! What /proc tells the launcher about the processes of a call.
 //!
-//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, except the
-//! recorder of a recorded call.
+//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the
+//! call, except the recorder of a recorded call.
 
 use crate::sandbox::sys::{Compared, KernelObject, errno, kcmp};
 use nix::errno::Errno;
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 
-/// Page faults that system calls under way in stopped processes may still take, 16 MiB. (fork(2) itself takes none.)
+/// Page faults that system calls under way in stopped processes may still take, 16 MiB. (fork(2)
+/// itself takes none.)
 const LATE_FAULTS: u64 = 4096;
 
 /// Pid and start time, which tell a process from a later one with the same pid.
@@ -42,20 +43,22 @@ impl Process {
 /// Memory of one process, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// Anonymous and shared memory, resident or swapped out; other processes may hold the same pages.
+    /// Anonymous and shared memory, resident or swapped out; other processes may hold the same
+    /// pages.
     pub pages: u64,
     /// Of these what is anonymous and resident, each page once.
     pub anonymous: u64,
     /// Memory of this process alone: page tables, and huge pages of hugetlbfs.
     pub own: u64,
-    /// Pages of files. They do not count as memory of the call, but the kernel's ru_maxrss includes them.
+    /// Pages of files. They do not count as memory of the call, but the kernel's ru_maxrss includes
+    /// them.
     pub files: u64,
     /// Mapped or only reserved.
     pub addresses: u64,
 }
 
-/// Signals every process of this pid namespace but ourselves. Refused unless we are its pid 1: anywhere else, kill(2)
-/// with -1 reaches processes that are not of the call.
+/// Signals every process of this pid namespace but ourselves. Refused unless we are its pid 1:
+/// anywhere else, kill(2) with -1 reaches processes that are not of the call.
 pub fn signal_all(signal: Signal) -> Result<(), Errno> {
     if std::process::id() != 1 {
         return Err(Errno::EPERM);
@@ -66,8 +69,8 @@ pub fn signal_all(signal: Signal) -> Result<(), Errno> {
 /// All processes of a call at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSnapshot {
-    /// The pid given out last in this namespace, read before the rest: while it is unchanged, no process and no thread
-    /// was made.
+    /// The pid given out last in this namespace, read before the rest: while it is unchanged, no
+    /// process and no thread was made.
     pub newest: Option<u32>,
     pub processes: BTreeMap<ProcessKey, Process>,
     pub recorder: Option<u32>,
@@ -108,8 +111,8 @@ impl ProcessSnapshot {
         self.processes.values().map(|process| process.faults).sum()
     }
 
-    /// Whether what was read of stopped processes between this moment and `later` holds for one moment: none was made,
-    /// none ended, and system calls under way faulted in little.
+    /// Whether what was read of stopped processes between this moment and `later` holds for one
+    /// moment: none was made, none ended, and system calls under way faulted in little.
     pub fn is_still(&self, later: &ProcessSnapshot) -> bool {
         let living = |seen: &ProcessSnapshot| -> Vec<ProcessKey> {
             seen.processes
@@ -128,8 +131,8 @@ impl ProcessSnapshot {
         self.faults().saturating_sub(earlier.faults()) > LATE_FAULTS
     }
 
-    /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in
-    /// /proc.
+    /// The pids of the tool's processes: all but the init, our only child, which opens no files and
+    /// shows none in /proc.
     pub fn of_the_tool(&self) -> Vec<u32> {
         self.processes
             .iter()
@@ -166,7 +169,8 @@ fn text(path: &str) -> Result<String, Errno> {
     }
 }
 
-/// How many lines of a /proc file are wanted, at most `most`. If the process ended: of the lines read.
+/// How many lines of a /proc file are wanted, at most `most`. If the process ended: of the lines
+/// read.
 pub fn lines(path: &str, is_wanted: impl FnMut(&[u8]) -> bool, most: u64) -> Result<u64, Errno> {
     lines_at(AT_FDCWD, path, is_wanted, most)
 }
@@ -240,8 +244,9 @@ fn stat(folder: &str) -> Result<Option<(u64, Process)>, Errno> {
     Ok(Some((at(22), process)))
 }
 
-/// Memory that this process has mapped; pages that several share appear in the figures of each. (Memory that no process
-/// would show cannot be made: `seccomp` and `view` refuse it.) `None` for one that has ended or is ending.
+/// Memory that this process has mapped; pages that several share appear in the figures of each.
+/// (Memory that no process would show cannot be made: `seccomp` and `view` refuse it.) `None` for
+/// one that has ended or is ending.
 pub fn resident(pid: u32) -> Result<Option<Memory>, Errno> {
     let text = status(pid)?;
     Ok(shows_memory(&text).then(|| Memory {
@@ -253,8 +258,8 @@ pub fn resident(pid: u32) -> Result<Option<Memory>, Errno> {
     }))
 }
 
-/// This process's share of the pages that it has mapped. The kernel walks all of them: some 10 ms for each GiB. `None`
-/// for one that has ended or is ending.
+/// This process's share of the pages that it has mapped. The kernel walks all of them: some 10 ms
+/// for each GiB. `None` for one that has ended or is ending.
 pub fn proportional(pid: u32) -> Result<Option<u64>, Errno> {
     let text = text(&format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     // Unreadable, or the first thread has ended: all that is mapped counts, shared or not.
@@ -266,7 +271,8 @@ pub fn proportional(pid: u32) -> Result<Option<u64>, Errno> {
     ))
 }
 
-/// How many mappings a process has; counting stops at `most`. Only threads show them once the first one has ended.
+/// How many mappings a process has; counting stops at `most`. Only threads show them once the first
+/// one has ended.
 pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
     let count = |folder: String| lines(&format!("{folder}/maps"), |_| true, most);
     let own = count(format!("/proc/{pid}"))?;
@@ -281,12 +287,14 @@ pub fn has_memory(pid: u32) -> Result<bool, Errno> {
     Ok(shows_memory(&status(pid)?))
 }
 
-/// Looks at the start of lines only: a line can contain the name of the process, which the process chooses.
+/// Looks at the start of lines only: a line can contain the name of the process, which the process
+/// chooses.
 fn shows_memory(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("RssAnon:"))
 }
 
-/// The `status` of a process with the memory lines, which a first thread that ended lacks and the other threads have.
+/// The `status` of a process with the memory lines, which a first thread that ended lacks and the
+/// other threads have.
 fn status(pid: u32) -> Result<String, Errno> {
     let own = text(&format!("/proc/{pid}/status"))?;
     if shows_memory(&own) {
@@ -300,8 +308,9 @@ fn status(pid: u32) -> Result<String, Errno> {
         .unwrap_or(own))
 }
 
-/// The /proc folder that shows a process's descriptors, and their number: the size of `fd` (Linux 6.2), else of the
-/// table. A first thread that ended shows none; the others show all (`seccomp` lets no thread have its own table).
+/// The /proc folder that shows a process's descriptors, and their number: the size of `fd` (Linux
+/// 6.2), else of the table. A first thread that ended shows none; the others show all (`seccomp`
+/// lets no thread have its own table).
 pub fn files_of(pid: u32) -> (String, u64) {
     let count = |folder: &String| {
         let size = std::fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());

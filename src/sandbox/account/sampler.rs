@@ -1,9 +1,9 @@
 //! Where no cgroup counts, memory and CPU are summed over the call's pid namespace, every ≤ 20 ms.
 //!
-//! The weaker form of the layer `cgroup`; audit and outcome say `sampled`. The quick sum counts a page once for each
-//! process that maps it, so it is never too low. Only where it passes the limit are pages counted exactly, once each,
-//! while the call is stopped: counting takes some 10 ms for each GiB of each process, and a process that runs meanwhile
-//! turns shared pages into its own.
+//! The weaker form of the layer `cgroup`; audit and outcome say `sampled`. The quick sum counts a
+//! page once for each process that maps it, so it is never too low. Only where it passes the limit
+//! are pages counted exactly, once each, while the call is stopped: counting takes some 10 ms for
+//! each GiB of each process, and a process that runs meanwhile turns shared pages into its own.
 
 use crate::sandbox::held::DescriptorMemory;
 use crate::sandbox::processes::{self, Memory, Met, ProcessKey, ProcessSnapshot};
@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 
 /// Most bytes that one page fault adds: huge pages are off where memory is sampled (`launcher`).
 const PAGE: u64 = 4096;
-/// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process that may share it.
+/// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process
+/// that may share it.
 const AREA: u64 = 256;
 const LINK: u64 = 64;
 /// Kernel memory of a thread, bytes: its kernel stack and what describes it.
 const THREAD: u64 = 32 << 10;
-/// Most sessions of a call at a time. Where no group shares out the CPU, each session has its own share (sched(7)).
+/// Most sessions of a call at a time. Where no group shares out the CPU, each session has its own
+/// share (sched(7)).
 pub const SESSIONS: u64 = 64;
 /// Longest time that one look counts mappings; the next look counts the rest.
 const COUNTING: Duration = Duration::from_millis(10);
@@ -35,7 +37,8 @@ pub struct Sampler {
     looks: u64,
     mappings: BTreeMap<ProcessKey, Mappings>,
     shown: BTreeMap<ProcessKey, Shown>,
-    /// The last exact count: bytes of all pages, and page faults until then. Kept while the counted processes live.
+    /// The last exact count: bytes of all pages, and page faults until then. Kept while the counted
+    /// processes live.
     counted: Option<(u64, u64)>,
     pub descriptors: DescriptorMemory,
     /// Most bytes of file pages that one process was seen to have mapped.
@@ -123,8 +126,8 @@ impl Sampler {
         })
     }
 
-    /// The peak of the call, also between looks. `largest`: the kernel's peak of its largest process, file pages
-    /// included (getrusage(2), ru_maxrss).
+    /// The peak of the call, also between looks. `largest`: the kernel's peak of its largest
+    /// process, file pages included (getrusage(2), ru_maxrss).
     pub fn peak_with(&self, largest: u64) -> u64 {
         self.peak.max(largest.saturating_sub(self.files))
     }
@@ -140,7 +143,8 @@ impl Sampler {
             .filter(|(key, _)| gone(key))
             .map(|(_, p)| p.own_ms)
             .sum::<u64>();
-        // Others may hold pages of a process that ended, or that lived between two looks. (A thread looks the same.)
+        // Others may hold pages of a process that ended, or that lived between two looks. (A thread
+        // looks the same.)
         let all_there = self
             .seen
             .newest
@@ -162,12 +166,13 @@ impl Sampler {
             .waited_ms
             .max(self.seen.processes.values().map(|p| p.waited_ms).sum());
         let own: u64 = self.seen.processes.values().map(|p| p.own_ms).sum();
-        // Ended processes count once: by what was seen of them, or by what their parents waited for.
+        // Ended processes count once: by what was seen of them, or by what their parents waited
+        // for.
         own + self.gone_ms.max(self.waited_ms)
     }
 
-    /// A process that is ending shows no memory and has it until it is a zombie: as it showed last, and what the page
-    /// faults since then can have added.
+    /// A process that is ending shows no memory and has it until it is a zombie: as it showed last,
+    /// and what the page faults since then can have added.
     fn remember_shown(&mut self) -> Result<(), Errno> {
         let (mut now, mut known) = (BTreeMap::new(), Met::new(Compared::Memory));
         for (key, process) in self
@@ -198,9 +203,10 @@ impl Sampler {
         Ok(())
     }
 
-    /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`. The
-    /// sum holds for one moment, in which all were seen stopped: whoever ends meanwhile leaves its share to others. Of a
-    /// call that takes memory although it is stopped the quick sum counts.
+    /// Bytes of all processes' pages, each page once. Counted again unless what was added since
+    /// cannot pass `room`. The sum holds for one moment, in which all were seen stopped: whoever
+    /// ends meanwhile leaves its share to others. Of a call that takes memory although it is
+    /// stopped the quick sum counts.
     fn counted_once(&mut self, quick: u64, room: u64) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
             let written = self
@@ -230,8 +236,9 @@ impl Sampler {
         }
     }
 
-    /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest uncounted first. One
-    /// not counted yet is taken to have as many as its parent, whose mappings fork(2) copied.
+    /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest
+    /// uncounted first. One not counted yet is taken to have as many as its parent, whose mappings
+    /// fork(2) copied.
     fn mapped(&mut self, limit: u64) -> Result<u64, Errno> {
         let most = limit / AREA + 1;
         let mut known: BTreeMap<ProcessKey, Mappings> = BTreeMap::new();
@@ -290,8 +297,8 @@ impl Sampler {
     }
 }
 
-/// The sum of the shares of all processes; counting stops beyond `room`. `None` while one is ending, which shows no
-/// share and has one until it is a zombie.
+/// The sum of the shares of all processes; counting stops beyond `room`. `None` while one is
+/// ending, which shows no share and has one until it is a zombie.
 fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
     let (mut pages, mut known) = (0, Met::new(Compared::Memory));
     for ((pid, _), process) in seen

@@ -1,5 +1,5 @@
-//! Walks over what a tool made. Each has a thread of its own: nothing that a tool makes keeps the launcher from the
-//! clock, from its messages and from what the kernel counts.
+//! Walks over what a tool made. Each has a thread of its own: nothing that a tool makes keeps the
+//! launcher from the clock, from its messages and from what the kernel counts.
 
 use crate::base::lock;
 use crate::quantity::SAMPLE_MS;
@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 
 /// A walk that takes longer stops the call until it is done.
 const BUDGET: Duration = Duration::from_millis(SAMPLE_MS);
-/// A walk that has taken so much CPU time and is not done counts as over its limit; so does one that waits so long.
+/// A walk that has taken so much CPU time and is not done counts as over its limit; so does one
+/// that waits so long.
 const MAX_CPU_MS: u64 = 1000;
 pub const MAX_LOOKS: u64 = 5000 / SAMPLE_MS;
-/// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for each GiB.
+/// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for
+/// each GiB.
 const SETTLING: Duration = Duration::from_secs(1);
 /// What the launcher may use itself of each second of a call, and at its start.
 const OWN_SHARE: u32 = 10;
@@ -35,7 +37,8 @@ pub enum Seen<A> {
     TooMuch,
 }
 
-/// A thread for walks, one after the other. A launcher has its own from its start: one that cannot start refuses calls.
+/// A thread for walks, one after the other. A launcher has its own from its start: one that cannot
+/// start refuses calls.
 pub struct Walker {
     jobs: Sender<Job>,
     thread: Pid,
@@ -141,15 +144,16 @@ static STOPPING: Mutex<Stopping> = Mutex::new(Stopping {
     before: BTreeMap::new(),
 });
 
-/// While one of these lives, the call is stopped. A kernel timer can still send a process SIGCONT, so it is stopped
-/// again and again.
+/// While one of these lives, the call is stopped. A kernel timer can still send a process SIGCONT,
+/// so it is stopped again and again.
 pub struct Stopped(());
 
 impl Stopped {
     pub fn begin() -> Result<Stopped, Errno> {
         let mut stopping = lock(&STOPPING);
         if stopping.holders == 0 {
-            // Taken before our own signal: a process that the tool stops in between is continued at the end.
+            // Taken before our own signal: a process that the tool stops in between is continued at
+            // the end.
             let stopped = ProcessSnapshot::now()?
                 .processes
                 .into_iter()
@@ -167,8 +171,8 @@ impl Stopped {
         let _ = signal_all(Signal::SIGSTOP);
     }
 
-    /// The processes once all have stopped: those inside a system call first return from it. Or as they are, where such
-    /// calls go on for long or take memory.
+    /// The processes once all have stopped: those inside a system call first return from it. Or as
+    /// they are, where such calls go on for long or take memory.
     pub fn settled(&self) -> Result<ProcessSnapshot, Errno> {
         let (first, until) = (ProcessSnapshot::now()?, Instant::now() + SETTLING);
         let mut seen = first.clone();

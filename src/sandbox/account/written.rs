@@ -1,7 +1,8 @@
 //! Written: what a call adds to the folders that it may write live (part of the wall `limits`).
 //!
-//! No quota of the kernel counts one call's files in a folder that others use too. So the files are counted while the
-//! call runs, whenever the free space of the file system changed, and once more after its end.
+//! No quota of the kernel counts one call's files in a folder that others use too. So the files are
+//! counted while the call runs, whenever the free space of the file system changed, and once more
+//! after its end.
 
 use crate::base::files;
 use crate::policy::{Access, Limits};
@@ -39,7 +40,8 @@ pub struct WriteWatch {
     /// Free space and what the call had added at the last count.
     last: Vec<Free>,
     added: u64,
-    /// No count before this: counting takes at most a quarter of the time, or half while the call is stopped for it.
+    /// No count before this: counting takes at most a quarter of the time, or half while the call
+    /// is stopped for it.
     next: Instant,
     /// A count missed an entry, or much free space vanished, so the call is stopped during counts.
     moves: bool,
@@ -64,7 +66,8 @@ impl WriteWatch {
         mount.folder && mount.access == Access::Write
     }
 
-    /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is written live.
+    /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is
+    /// written live.
     pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<WriteWatch>, Errno> {
         let live = || mounts.iter().filter(|mount| WriteWatch::is_needed(mount));
         // A folder that lies in another is counted with that one.
@@ -94,7 +97,8 @@ impl WriteWatch {
         }))
     }
 
-    /// Makes a watch for the host, which watches the calls of a worker and cannot count files without a name.
+    /// Makes a watch for the host, which watches the calls of a worker and cannot count files
+    /// without a name.
     pub fn for_host(self) -> WriteWatch {
         WriteWatch {
             alone: false,
@@ -140,7 +144,8 @@ impl WriteWatch {
             let stopped = Stopped::begin()?;
             stopped.settled()?;
             count = self.count(limits, true)?;
-            // Neighbours take free space, too: it is the call's where it holds files that cannot be counted.
+            // Neighbours take free space, too: it is the call's where it holds files that cannot be
+            // counted.
             let is_gone =
                 fell(&self.at_first, &free(&self.trees)?).saturating_sub(count.added) > most;
             self.unexplained = if is_gone && self.holds_unseen()? {
@@ -159,7 +164,8 @@ impl WriteWatch {
         Ok(count.over)
     }
 
-    /// As `look`, after the end of the call. Always counts: space that neighbours free can hide what the call added.
+    /// As `look`, after the end of the call. Always counts: space that neighbours free can hide
+    /// what the call added.
     pub fn look_at_end(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
         Ok(self.count(limits, false)?.over)
     }
@@ -176,8 +182,8 @@ impl WriteWatch {
                     {
                         count.missed = true;
                     }
-                    // The entry is too deep for a path, or in a folder that the tool closed and whose group is not
-                    // mapped in this user namespace: it cannot be counted.
+                    // The entry is too deep for a path, or in a folder that the tool closed and
+                    // whose group is not mapped in this user namespace: it cannot be counted.
                     Err(e)
                         if [Some(Errno::ENAMETOOLONG), Some(Errno::EACCES)]
                             .contains(&e.io_error().map(errno)) =>
@@ -229,9 +235,9 @@ impl WriteWatch {
         Ok(held.into_values().sum())
     }
 
-    /// Whether the call holds files of which no descriptor shows how large they are: removed ones that are mapped or
-    /// run, or descriptors that were sent and not received (unix(7), proc_pid_fdinfo(5)). What may not be read may be
-    /// one of these.
+    /// Whether the call holds files of which no descriptor shows how large they are: removed ones
+    /// that are mapped or run, or descriptors that were sent and not received (unix(7),
+    /// proc_pid_fdinfo(5)). What may not be read may be one of these.
     fn holds_unseen(&self) -> Result<bool, Errno> {
         let removed = |line: &[u8]| self.names_removed(line);
         let sent = |line: &[u8]| scm_fds(line) > 0;

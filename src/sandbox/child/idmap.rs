@@ -1,5 +1,6 @@
-//! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the wall `view`, for real root), so
-//! that 0600 files of a granted folder stay readable and new files belong to the folder's owner.
+//! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the wall `view`,
+//! for real root), so that 0600 files of a granted folder stay readable and new files belong to the
+//! folder's owner.
 
 use crate::sandbox::protocol::{Identity, Problem};
 use crate::sandbox::sys;
@@ -21,8 +22,8 @@ pub struct Users {
 type Owner = (u32, u32);
 
 impl Users {
-    /// `owner`: the probable owner of the granted files. The namespace for this owner is made now; if that fails, the
-    /// error is reported when the namespace is needed.
+    /// `owner`: the probable owner of the granted files. The namespace for this owner is made now;
+    /// if that fails, the error is reported when the namespace is needed.
     pub fn new(identity: Identity, owner: Option<Owner>) -> Users {
         let mut users = Users {
             identity,
@@ -34,7 +35,8 @@ impl Users {
         users
     }
 
-    /// The namespace for files of this owner. `None`: the tool has the host's own id, which needs no mapping.
+    /// The namespace for files of this owner. `None`: the tool has the host's own id, which needs
+    /// no mapping.
     pub fn for_files_of(&mut self, owner: Owner) -> Result<Option<&OwnedFd>, Problem> {
         if !self.identity.pooled {
             return Ok(None);
@@ -54,7 +56,8 @@ fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
     let Some(pid) = sys::fork().map_err(failed)? else {
         // The child only holds the namespace open until we have its descriptor.
         if unshare(CloneFlags::CLONE_NEWUSER).is_ok() {
-            // The view is not built yet: /proc is still the host's, where this process has another pid.
+            // The view is not built yet: /proc is still the host's, where this process has another
+            // pid.
             let number = std::fs::read_link("/proc/self").unwrap_or_default();
             let _ = write(&say, number.as_os_str().as_encoded_bytes());
             loop {

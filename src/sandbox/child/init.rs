@@ -1,10 +1,12 @@
-//! Init: pid 1 of a call is ours, so that the tool is an ordinary process (part of the wall `namespaces`). The kernel
-//! drops signals to a pid 1 that has no handler for them, those that it sends itself included (pid_namespaces(7)).
+//! Init: pid 1 of a call is ours, so that the tool is an ordinary process (part of the wall
+//! `namespaces`). The kernel drops signals to a pid 1 that has no handler for them, those that it
+//! sends itself included (pid_namespaces(7)).
 //!
-//! A fresh image of a few instructions, because a forked process would hold the launcher's memory and descriptors,
-//! readable by a child of the same uid. The image is a file without a right to read, so the kernel makes the process
-//! undumpable (proc(5): its memory, descriptors and environment are root's) from its first instruction on. The init
-//! holds the pipe on which it reports the tool's end, waits for every process of the call and has the same walls.
+//! A fresh image of a few instructions, because a forked process would hold the launcher's memory
+//! and descriptors, readable by a child of the same uid. The image is a file without a right to
+//! read, so the kernel makes the process undumpable (proc(5): its memory, descriptors and
+//! environment are root's) from its first instruction on. The init holds the pipe on which it
+//! reports the tool's end, waits for every process of the call and has the same walls.
 
 use crate::base::files;
 use crate::sandbox::plan::{Plan, Step};
@@ -24,7 +26,8 @@ pub fn image() -> Result<OwnedFd, Problem> {
         .map_err(failed())?;
     let mut file = std::fs::File::from(file);
     file.write_all(&elf(sys::init_code())).map_err(failed())?;
-    // A file open for writing cannot be executed (execve(2), ETXTBSY), so a second descriptor, O_PATH, is kept instead.
+    // A file open for writing cannot be executed (execve(2), ETXTBSY), so a second descriptor,
+    // O_PATH, is kept instead.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let image = files::handle(path.as_ref()).map_err(failed())?;
     fchmod(&file, Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH).map_err(failed())?;
@@ -57,13 +60,14 @@ fn elf(code: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Until its execve(2), pid 1 shares the launcher's memory, which the tool must not be able to read.
+/// Until its execve(2), pid 1 shares the launcher's memory, which the tool must not be able to
+/// read.
 pub fn hide(plan: &mut Plan) {
     plan.add("namespaces", Step::Undumpable);
 }
 
-/// Makes the tool's process, which waits, and makes pid 1 the init, which lets it execute the tool. Walls raised before
-/// this step hold both.
+/// Makes the tool's process, which waits, and makes pid 1 the init, which lets it execute the tool.
+/// Walls raised before this step hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
     plan.add("namespaces", Step::Start);
     plan.add(

@@ -1,9 +1,9 @@
-//! Launcher: this binary, re-entered. A small process that raises the walls, one call at a time. One thread does all
-//! that; two others only look at what the tool made (`walk`).
+//! Launcher: this binary, re-entered. A small process that raises the walls, one call at a time.
+//! One thread does all that; two others only look at what the tool made (`walk`).
 //!
-//! Two processes: the *keeper* waits for the launcher proper and holds the lock of its id until all is reaped;
-//! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the
-//! host closes its end of the control socket, which a killed host does too.
+//! Two processes: the *keeper* waits for the launcher proper and holds the lock of its id until all
+//! is reaped; the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives
+//! it. Both end when the host closes its end of the control socket, which a killed host does too.
 
 use crate::base::files;
 use crate::base::mask::Hidden;
@@ -76,11 +76,13 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     sys::close_range(3, false).map_err(Problem::from_wall("descriptors", "close_range(2)"))?;
     sys::reset_signals();
     crate::sandbox::limits::no_core();
-    // The keeper has a group of its own in the session of its host: no signal from a terminal reaches it, and if it is
-    // stopped when the host ends, the kernel wakes it and ends it (setpgid(2), orphaned process groups).
+    // The keeper has a group of its own in the session of its host: no signal from a terminal
+    // reaches it, and if it is stopped when the host ends, the kernel wakes it and ends it
+    // (setpgid(2), orphaned process groups).
     let _ = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
-    // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in use.
+    // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in
+    // use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
     let Some((ToLauncher::Enter { identity, owner }, lock)) =
         receive(control).map_err(io("the first message"))?
@@ -91,9 +93,11 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     namespaces::enter(identity.pooled)?;
     network::raise().map_err(Problem::from_wall("network", "unshare(CLONE_NEWNET)"))?;
     let Some(launcher) = sys::fork().map_err(Problem::from_wall("namespaces", "fork(2)"))? else {
-        // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
+        // A session of its own gives the launcher a CPU share apart from its tools' (sched(7),
+        // autogroups).
         let _ = nix::unistd::setsid();
-        // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before its launcher ends.
+        // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before
+        // its launcher ends.
         let served = serve(control, identity, owner);
         drop(lock);
         return served;
@@ -283,8 +287,9 @@ struct Stock {
     free: Vec<Free>,
 }
 
-/// What /proc shows of the call. `counted_ms`: its CPU time, where a group counts that and its memory. A process of a
-/// program that may be run but not read shows nothing of itself (proc(5)), so it counts as the most.
+/// What /proc shows of the call. `counted_ms`: its CPU time, where a group counts that and its
+/// memory. A process of a program that may be run but not read shows nothing of itself (proc(5)),
+/// so it counts as the most.
 fn memory(
     sampler: &mut Sampler,
     counted_ms: Option<u64>,
@@ -483,7 +488,8 @@ impl Launcher<'_> {
             WriteWatch::begin(&self.setup.mounts, before).map_err(counting)?
         };
         let limits = &self.setup.limits;
-        // A file may grow one block beyond the limit, so that the watch sees that the limit is exceeded.
+        // A file may grow one block beyond the limit, so that the watch sees that the limit is
+        // exceeded.
         let grown = before
             .largest
             .saturating_add(limits.get(Limit::WrittenBytes))
@@ -514,7 +520,8 @@ impl Launcher<'_> {
         // A change of ids resets it (prctl(2)).
         end_with_keeper()?;
         let (pid, pidfd) = spawned?;
-        // `given` is dropped here: now only the tool holds its ends of the pipes, so the host sees them close.
+        // `given` is dropped here: now only the tool holds its ends of the pipes, so the host sees
+        // them close.
         Ok(Spawned {
             pid,
             pidfd,
@@ -524,7 +531,8 @@ impl Launcher<'_> {
         })
     }
 
-    /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is not a refusal.
+    /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is not a
+    /// refusal.
     fn run(
         &self,
         mut spawned: Spawned,
@@ -617,7 +625,8 @@ impl Launcher<'_> {
         Ok(exited)
     }
 
-    /// Waits until the tool ends. Kills it at its deadline, where the host asks for that, or where `over` says so.
+    /// Waits until the tool ends. Kills it at its deadline, where the host asks for that, or where
+    /// `over` says so.
     fn wait(
         &self,
         pid: i32,
@@ -628,7 +637,8 @@ impl Launcher<'_> {
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
-            // A call that was killed has no deadline any more: without this, the loop would spin until it is dead.
+            // A call that was killed has no deadline any more: without this, the loop would spin
+            // until it is dead.
             let left = deadline
                 .filter(|_| killed.is_none())
                 .map_or(SAMPLE_MS, |d| {
@@ -665,8 +675,8 @@ impl Launcher<'_> {
                 last_look = Instant::now();
             }
             if killed.is_some() {
-                // Kills all processes at once: pid 1 alone would first have to be scheduled to die, and the others
-                // would go on meanwhile.
+                // Kills all processes at once: pid 1 alone would first have to be scheduled to die,
+                // and the others would go on meanwhile.
                 if signal_all(Signal::SIGKILL).is_err() {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
@@ -674,8 +684,8 @@ impl Launcher<'_> {
         }
     }
 
-    /// The limit that the call as a whole exceeds, if any: first by what the kernel counts, then by what the walks have
-    /// seen. `beside_ms`: CPU time that others used for the call.
+    /// The limit that the call as a whole exceeds, if any: first by what the kernel counts, then by
+    /// what the walks have seen. `beside_ms`: CPU time that others used for the call.
     fn over(
         &self,
         walks: &mut Walks,
@@ -738,8 +748,9 @@ impl Launcher<'_> {
         Ok(killed.or(self.taken_while_stopped(walks, counted.cpu_ms, beside_ms)?))
     }
 
-    /// The limit that a call passed although it should be stopped: a timer continued it, or it stays inside a system
-    /// call. Only a call that uses CPU takes anything; free space falls by what neighbours write, too.
+    /// The limit that a call passed although it should be stopped: a timer continued it, or it
+    /// stays inside a system call. Only a call that uses CPU takes anything; free space falls by
+    /// what neighbours write, too.
     fn taken_while_stopped(
         &self,
         walks: &mut Walks,

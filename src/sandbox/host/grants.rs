@@ -1,7 +1,9 @@
-//! Grants: resolves the grants of a confinement to the files that exist now (host side of the wall `view`).
+//! Grants: resolves the grants of a confinement to the files that exist now (host side of the wall
+//! `view`).
 //!
-//! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
-//! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
+//! Done for every call. A path is opened without following any link; its device and inode go to the
+//! launcher, which refuses anything else at that path. A grant that cannot be enforced exactly
+//! refuses the call and names the fix.
 
 use crate::base::files::{self, Stamp, without_links};
 use crate::base::mask::Hidden;
@@ -37,8 +39,9 @@ pub struct ResolvedGrants {
     pub before: Totals,
 }
 
-/// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
-/// is granted. Missing folders are made last, when nothing can refuse the call any more.
+/// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here,
+/// and is shown whatever is granted. Missing folders are made last, when nothing can refuse the
+/// call any more.
 pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
     let (resolved, missing) = resolve_existing(shape, script)?;
     if missing.is_empty() {
@@ -80,7 +83,8 @@ impl GrantPlan {
                 };
                 if grant.access == Access::Write {
                     let (kept, totals) = check_writable(&folder, path)?;
-                    // A kept entry is opened with the rights of the grant's owner, even if another user owns the entry.
+                    // A kept entry is opened with the rights of the grant's owner, even if another
+                    // user owns the entry.
                     for (place, access, facts) in &kept {
                         let kept = mount(place, *access, facts);
                         insert(
@@ -221,8 +225,8 @@ fn check_stage_count(stages: usize) -> Result<(), Fault> {
     }
     let message =
         format!("the tool requests {stages} staged folders, but at most {most} are possible");
-    let person = "securityContext.fileAccess.allowWrite names files in too many folders; put them into fewer, \
-                  or request a folder above them with `/**`";
+    let person = "securityContext.fileAccess.allowWrite names files in too many folders; put them \
+                  into fewer, or request a folder above them with `/**`";
     Err(refuse(&message, person.to_owned()))
 }
 
@@ -242,7 +246,8 @@ pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
         .find_map(|grant| Some((looked.at(grant, shape).err()?, grant)))
 }
 
-/// Sets what stays visible of staged folders beside their copies, and covers special files around and below them.
+/// Sets what stays visible of staged folders beside their copies, and covers special files around
+/// and below them.
 fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
     for stage in &mut resolved.stages {
         stage.show_rest = resolved
@@ -280,8 +285,8 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
     }
 }
 
-/// No file that a tool wrote is executed, or mapped as a library: what is shown of such a place is a mount of its own.
-/// (Nothing in a folder that this call may write is executed.)
+/// No file that a tool wrote is executed, or mapped as a library: what is shown of such a place is
+/// a mount of its own. (Nothing in a folder that this call may write is executed.)
 fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> Result<(), Fault> {
     for area in written {
         mounts
@@ -318,7 +323,8 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
     Ok(())
 }
 
-/// Leaves out what an equal grant above shows already, except a folder below which something is shown read-only.
+/// Leaves out what an equal grant above shows already, except a folder below which something is
+/// shown read-only.
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
     let covered = |m: &Mount| {
         // The nearest one above decides what shows there without this mount.
@@ -434,14 +440,16 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     })
 }
 
-/// Whether a grant opens a file of this owner and mode. Root could read every file, so under root a pattern opens only
-/// files of the folder's owner and files that all may read; a file named exactly is the person's own choice.
+/// Whether a grant opens a file of this owner and mode. Root could read every file, so under root a
+/// pattern opens only files of the folder's owner and files that all may read; a file named exactly
+/// is the person's own choice.
 pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
     let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
     mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
 }
 
-/// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
+/// Regular files of one folder whose names match, in order. A missing folder or name matches
+/// nothing.
 fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
     let mut found = Vec::new();
     let one = literal(names);
@@ -478,7 +486,8 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         if found.len() > MAX_SNAPSHOT_FILES {
             let at = folder.display();
             let person = format!(
-                "{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with `/**`"
+                "{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with \
+                `/**`"
             );
             return Err(refuse("a file pattern matches too many files", person));
         }
@@ -500,7 +509,8 @@ fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>
     })))
 }
 
-/// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read only for a grant.)
+/// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read
+/// only for a grant.)
 fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
     let unread = |e: std::io::Error| {
         refuse(

@@ -1,5 +1,5 @@
-//! Checks a granted folder before a call: for entries by which a write would reach outside, and for files that other
-//! programs run. No link is followed.
+//! Checks a granted folder before a call: for entries by which a write would reach outside, and for
+//! files that other programs run. No link is followed.
 
 use crate::base::files::without_links;
 use crate::base::text::printable;
@@ -77,7 +77,8 @@ pub fn explain(path: &Path, errno: Errno) -> Fault {
     }
 }
 
-/// Every entry below an open folder, with its path. A folder that replaces this one meanwhile is not walked.
+/// Every entry below an open folder, with its path. A folder that replaces this one meanwhile is
+/// not walked.
 pub fn below(
     folder: &OwnedFd,
     path: &Path,
@@ -98,8 +99,9 @@ pub fn below(
 /// Longest time that checking one tree may take.
 const MAX_INSPECTION_TIME: Duration = Duration::from_secs(5);
 
-/// Calls `look` for every entry below a folder, in bounded number and time. Entries that vanish meanwhile are skipped.
-/// `message`: the refusal if not all could be checked; `closed`: folders that we may not read are skipped.
+/// Calls `look` for every entry below a folder, in bounded number and time. Entries that vanish
+/// meanwhile are skipped. `message`: the refusal if not all could be checked; `closed`: folders
+/// that we may not read are skipped.
 fn walk(
     folder: &OwnedFd,
     path: &Path,
@@ -130,7 +132,8 @@ fn walk(
                 return Err(explain(path, errno));
             }
             _ if closed => {}
-            // An unreadable folder may hold a link, and the tool as its owner could make the folder readable.
+            // An unreadable folder may hold a link, and the tool as its owner could make the folder
+            // readable.
             errno => {
                 let why = errno.map_or("cannot be read", Errno::desc);
                 let place = error.path().and_then(|at| {
@@ -149,8 +152,8 @@ fn walk(
     Ok(())
 }
 
-/// Pipes, sockets and devices below a folder. Below /tmp and staged folders Landlock does not stop writes into a pipe
-/// of a read grant (see `scratch`), so they are covered there.
+/// Pipes, sockets and devices below a folder. Below /tmp and staged folders Landlock does not stop
+/// writes into a pipe of a read grant (see `scratch`), so they are covered there.
 pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     let message = "a granted folder holds too much to check for pipes";
@@ -177,12 +180,13 @@ pub fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     without_links(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
 
-/// Entries of a writable tree that others run or obey, shown read-only. The folders above them become writable mounts
-/// of their own: a mount point cannot be renamed (EBUSY, rename(2)), so nothing can take the place of these folders.
+/// Entries of a writable tree that others run or obey, shown read-only. The folders above them
+/// become writable mounts of their own: a mount point cannot be renamed (EBUSY, rename(2)), so
+/// nothing can take the place of these folders.
 type ReadOnlyEntries = Vec<(PathBuf, Access, FileStat)>;
 
-/// Refuses a writable tree that holds something through which a write reaches further, or packages. Returns the entries
-/// to show read-only, and the tree's size.
+/// Refuses a writable tree that holds something through which a write reaches further, or packages.
+/// Returns the entries to show read-only, and the tree's size.
 pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries, Totals), Fault> {
     let (mut kept, mut totals): (ReadOnlyEntries, _) = (Vec::new(), Totals::default());
     walk(
@@ -247,7 +251,8 @@ fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> 
     let shown = place.display();
     if facts.is_file() && facts.nlink() > 1 {
         let person = format!(
-            "{shown}: has more than one hard link, and the other may lie outside the grant; copy the file instead"
+            "{shown}: has more than one hard link, and the other may lie outside the grant; copy \
+            the file instead"
         );
         return Err(refuse("a writable folder holds a hard-linked file", person));
     }
@@ -259,7 +264,8 @@ fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings name.
+/// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings
+/// name.
 pub fn outside_repositories(folder: &Path) -> Result<(), Fault> {
     let Some(repository) = folder.ancestors().find(|above| is_repository(above)) else {
         return Ok(());

@@ -1,7 +1,8 @@
 //! Wall: cgroup. Counts and limits memory, processes and CPU of a call as a whole.
 //!
-//! Host side: makes a group and opens its files. Launcher side: puts the child into the group, reads the counters.
-//! Where no group can be made the launcher samples instead (`sampler`), and says so.
+//! Host side: makes a group and opens its files. Launcher side: puts the child into the group,
+//! reads the counters. Where no group can be made the launcher samples instead (`sampler`), and
+//! says so.
 
 use crate::base::lock;
 use crate::sandbox::plan::{Plan, Step};
@@ -26,11 +27,12 @@ pub enum Version {
 #[derive(Debug)]
 pub struct Cgroups {
     version: Version,
-    /// v1: the folders of memory, pids, cpuacct (counts CPU) and, if it is another hierarchy, cpu (distributes CPU).
-    /// v2: one folder for all.
+    /// v1: the folders of memory, pids, cpuacct (counts CPU) and, if it is another hierarchy, cpu
+    /// (distributes CPU). v2: one folder for all.
     folders: Vec<PathBuf>,
-    /// The group above all calls of each principal, in the folder that distributes CPU. The kernel gives each new group
-    /// the same weight. So principals have equal shares of the CPU, and the calls of each divide its share.
+    /// The group above all calls of each principal, in the folder that distributes CPU. The kernel
+    /// gives each new group the same weight. So principals have equal shares of the CPU, and the
+    /// calls of each divide its share.
     principals: Mutex<HashMap<String, Weak<Folder>>>,
 }
 
@@ -45,14 +47,15 @@ struct Folder {
 const FOLDER: &str = "toolhost";
 /// v2: the leaf group of a host that had to leave the group it was given.
 const LEAF: &str = "toolhost-host";
-/// v2: controllers that must be on below a group. `cpu.stat` counts CPU time in every group without a controller.
+/// v2: controllers that must be on below a group. `cpu.stat` counts CPU time in every group without
+/// a controller.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
 impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
     pub fn find() -> Option<Cgroups> {
-        // With `cgroup.memory=nokmem` the kernel charges its own memory to no group, with `nosocket` no buffers of
-        // connections. Sampling counts descriptors instead.
+        // With `cgroup.memory=nokmem` the kernel charges its own memory to no group, with
+        // `nosocket` no buffers of connections. Sampling counts descriptors instead.
         let options = std::fs::read_to_string("/proc/cmdline").ok()?;
         let memory = options
             .split_whitespace()
@@ -91,10 +94,12 @@ impl Cgroups {
         })
     }
 
-    /// Tries the root of the hierarchy first, for root, then our own group, where it was delegated to us.
+    /// Tries the root of the hierarchy first, for root, then our own group, where it was delegated
+    /// to us.
     fn v2() -> Option<Cgroups> {
         let (mount, own) = own_group_v2()?;
-        // A process that another toolhost started is in that host's leaf; groups are made beside the leaf.
+        // A process that another toolhost started is in that host's leaf; groups are made beside
+        // the leaf.
         let own = if own.ends_with(LEAF) {
             own.parent()?.to_owned()
         } else {
@@ -108,7 +113,8 @@ impl Cgroups {
             {
                 return None;
             }
-            // Turns `cpu` on where the group above has it; at the root of the hierarchy that is the machine's decision.
+            // Turns `cpu` on where the group above has it; at the root of the hierarchy that is the
+            // machine's decision.
             for group in [parent, &base].into_iter().filter(|group| **group != mount) {
                 let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
             }
@@ -183,8 +189,9 @@ impl Cgroups {
             }
             folders => {
                 let all = folders.first().ok_or(std::io::ErrorKind::NotFound)?;
-                // Writing resets the peak (Linux 6.12); before, it is the peak of all the launcher's calls. Before 5.19
-                // the file does not exist: /dev/null is read instead, and no peak is reported.
+                // Writing resets the peak (Linux 6.12); before, it is the peak of all the
+                // launcher's calls. Before 5.19 the file does not exist: /dev/null is read instead,
+                // and no peak is reported.
                 let peak = both(all, "memory.peak").or_else(|_| reads(all, "memory.peak"));
                 vec![
                     peak.or_else(|_| File::open("/dev/null"))?,
@@ -206,8 +213,9 @@ impl Cgroups {
 
 /// v2: turns the controllers on for the groups below this one; false where they are not on.
 ///
-/// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal processes"). A host
-/// that is the only process of a delegated group therefore moves itself to a leaf first.
+/// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal
+/// processes"). A host that is the only process of a delegated group therefore moves itself to a
+/// leaf first.
 fn enable_controllers(group: &Path) -> bool {
     let has_all = |file: &str| {
         let on = std::fs::read_to_string(group.join(file)).unwrap_or_default();
@@ -232,7 +240,8 @@ fn enable_controllers(group: &Path) -> bool {
     has_all("cgroup.subtree_control")
 }
 
-/// Moves this process to a leaf if it is alone in the group: all would have to move, and others are not ours.
+/// Moves this process to a leaf if it is alone in the group: all would have to move, and others are
+/// not ours.
 fn go_to_leaf(group: &Path) -> std::io::Result<()> {
     let inside = std::fs::read_to_string(group.join("cgroup.procs"))?;
     if inside.trim() != std::process::id().to_string() {
@@ -266,8 +275,8 @@ fn own_group_v2() -> Option<(PathBuf, PathBuf)> {
     Some((mount, own))
 }
 
-/// The most processes that are started for one call before its tool runs. Those of a refused call have ended when the
-/// reason is sought, so a group without room for so many is the reason.
+/// The most processes that are started for one call before its tool runs. Those of a refused call
+/// have ended when the reason is sought, so a group without room for so many is the reason.
 const CALL_PROCESSES: u64 = 12;
 
 /// The group around this process that has no room for the processes of a call, in words.
@@ -310,8 +319,9 @@ fn own_groups() -> BTreeMap<String, String> {
 /// Groups of this host that are not removed yet.
 static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Tries once to remove every group that is left over. The kernel keeps a group (EBUSY) in which a process is still
-/// ending, so whoever begins a call or drops a group tries again. False: some are left.
+/// Tries once to remove every group that is left over. The kernel keeps a group (EBUSY) in which a
+/// process is still ending, so whoever begins a call or drops a group tries again. False: some are
+/// left.
 pub fn remove_left() -> bool {
     let mut left = lock(&LEFT);
     left.retain(|folder| {
@@ -320,11 +330,11 @@ pub fn remove_left() -> bool {
     left.is_empty()
 }
 
-/// Removes the groups below this one whose host is gone: their lock is free (flock(2)). A group that still has
-/// processes in it stays. False: somebody holds the lock of this group itself.
+/// Removes the groups below this one whose host is gone: their lock is free (flock(2)). A group
+/// that still has processes in it stays. False: somebody holds the lock of this group itself.
 fn sweep(parent: &Path) -> bool {
-    // A host holds this lock, shared, while it has the group or makes one below it. If anybody holds it, nothing is
-    // swept and nothing waits.
+    // A host holds this lock, shared, while it has the group or makes one below it. If anybody
+    // holds it, nothing is swept and nothing waits.
     let locked = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?));
     let Ok(_lock) = locked else { return false };
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -342,12 +352,14 @@ fn make_folder(parent: &Path) -> std::io::Result<Folder> {
     let _made_and_locked = lock_out_sweeps(parent)?;
     std::fs::create_dir(&path)?;
     let lock = File::open(&path)?;
-    // Only a foreign process can hold the lock of a new folder, and then no host sweeps the folder either.
+    // Only a foreign process can hold the lock of a new folder, and then no host sweeps the folder
+    // either.
     let _ = lock.try_lock_shared();
     Ok(Folder { path, _lock: lock })
 }
 
-/// Blocks sweeps until a new group is locked. A sweep is short, so a lock that is held longer is foreign, and ignored.
+/// Blocks sweeps until a new group is locked. A sweep is short, so a lock that is held longer is
+/// foreign, and ignored.
 fn lock_out_sweeps(parent: &Path) -> std::io::Result<File> {
     let parent = File::open(parent)?;
     for _ in 0..20 {
@@ -370,7 +382,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// May only lower the memory limit: v1 refuses one above the limit of memory and swap, which is written second.
+    /// May only lower the memory limit: v1 refuses one above the limit of memory and swap, which is
+    /// written second.
     fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
         // The kernel counts the init as well, which is not one of the tool's processes.
         let processes = processes.saturating_add(1).to_string();
@@ -399,8 +412,9 @@ impl Group {
         }
     }
 
-    /// Makes the kernel charge the buffers of TCP connections. v2 charges them as memory. v1 charges them only if they
-    /// have a limit of their own. At that limit sending waits, except for one page of each socket.
+    /// Makes the kernel charge the buffers of TCP connections. v2 charges them as memory. v1
+    /// charges them only if they have a limit of their own. At that limit sending waits, except for
+    /// one page of each socket.
     pub fn charge_sockets(&self, memory: u64) -> std::io::Result<()> {
         let limit = self.folders[0].path.join("memory.kmem.tcp.limit_in_bytes");
         match self.version {
@@ -452,10 +466,11 @@ impl Counters {
         let mut files = files.into_iter();
         let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
         let joins: Vec<OwnedFd> = files.by_ref().take(3).collect();
-        // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU
-        // however many sessions it makes (sched(7), autogroups). The launcher moves itself, because moving another
-        // process takes the kernel milliseconds. A launcher with real-time priority, inherited from its host, may not
-        // enter: it has no share, but keeps its priority.
+        // The CPU group: the launcher enters it before it starts anything, so that a call has one
+        // share of the CPU however many sessions it makes (sched(7), autogroups). The launcher
+        // moves itself, because moving another process takes the kernel milliseconds. A launcher
+        // with real-time priority, inherited from its host, may not enter: it has no share, but
+        // keeps its priority.
         let _ = files.next().map(|share| pwrite(share, b"0", 0));
         (!joins.is_empty()).then_some(Counters {
             version,

@@ -1,12 +1,13 @@
-//! Wall: environment. It starts empty: the tool sees a variable of the host only if `env:NAME` is granted.
+//! Wall: environment. It starts empty: the tool sees a variable of the host only if `env:NAME` is
+//! granted.
 
 use crate::base::mask::Hidden;
 use crate::policy::{Program, Shape};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Set to the CPUs that this process may use: libraries that start a thread for each CPU of the machine would run into
-/// the limit `processes`.
+/// Set to the CPUs that this process may use: libraries that start a thread for each CPU of the
+/// machine would run into the limit `processes`.
 const THREAD_COUNTS: [&str; 6] = [
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -16,7 +17,8 @@ const THREAD_COUNTS: [&str; 6] = [
     "RAYON_NUM_THREADS",
 ];
 
-/// `NAME=value` lines of every call: what all tools get, then literals of the shape and granted host variables.
+/// `NAME=value` lines of every call: what all tools get, then literals of the shape and granted
+/// host variables.
 pub fn shape_lines(shape: &Shape) -> Vec<String> {
     let mut path = "/usr/bin:/bin".to_owned();
     if let Program::Path(program) = &shape.runtime.program
@@ -35,7 +37,8 @@ pub fn shape_lines(shape: &Shape) -> Vec<String> {
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
-    // A WASI module gets its variables in a message: its worker is our own program and must not obey them.
+    // A WASI module gets its variables in a message: its worker is our own program and must not
+    // obey them.
     let tool = matches!(shape.runtime.program, Program::Path(_));
     out.extend(
         shape

@@ -1,8 +1,8 @@
 //! Wall: identity. The tool never runs as kernel uid 0.
 //!
-//! Real root (the whole range of ids mapped) lends each launcher one id of a pool, locked across toolhost
-//! processes. Any other user, mapped root included, has one id, and the tool gets that one. The tool always
-//! sees itself as uid 1000 of its own user namespace.
+//! Real root (the whole range of ids mapped) lends each launcher one id of a pool, locked across
+//! toolhost processes. Any other user, mapped root included, has one id, and the tool gets that
+//! one. The tool always sees itself as uid 1000 of its own user namespace.
 
 use crate::base::files::{self, Folder};
 use crate::sandbox::plan::{Plan, Step};
@@ -17,7 +17,8 @@ use std::path::Path;
 pub const GUEST: u32 = 1000;
 /// The default pool of ids for tools, where the host is real root.
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
-/// Smaller ids belong to people and services (login.defs(5), systemd's UIDs-GIDs) or are the overflow id (65534).
+/// Smaller ids belong to people and services (login.defs(5), systemd's UIDs-GIDs) or are the
+/// overflow id (65534).
 const MIN_POOL_ID: u32 = 65_536;
 pub const LOCKS: &str = "/run/toolhost/ids";
 
@@ -26,8 +27,8 @@ pub fn real_root() -> bool {
     files::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
 }
 
-/// A pool as a configuration names it. Files owned by its ids and processes that run as one are not protected from
-/// tools, so accounts and their subordinate ids (subuid(5)) must lie elsewhere.
+/// A pool as a configuration names it. Files owned by its ids and processes that run as one are not
+/// protected from tools, so accounts and their subordinate ids (subuid(5)) must lie elsewhere.
 pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
     let end = first
         .checked_add(count)
@@ -42,8 +43,8 @@ pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
     }
 }
 
-/// An id for one launcher. A pooled id stays locked until this is dropped *and* the launcher and its keeper are gone,
-/// which hold the same lock.
+/// An id for one launcher. A pooled id stays locked until this is dropped *and* the launcher and
+/// its keeper are gone, which hold the same lock.
 #[derive(Debug)]
 pub struct Lease {
     pub identity: Identity,
@@ -53,10 +54,11 @@ pub struct Lease {
 /// Why a tool may not run as this id: it is uid 0 of the machine, or may be.
 fn kernel_root_refusal(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
-    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start \
-                        toolhost as root outside of it, or as an ordinary user";
-    const UNKNOWN: &str = "whether our id is uid 0 of the machine is not known: not every id is mapped here, and \
-                           /proc/sys, whose owner would show it, is missing or not a procfs; mount a whole /proc";
+    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never \
+                        runs as that; start toolhost as root outside of it, or as an ordinary user";
+    const UNKNOWN: &str = "whether our id is uid 0 of the machine is not known: not every id is \
+                           mapped here, and /proc/sys, whose owner would show it, is missing or \
+                           not a procfs; mount a whole /proc";
     if files::every_id_is_mapped() == Some(true) {
         return (id == 0).then_some(ROOT);
     }
@@ -92,8 +94,8 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     for offset in 0..length {
         let id = pool.start + (start + offset) % length;
         let file = folder.trusted(&id.to_string(), OFlag::O_WRONLY | OFlag::O_CREAT)?;
-        // A flock(2) lock belongs to the open file description: the keeper still holds it when we close ours.
-        // (A guard that unlocks when dropped would take it from the keeper too.)
+        // A flock(2) lock belongs to the open file description: the keeper still holds it when we
+        // close ours. (A guard that unlocks when dropped would take it from the keeper too.)
         if file.try_lock().is_ok() {
             return Ok(Some(Lease {
                 identity: Identity { id, pooled: true },
@@ -123,7 +125,8 @@ pub fn raise(plan: &mut Plan, id: u32) {
     plan.add("identity", Step::SetIds(GUEST));
 }
 
-/// Real root leaves its supplementary groups; other users may not (their groups stay, as docs/SECURITY.md says).
+/// Real root leaves its supplementary groups; other users may not (their groups stay, as
+/// docs/SECURITY.md says).
 pub fn drop_groups(identity: Identity) -> Result<(), Problem> {
     if !identity.pooled {
         return Ok(());
@@ -131,7 +134,8 @@ pub fn drop_groups(identity: Identity) -> Result<(), Problem> {
     nix::unistd::setgroups(&[]).map_err(Problem::from_wall("identity", "setgroups(2)"))
 }
 
-/// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong to that id.
+/// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong
+/// to that id.
 pub fn with_pool_id<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
     let failed = |what| Problem::from_wall("identity", what);
     let id = identity.id;
@@ -147,7 +151,8 @@ pub fn with_pool_id<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<
     let done = clone();
     nix::unistd::seteuid(0.into()).map_err(failed("seteuid(2) back"))?;
     nix::unistd::setegid(0.into()).map_err(failed("setegid(2) back"))?;
-    // The child shares our memory and made it undumpable (`init::hide`); the next child must write its id map.
+    // The child shares our memory and made it undumpable (`init::hide`); the next child must write
+    // its id map.
     let _ = nix::sys::prctl::set_dumpable(true);
     Ok(done)
 }

@@ -1,7 +1,8 @@
-//! Wall: Landlock. A second check of file access, behind the view: what may be written, made and executed.
+//! Wall: Landlock. A second check of file access, behind the view: what may be written, made and
+//! executed.
 //!
-//! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract sockets,
-//! as far as this kernel's Landlock can.
+//! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract
+//! sockets, as far as this kernel's Landlock can.
 
 use crate::sandbox::plan::{Plan, Step};
 use ::landlock::{
@@ -23,7 +24,8 @@ pub enum Right {
     List,
     /// Read, write, make and remove plain files and folders.
     Write,
-    /// As `Write`, and symbolic links and pipes: for the call's own scratch, where no grant is shown below it.
+    /// As `Write`, and symbolic links and pipes: for the call's own scratch, where no grant is
+    /// shown below it.
     Scratch,
     /// Devices: read and write the file, no more.
     Device,

@@ -1,6 +1,8 @@
-//! Wall: limits. What the kernel limits for each process or user: files, file size, processes, core dumps.
+//! Wall: limits. What the kernel limits for each process or user: files, file size, processes, core
+//! dumps.
 //!
-//! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these limits are the backstop.
+//! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these
+//! limits are the backstop.
 
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
@@ -11,9 +13,9 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
-/// Raises the host's and its launchers' limits on open files and file size to the hard ones. The kernel counts all
-/// descriptors that a uid has in flight through unix sockets against the open-file limit of the next sender, and an
-/// ordinary user's tools send under the host's uid.
+/// Raises the host's and its launchers' limits on open files and file size to the hard ones. The
+/// kernel counts all descriptors that a uid has in flight through unix sockets against the
+/// open-file limit of the next sender, and an ordinary user's tools send under the host's uid.
 pub fn raise_host_limits() {
     for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_FSIZE] {
         if let Ok((_, hard)) = getrlimit(resource) {
@@ -21,7 +23,8 @@ pub fn raise_host_limits() {
             let _ = setrlimit(resource, hard, hard);
         }
     }
-    // A host that crashes holds secrets: its memory goes to no file, and to no handler behind a pipe (core(5)).
+    // A host that crashes holds secrets: its memory goes to no file, and to no handler behind a
+    // pipe (core(5)).
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_CORE) {
         let _ = setrlimit(Resource::RLIMIT_CORE, hard.min(1), hard);
     }
@@ -30,7 +33,8 @@ pub fn raise_host_limits() {
     umask(mask.difference(Mode::S_IRWXU));
 }
 
-/// The limit of address space with which this host was started, and which its tools inherit, in words.
+/// The limit of address space with which this host was started, and which its tools inherit, in
+/// words.
 pub fn address_space() -> Option<String> {
     let (soft, _) = getrlimit(Resource::RLIMIT_AS)
         .ok()
@@ -49,11 +53,13 @@ pub fn open_files() -> (u64, u64) {
     )
 }
 
-/// The fault of a call for which this host had no descriptors left. `what`: where they were missing.
+/// The fault of a call for which this host had no descriptors left. `what`: where they were
+/// missing.
 pub fn too_few_files(what: &str, errno: Errno) -> Fault {
     let (least, now) = open_files();
     let person = format!(
-        "{}: {}: this host may have {now} open files (ulimit -n), and one call needs at least {least}",
+        "{}: {}: this host may have {now} open files (ulimit -n), and one call needs at least \
+        {least}",
         printable(what),
         errno.desc()
     );
@@ -68,8 +74,8 @@ pub fn no_process(what: &str) -> Fault {
     let why = super::cgroup::full_group().unwrap_or_else(|| {
         let most = getrlimit(Resource::RLIMIT_NPROC).map_or(0, |(soft, _)| soft);
         format!(
-            "its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`; or the machine has no \
-             more (kernel.threads-max, kernel.pid_max)"
+            "its user may have {most} processes and threads (RLIMIT_NPROC): raise `ulimit -u`; or \
+             the machine has no more (kernel.threads-max, kernel.pid_max)"
         )
     });
     let message = "this host may start no more processes, so nothing was run";
@@ -78,8 +84,8 @@ pub fn no_process(what: &str) -> Fault {
         .retryable()
 }
 
-/// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0 does not (core(5)).
-/// Only root can raise a hard limit of 0, which the host may have been given.
+/// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0
+/// does not (core(5)). Only root can raise a hard limit of 0, which the host may have been given.
 pub fn no_core() {
     // If refused, tools keep the 0; docs/SECURITY.md says what that leaves open.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
@@ -90,7 +96,8 @@ const OOM_SCORE: &[u8] = b"1000";
 /// Tools give way to other processes, the host's own too (nice(1)).
 const NICE_INCREMENT: i32 = 10;
 
-/// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the score.
+/// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the
+/// score.
 pub fn rank(plan: &mut Plan) {
     let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add(
@@ -103,8 +110,8 @@ pub fn rank(plan: &mut Plan) {
     plan.add("limits", Step::Nicer(NICE_INCREMENT));
 }
 
-/// The part that a call may have of what the kernel counts for all programs of its user. All calls of a host, which
-/// runs `slots` at a time, have at most half of it.
+/// The part that a call may have of what the kernel counts for all programs of its user. All calls
+/// of a host, which runs `slots` at a time, have at most half of it.
 pub fn share(of: u64, slots: u64) -> u64 {
     of / (2 * slots.max(1))
 }
@@ -131,7 +138,8 @@ pub fn raise(
     };
     // With 0 a handler behind a pipe still gets the dump, with 1 it does not (core(5)).
     set(Resource::RLIMIT_CORE, 1);
-    // Descriptors on their way through sockets count for the user: of these too, half of what it may have stay free.
+    // Descriptors on their way through sockets count for the user: of these too, half of what it
+    // may have stay free.
     set(
         Resource::RLIMIT_NOFILE,
         limits
@@ -164,8 +172,9 @@ pub fn raise(
             limits.get(Limit::CpuMs).div_ceil(1000) + 1,
         );
         if !counted {
-            // Bounds what one process can reserve at all. Far above the memory limit, so that the sampler ends a tool
-            // that exceeds it and names the limit, before the tool fails with an error of its own.
+            // Bounds what one process can reserve at all. Far above the memory limit, so that the
+            // sampler ends a tool that exceeds it and names the limit, before the tool fails with
+            // an error of its own.
             set(
                 Resource::RLIMIT_DATA,
                 limits.get(Limit::MemoryBytes).saturating_add(4 * GIB),

@@ -5,8 +5,9 @@ use crate::sandbox::protocol::Problem;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 
-/// The launcher's own namespaces, around those of its calls: when the launcher, their pid 1, ends, all calls end.
-/// Without real root they belong to a new user namespace, which gives the right to make them.
+/// The launcher's own namespaces, around those of its calls: when the launcher, their pid 1, ends,
+/// all calls end. Without real root they belong to a new user namespace, which gives the right to
+/// make them.
 pub fn enter(real_root: bool) -> Result<(), Problem> {
     let own = nix::unistd::geteuid().as_raw();
     let group = nix::unistd::getegid().as_raw();
@@ -33,7 +34,8 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
     ))
 }
 
-/// Makes the call's own namespaces, inside the launcher's. The cloned child is pid 1 there: when it ends, all end.
+/// Makes the call's own namespaces, inside the launcher's. The cloned child is pid 1 there: when it
+/// ends, all end.
 pub fn raise(plan: &mut Plan) {
     plan.namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS

@@ -1,13 +1,15 @@
 //! Wall: network. No packet leaves the call and none comes in.
 //!
-//! One empty network namespace for each launcher, made once because making one is the most expensive step of all; its
-//! loopback stays down. A launcher's calls run one after another, and seccomp allows only connected unix socket pairs.
+//! One empty network namespace for each launcher, made once because making one is the most
+//! expensive step of all; its loopback stays down. A launcher's calls run one after another, and
+//! seccomp allows only connected unix socket pairs.
 //!
-//! Where hosts are granted, the namespace still has nothing but loopback. There every address is local, so whatever
-//! address the tool connects to, it reaches our listening socket of that port. Those sockets go to the host, which
-//! gives them to a relay. Rules (`ip rule`: ipproto, sport, dport) leave a route only to TCP at the granted ports, and
-//! to DNS at the stub. For a datagram to 0.0.0.0, and for one that names its interface (IP_PKTINFO), the kernel applies
-//! no rules. So a call's own UDP sockets can reach one another, as its pipes can. They reach nothing else: nothing
+//! Where hosts are granted, the namespace still has nothing but loopback. There every address is
+//! local, so whatever address the tool connects to, it reaches our listening socket of that port.
+//! Those sockets go to the host, which gives them to a relay. Rules (`ip rule`: ipproto, sport,
+//! dport) leave a route only to TCP at the granted ports, and to DNS at the stub. For a datagram to
+//! 0.0.0.0, and for one that names its interface (IP_PKTINFO), the kernel applies no rules. So a
+//! call's own UDP sockets can reach one another, as its pipes can. They reach nothing else: nothing
 //! else is there.
 
 use crate::base::netlink::Netlink;
@@ -33,7 +35,8 @@ pub const DNS: u16 = 53;
 const BUFFER: u64 = 64 * KIB;
 /// Most bytes of a connection, both ends: four buffers, one message more, the sockets themselves.
 pub const CONNECTION: u64 = 4 * BUFFER + BUFFER / 2;
-/// Most connections that are not accepted yet, of all ports together. What they received is not charged.
+/// Most connections that are not accepted yet, of all ports together. What they received is not
+/// charged.
 const LISTEN_BACKLOG: usize = 256;
 
 pub fn raise() -> Result<(), Errno> {
@@ -44,7 +47,8 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
     Problem::from_wall("network", what)
 }
 
-/// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one for each port.
+/// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one
+/// for each port.
 pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
     // Port 53 is the stub's, and port 0 would mean any port.
     if ports.len() > MAX_PORTS || ports.contains(&DNS) || ports.contains(&0) {
@@ -84,8 +88,9 @@ pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
     Ok(sockets)
 }
 
-/// Sets the namespace's sysctls: small buffers, and no remains of closed connections. No connection carries data in
-/// its first packet, which Landlock would not see. No socket gets the port of a listener as its own.
+/// Sets the namespace's sysctls: small buffers, and no remains of closed connections. No connection
+/// carries data in its first packet, which Landlock would not see. No socket gets the port of a
+/// listener as its own.
 fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
     let buffer = format!("4096 {BUFFER} {BUFFER}");
     let listed = ports

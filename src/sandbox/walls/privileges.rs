@@ -3,7 +3,8 @@
 use crate::sandbox::plan::{Plan, Step};
 pub use crate::sandbox::sys::last_capability;
 
-/// Comes before Landlock and seccomp, which a process without capabilities may raise only after this step.
+/// Comes before Landlock and seccomp, which a process without capabilities may raise only after
+/// this step.
 pub fn no_new(plan: &mut Plan) {
     plan.add("privileges", Step::NoNewPrivileges);
 }

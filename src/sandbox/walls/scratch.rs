@@ -1,7 +1,8 @@
-//! Wall: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone before the next call.
+//! Wall: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone
+//! before the next call.
 //!
-//! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a copy of the
-//! launcher's.
+//! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a
+//! copy of the launcher's.
 
 use crate::base::files::{self, Stamp};
 use crate::base::store;
@@ -42,7 +43,8 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
     Problem::from_wall("scratch", what)
 }
 
-/// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is missing.
+/// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is
+/// missing.
 fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
     move |error| {
         let is_full = error.raw_os_error() == Some(nix::libc::ENOSPC);
@@ -93,8 +95,9 @@ impl Scratch {
             copies: Vec::new(),
             allowed: Vec::new(),
         };
-        // Landlock adds up the rights on the way from a file to the root, so a grant shown below /tmp has the rights of
-        // /tmp too. With such a grant, /tmp gets no right to make links and pipes.
+        // Landlock adds up the rights on the way from a file to the root, so a grant shown below
+        // /tmp has the rights of /tmp too. With such a grant, /tmp gets no right to make links and
+        // pipes.
         let right = if late.is_empty() {
             Right::Scratch
         } else {
@@ -110,7 +113,8 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Covers what the call must not see. Done at its start, because a file that is made again has lost its cover.
+    /// Covers what the call must not see. Done at its start, because a file that is made again has
+    /// lost its cover.
     pub fn mask(&mut self, places: &[PathBuf]) -> Result<(), Problem> {
         places.iter().try_for_each(|place| {
             let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
@@ -171,7 +175,8 @@ impl Scratch {
         self.mount(&bound, &late.at)
     }
 
-    /// Mounts an empty file or folder over a masked place. A place that is gone by now needs no cover.
+    /// Mounts an empty file or folder over a masked place. A place that is gone by now needs no
+    /// cover.
     fn cover(&mut self, place: &Path, empty: &str) -> Result<(), Problem> {
         match fs::symlink_metadata(place) {
             Ok(_) => {}
@@ -215,7 +220,8 @@ impl Scratch {
             .flatten()
             .map(|entry| stage.folder.join(entry.file_name()))
             .collect();
-        // What stays visible is bound before the copy covers it: each entry with its own access, and mounts in it.
+        // What stays visible is bound before the copy covers it: each entry with its own access,
+        // and mounts in it.
         let mut rest = Vec::new();
         for path in if stage.show_rest {
             &entries
@@ -265,8 +271,8 @@ impl Scratch {
             return Ok(());
         };
         let mut source = fs::File::from(source);
-        // Root could read every file, so only files are copied that belong to the folder's owner, that all may read, or
-        // that are named exactly.
+        // Root could read every file, so only files are copied that belong to the folder's owner,
+        // that all may read, or that are named exactly.
         let is_exact = stage
             .names
             .iter()
@@ -349,9 +355,10 @@ impl Scratch {
         })
     }
 
-    /// Descriptors of the staged folders, for the host to publish from. Copies that the call did not change are
-    /// removed: published, they would put back what others changed meanwhile. An equal stamp is not enough: a write to
-    /// a mapped page of a tmpfs can leave the times as they are.
+    /// Descriptors of the staged folders, for the host to publish from. Copies that the call did
+    /// not change are removed: published, they would put back what others changed meanwhile. An
+    /// equal stamp is not enough: a write to a mapped page of a tmpfs can leave the times as they
+    /// are.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
         for (copy, _, made) in self
             .copies

@@ -1,11 +1,11 @@
-//! Wall: seccomp. Only the system calls that programs need get through, and of calls with many operations (prctl,
-//! fcntl, ioctl, futex …) only the operations that programs need.
+//! Wall: seccomp. Only the system calls that programs need get through, and of calls with many
+//! operations (prctl, fcntl, ioctl, futex …) only the operations that programs need.
 //!
-//! An allow list, so a call of a newer kernel is refused until somebody has read what it does. The lists were made
-//! from what Python, Node, Bun, their most used packages, a shell with coreutils, static Go and musl programs and our
-//! own worker asked for; docs/SYSCALLS.md names what was asked for and is refused, with the errors. A call of another
-//! architecture kills the process.
-//! The program is a binary search tree, which the kernel loads three times faster than a linear list.
+//! An allow list, so a call of a newer kernel is refused until somebody has read what it does. The
+//! lists were made from what Python, Node, Bun, their most used packages, a shell with coreutils,
+//! static Go and musl programs and our own worker asked for; docs/SYSCALLS.md names what was asked
+//! for and is refused, with the errors. A call of another architecture kills the process. The
+//! program is a binary search tree, which the kernel loads three times faster than a linear list.
 
 mod bpf;
 mod networked;
@@ -68,8 +68,9 @@ const ALLOWED: &[i64] = calls![
     uname sysinfo getcpu getrandom getrusage getrlimit
 ];
 
-/// Calls from this number on came in 2018 or later: a C library that uses them falls back when they answer ENOSYS.
-/// No program expects older calls to be missing, so these answer EPERM, as in other sandboxes.
+/// Calls from this number on came in 2018 or later: a C library that uses them falls back when they
+/// answer ENOSYS. No program expects older calls to be missing, so these answer EPERM, as in other
+/// sandboxes.
 const FIRST_NEW_NUMBER: u32 = 333;
 
 /// Newer calls that still answer EPERM, so that a refusal is not taken for an old kernel.
@@ -78,8 +79,8 @@ const FORBIDDEN: &[i64] = calls![
     mount_setattr statmount listmount pidfd_getfd process_madvise quotactl_fd memfd_secret
 ];
 
-/// Old calls that answer ENOSYS: asynchronous I/O, which the machine limits for all users together, and calls that
-/// x86-64 kernels do not have, or not any more.
+/// Old calls that answer ENOSYS: asynchronous I/O, which the machine limits for all users together,
+/// and calls that x86-64 kernels do not have, or not any more.
 const MISSING: &[i64] = calls![
     set_thread_area io_setup io_destroy io_getevents io_submit io_cancel get_thread_area lookup_dcookie
 ];
@@ -91,8 +92,8 @@ macro_rules! without {
     };
 }
 
-/// `without` on the mode, but only when open(2) flags say that a file is made: O_CREAT, or the bit by which O_TMPFILE
-/// differs from O_DIRECTORY.
+/// `without` on the mode, but only when open(2) flags say that a file is made: O_CREAT, or the bit
+/// by which O_TMPFILE differs from O_DIRECTORY.
 macro_rules! making {
     ($flags:expr, $mode:expr) => {
         Case(
@@ -107,8 +108,8 @@ macro_rules! making {
 }
 
 const NULL: &[Test] = &[In(&[0])];
-/// RLIMIT_CORE stays 1, which stops a piped handler too, while 0 does not (core(5)). Setting it changes nothing and
-/// answers success, or EPERM where the old value is asked for in the same call.
+/// RLIMIT_CORE stays 1, which stops a piped handler too, while 0 does not (core(5)). Setting it
+/// changes nothing and answers success, or EPERM where the old value is asked for in the same call.
 const CORE: &[Test] = &[In(&[libc::RLIMIT_CORE])];
 const DONE: Rule = Case(
     3,
@@ -117,7 +118,8 @@ const DONE: Rule = Case(
 );
 const FILE_OPTIONS: u32 =
     libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
-/// Threads, fork(2), vfork(2), posix_spawn(3), descriptors of processes; the low byte is the signal of their end.
+/// Threads, fork(2), vfork(2), posix_spawn(3), descriptors of processes; the low byte is the signal
+/// of their end.
 const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -140,9 +142,10 @@ const THREAD: Rule = Case(
     &[(&[AnyOf(libc::CLONE_FILES as u32)], Allow)],
     &Errno(EPERM),
 );
-/// PR_SET_PDEATHSIG … PR_GET_DUMPABLE, names, PR_GET_SECCOMP, PR_CAPBSET_READ, timer slack, PR_SET_CHILD_SUBREAPER …
-/// PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_CAP_AMBIENT. Not in the list: seccomp filters, futex hashes, names of
-/// mappings and core scheduling, which all take memory of the kernel.
+/// PR_SET_PDEATHSIG … PR_GET_DUMPABLE, names, PR_GET_SECCOMP, PR_CAPBSET_READ, timer slack,
+/// PR_SET_CHILD_SUBREAPER … PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_CAP_AMBIENT. Not in the
+/// list: seccomp filters, futex hashes, names of mappings and core scheduling, which all take
+/// memory of the kernel.
 const PROCESS: &[Test] = &[
     Between(1, 3),
     Between(15, 16),
@@ -150,12 +153,12 @@ const PROCESS: &[Test] = &[
     Between(36, 40),
     In(&[21, 23, 42, 47]),
 ];
-/// Making a process undumpable answers success and changes nothing: nothing is dumped or traced here anyway, and what
-/// an undumpable process holds could not be counted.
+/// Making a process undumpable answers success and changes nothing: nothing is dumped or traced
+/// here anyway, and what an undumpable process holds could not be counted.
 const DUMPABLE: (&[Test], Rule) = (&[In(&[libc::PR_SET_DUMPABLE as u32])], Errno(0));
 const THP: &[Test] = &[In(&[libc::PR_SET_THP_DISABLE as u32])];
-/// Not in the list: owners and signals of descriptors, locks that belong to an open file (they cannot be counted),
-/// hints on how long data lives, delegations.
+/// Not in the list: owners and signals of descriptors, locks that belong to an open file (they
+/// cannot be counted), hints on how long data lives, delegations.
 const FILE: &[Test] = &[
     Between(libc::F_DUPFD as u32, libc::F_SETLKW as u32),
     In(&[libc::F_DUPFD_CLOEXEC as u32]),
@@ -164,8 +167,9 @@ const FILE: &[Test] = &[
 const PIPE_SIZE: &[Test] = &[In(&[libc::F_SETPIPE_SZ as u32])];
 /// Leases and directory watches on a read grant would hold up the host's own programs.
 const LEASES: &[Test] = &[In(&[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32])];
-/// Terminal requests, whose failure shows programs that they have no terminal; bytes that wait; flags of a descriptor;
-/// copies that share blocks. Not in the list: operations of file systems and devices (encryption keys, flags, quotas).
+/// Terminal requests, whose failure shows programs that they have no terminal; bytes that wait;
+/// flags of a descriptor; copies that share blocks. Not in the list: operations of file systems and
+/// devices (encryption keys, flags, quotas).
 const DEVICE: &[Test] = &[
     Between(libc::TCGETS as u32, libc::TCSETSF as u32),
     Between(libc::TIOCGPGRP as u32, libc::TIOCOUTQ as u32),
@@ -181,10 +185,11 @@ const DEVICE: &[Test] = &[
 ];
 /// Characters pushed into somebody's input: TIOCSTI, TIOCLINUX, TIOCSETD.
 const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
-/// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that is not counted.
+/// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that is
+/// not counted.
 const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
-/// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO and
-/// SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
+/// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and
+/// SO_PEERCRED; SO_RCVTIMEO and SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
 const SOCKET_OPTIONS: &[Test] = &[
     Between(2, 4),
     Between(7, 9),
@@ -209,17 +214,18 @@ const SOCKET_LEVEL: Rule = Case(
     &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)],
     &NO_OPTION,
 );
-/// FUTEX_WAIT and FUTEX_WAKE, with and without bits and clock, on words that others may share: pthread_join(3) and
-/// semaphores need them. (Moving others' waiters to another word, FUTEX_REQUEUE, would hang them for good.) And all
-/// operations up to FUTEX_LOCK_PI2 with FUTEX_PRIVATE_FLAG, which reach only the process's own words.
+/// FUTEX_WAIT and FUTEX_WAKE, with and without bits and clock, on words that others may share:
+/// pthread_join(3) and semaphores need them. (Moving others' waiters to another word,
+/// FUTEX_REQUEUE, would hang them for good.) And all operations up to FUTEX_LOCK_PI2 with
+/// FUTEX_PRIVATE_FLAG, which reach only the process's own words.
 const WORDS: &[Test] = &[
     In(&[0, 1, 9, 10, 0x100, 0x109]),
     Between(0x80, 0x8D),
     Between(0x180, 0x18D),
 ];
 
-/// MADV_NORMAL … MADV_DONTNEED; MADV_FREE … MADV_DOFORK; MADV_HUGEPAGE … MADV_KEEPONFORK. Not in the list: merging
-/// with equal pages of others, pushing out to swap, poisoning.
+/// MADV_NORMAL … MADV_DONTNEED; MADV_FREE … MADV_DOFORK; MADV_HUGEPAGE … MADV_KEEPONFORK. Not in
+/// the list: merging with equal pages of others, pushing out to swap, poisoning.
 const ADVICE: &[Test] = &[Between(0, 4), Between(8, 11), Between(14, 19)];
 /// Registers of a thread, and permission to use wide ones.
 const REGISTERS: &[Test] = &[Between(0x1001, 0x1004), Between(0x1021, 0x1023)];
@@ -228,8 +234,8 @@ const HUGE_PAGES: (&[Test], Rule) = (
     &[AnyOf(libc::MAP_HUGETLB as u32)],
     Errno(libc::ENOMEM as u32),
 );
-/// Extended attributes and access lists take kernel memory that no limit of a file system counts, and label files of a
-/// write grant. Answers like a file system without them.
+/// Extended attributes and access lists take kernel memory that no limit of a file system counts,
+/// and label files of a write grant. Answers like a file system without them.
 const NO_ATTRIBUTES: Rule = Errno(libc::EOPNOTSUPP as u32);
 /// inotify is limited for all programs of a user together. It fails as if that were reached.
 const NO_WATCHES: Rule = Errno(libc::EMFILE as u32);
@@ -238,7 +244,8 @@ const NO_WATCHES: Rule = Errno(libc::EMFILE as u32);
 const RULES: &[(i64, Rule)] = &[
     (libc::SYS_open, making!(1, 2)),
     (libc::SYS_openat, making!(2, 3)),
-    (libc::SYS_openat2, Errno(ENOSYS)), // flags and mode lie in memory, where they cannot be checked
+    // flags and mode lie in memory, where they cannot be checked
+    (libc::SYS_openat2, Errno(ENOSYS)),
     (libc::SYS_clone3, Errno(ENOSYS)),
     // CLOSE_RANGE_UNSHARE would give a thread descriptors of its own, see `THREAD`.
     (
@@ -282,7 +289,8 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_inotify_add_watch, NO_WATCHES),
     (libc::SYS_inotify_rm_watch, NO_WATCHES),
     (libc::SYS_inotify_init1, NO_WATCHES),
-    // Pages of others' files would stay in memory for as long as a pipe holds them. Programs can copy instead.
+    // Pages of others' files would stay in memory for as long as a pipe holds them. Programs can
+    // copy instead.
     (libc::SYS_splice, Errno(EINVAL)),
     (libc::SYS_tee, Errno(EINVAL)),
     (libc::SYS_sync_file_range, Errno(EINVAL)),
@@ -358,10 +366,12 @@ const RULES: &[(i64, Rule)] = &[
     ),
 ];
 
-/// Replace the rules above where no cgroup counts: refuse what would hold memory that no process shows as its own.
+/// Replace the rules above where no cgroup counts: refuse what would hold memory that no process
+/// shows as its own.
 const SAMPLED: &[(i64, Rule)] = &[
     (libc::SYS_memfd_create, Errno(ENOSYS)),
-    // Shared anonymous pages stay when every mapping drops them. Files in /tmp and /dev/shm do the same, and count.
+    // Shared anonymous pages stay when every mapping drops them. Files in /tmp and /dev/shm do the
+    // same, and count.
     (
         libc::SYS_mmap,
         Case(
@@ -376,7 +386,8 @@ const SAMPLED: &[(i64, Rule)] = &[
             &Allow,
         ),
     ),
-    // Into a pipe or socket, sendfile(2) hands over whole pages of a file, also of one that is removed later.
+    // Into a pipe or socket, sendfile(2) hands over whole pages of a file, also of one that is
+    // removed later.
     (libc::SYS_sendfile, Errno(EINVAL)),
     // A socket is counted with the usual size of its buffers, a pipe as sixteen pages.
     (
@@ -410,15 +421,17 @@ const SAMPLED: &[(i64, Rule)] = &[
     ),
 ];
 
-/// Replace the rules above where no folder is written live: POSIX named semaphores are made by linking (sem_open(3)).
-/// Where a folder is written live, links stay refused: one of the two rules that keep outside files out of it.
+/// Replace the rules above where no folder is written live: POSIX named semaphores are made by
+/// linking (sem_open(3)). Where a folder is written live, links stay refused: one of the two rules
+/// that keep outside files out of it.
 const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linkat, Allow)];
-/// Replace the rules above where a folder is written live: fallocate(2) would take space faster than it can be counted.
-/// It answers as on a file system without it, and programs write instead (posix_fallocate(3)).
+/// Replace the rules above where a folder is written live: fallocate(2) would take space faster
+/// than it can be counted. It answers as on a file system without it, and programs write instead
+/// (posix_fallocate(3)).
 const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
 
-/// The rule of each number that has one. `sampled`: no cgroup counts memory; `live`: some folder is written live;
-/// `networked`: hosts are granted.
+/// The rule of each number that has one. `sampled`: no cgroup counts memory; `live`: some folder is
+/// written live; `networked`: hosts are granted.
 fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
     let plain = [
         (ALLOWED, Allow),
@@ -455,7 +468,8 @@ fn rule_of(rules: &BTreeMap<i64, Rule>, number: u32) -> Rule {
     rules.get(&i64::from(number)).copied().unwrap_or(other)
 }
 
-/// The rules of all numbers as runs of equal ones, each with its first number. The last run holds all unknown numbers.
+/// The rules of all numbers as runs of equal ones, each with its first number. The last run holds
+/// all unknown numbers.
 fn runs(rules: &BTreeMap<i64, Rule>) -> Vec<(u32, Rule)> {
     let mut out: Vec<(u32, Rule)> = Vec::new();
     for number in 0..=rules.keys().last().map_or(0, |last| *last as u32 + 1) {
@@ -579,7 +593,8 @@ mod tests {
                                 expected(rule, args),
                                 "{nr} {args:?} sampled {sampled}"
                             );
-                            // The listener hears all that is refused and all that names a file, and nothing else.
+                            // The listener hears all that is refused and all that names a file, and
+                            // nothing else.
                             let told = verdict(&listened, AUDIT_ARCH_X86_64, nr, args);
                             let refused =
                                 recorded.refuses(nr, &args).is_some_and(|errno| errno > 0);

@@ -1,8 +1,8 @@
-//! Wall: view. What is not granted does not exist: a small read-only tree in memory, with the interpreter,
-//! the system libraries and the granted paths bound at their own paths.
+//! Wall: view. What is not granted does not exist: a small read-only tree in memory, with the
+//! interpreter, the system libraries and the granted paths bound at their own paths.
 //!
-//! Built once for each launcher, in its own mount namespace. Each granted path is opened once, compared with
-//! what the host resolved, and bound from the open descriptor.
+//! Built once for each launcher, in its own mount namespace. Each granted path is opened once,
+//! compared with what the host resolved, and bound from the open descriptor.
 
 use crate::base::files;
 use crate::policy::Access;
@@ -37,16 +37,18 @@ pub use crate::policy::base_view::OWN_FOLDER;
 pub const EMPTY_FILE_PATH: &str = "/.toolhost/empty";
 /// Empty folder that covers masked folders and `KEPT_MOUNTS`.
 pub const EMPTY_FOLDER_PATH: &str = "/.toolhost/nothing";
-/// The launcher's own folder: mounts to be bound below /tmp, and the whole scratch. Covered before each call,
-/// because masks cover only final paths: here masked files could still be reached.
+/// The launcher's own folder: mounts to be bound below /tmp, and the whole scratch. Covered before
+/// each call, because masks cover only final paths: here masked files could still be reached.
 pub const KEPT_MOUNTS: &str = "/.toolhost/kept";
 const WAITING_MOUNTS: &str = "/.toolhost/kept/aside";
 /// Where the whole tmpfs of a call's scratch is mounted, for the launcher alone.
 pub const KEPT_SCRATCH: &str = "/.toolhost/kept/scratch";
-/// Where the view is assembled. /tmp exists everywhere, and the view mounted there hides its content.
+/// Where the view is assembled. /tmp exists everywhere, and the view mounted there hides its
+/// content.
 const ASSEMBLY_ROOT: &str = "/tmp";
 
-/// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
+/// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle,
+/// local time.
 pub fn is_system(path: &Path) -> bool {
     system().any(|shown| path.starts_with(shown))
 }
@@ -97,9 +99,9 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
     Problem::from_wall("view", what)
 }
 
-/// Opens our own program through a separate read-only mount: /proc/self/exe of a process behind the walls leads
-/// there. Called before the view is raised, while the program can be reached by its path. If another file lies at
-/// that path by now, the mount holds a copy of the opened file.
+/// Opens our own program through a separate read-only mount: /proc/self/exe of a process behind the
+/// walls leads there. Called before the view is raised, while the program can be reached by its
+/// path. If another file lies at that path by now, the mount holds a copy of the opened file.
 pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
     let identity = |file: &OwnedFd| {
@@ -221,7 +223,8 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     Ok(view)
 }
 
-/// Plans a system folder or a runtime's root: bound read-only with all below it; a symlink is recreated.
+/// Plans a system folder or a runtime's root: bound read-only with all below it; a symlink is
+/// recreated.
 fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return Ok(());
@@ -261,7 +264,8 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
     Ok(mount)
 }
 
-/// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
+/// A granted file or folder: opened without following any link, compared, bound alone (no mount
+/// below it).
 fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
     let opened = files::without_links(&wanted.path, OFlag::O_PATH);

@@ -1,6 +1,6 @@
-//! Begin records: what the log gets of a running call if its host dies first. A begin counts only if the log has no
-//! end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the
-//! process.
+//! Begin records: what the log gets of a running call if its host dies first. A begin counts only
+//! if the log has no end of that call and the host of the call is gone. Nothing is flushed
+//! (fsync(2)): the page cache outlives the process.
 
 use super::MAX_LINE_BYTES;
 use crate::base::files::Folder;
@@ -16,13 +16,15 @@ use std::sync::Mutex;
 /// The folder beside the log.
 pub const BEGUN: &str = "begun";
 
-/// The begin records of one host under one file of the log, `begun/<log>.<id>`: locked (flock(2)) while the host lives.
+/// The begin records of one host under one file of the log, `begun/<log>.<id>`: locked (flock(2))
+/// while the host lives.
 #[derive(Debug)]
 pub(super) struct Begun {
     file: Flock<File>,
     folder: Folder,
     name: String,
-    /// The records of running calls: where each begins and ends in the file, which ends with the last of them.
+    /// The records of running calls: where each begins and ends in the file, which ends with the
+    /// last of them.
     running: Mutex<BTreeMap<u64, u64>>,
     /// Most bytes of the file: half of a file of the log, which has the rest.
     allowed: u64,
@@ -49,7 +51,8 @@ impl Begun {
         }
     }
 
-    /// Adds a record, in the first gap between those of running calls. Returns its offset in the file.
+    /// Adds a record, in the first gap between those of running calls. Returns its offset in the
+    /// file.
     pub fn begin(&self, record: &str) -> io::Result<u64> {
         // What an earlier record left behind this one cannot be read as a record.
         let text = format!("\n{record}\n#");
@@ -101,7 +104,8 @@ impl Drop for Begun {
 
 /// The begin records of one host.
 pub(super) struct HostRecords {
-    /// `None`: the host is alive. Otherwise its file is locked, so that only one host adds the records to the log.
+    /// `None`: the host is alive. Otherwise its file is locked, so that only one host adds the
+    /// records to the log.
     lock: Option<Flock<File>>,
     name: String,
     /// The id of each call, and its record.
@@ -148,7 +152,8 @@ pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
     Ok(found)
 }
 
-/// The complete records of a file. Earlier versions wrote slots of fixed size into it, with zeros between them.
+/// The complete records of a file. Earlier versions wrote slots of fixed size into it, with zeros
+/// between them.
 fn read(file: &File) -> io::Result<Vec<(String, String)>> {
     let (mut lines, mut line, mut records) = (BufReader::new(file), Vec::new(), Vec::new());
     loop {

@@ -47,8 +47,8 @@ pub struct LatestDenial {
 }
 
 impl Log {
-    /// The denials in this tool's last calls. Calls of another tool, version or manifest file do not count. `Err`: why
-    /// the log cannot be read.
+    /// The denials in this tool's last calls. Calls of another tool, version or manifest file do
+    /// not count. `Err`: why the log cannot be read.
     pub fn last_denials(
         &self,
         tool: &registry::Tool,
@@ -64,7 +64,8 @@ impl Log {
             tool.manifest.version.to_string(),
             manifest(&tool.site)
         ]);
-        // A script that a builtin tool runs has other policies too, so the policy digests cannot be compared.
+        // A script that a builtin tool runs has other policies too, so the policy digests cannot be
+        // compared.
         let policy = (!decision.in_process).then_some(decision.digest.as_str());
         let named = format!("\"tool\":{}", same[0]);
         let mut found = LastDenials {
@@ -183,7 +184,8 @@ impl LastDenials {
     }
 }
 
-/// Passes the lines of a file to `take`, the last one first, until `left` bytes were read. False: there are more.
+/// Passes the lines of a file to `take`, the last one first, until `left` bytes were read. False:
+/// there are more.
 fn backwards(file: &File, left: &mut u64, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
     let mut before = file.metadata()?.len();
     let mut tail = Vec::new();

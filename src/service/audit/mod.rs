@@ -1,7 +1,8 @@
 //! The audit log: one line of plain ASCII for each call or refusal, complete by itself.
 //!
-//! A begin record is written before a call runs (`begun`); where it cannot be written, the call does not run. An end
-//! that cannot be written stays in memory and is the first record written later; until then no call starts.
+//! A begin record is written before a call runs (`begun`); where it cannot be written, the call
+//! does not run. An end that cannot be written stays in memory and is the first record written
+//! later; until then no call starts.
 
 mod begun;
 pub mod last;
@@ -35,8 +36,8 @@ pub const MAX_RECORD_BYTES: u64 = 160 * 1024;
 const MAX_LINE_BYTES: u64 = 4 * MAX_RECORD_BYTES;
 /// The part of a record that holds its call's id, bytes.
 const HEAD: usize = 1024;
-/// How long a closed segment may still get records, from calls that began before. (A policy may allow longer calls;
-/// the text of such a call's confinement can be removed early.)
+/// How long a closed segment may still get records, from calls that began before. (A policy may
+/// allow longer calls; the text of such a call's confinement can be removed early.)
 const MAX_CALL_TIME: Duration = Duration::from_secs(8 * 24 * 3600);
 
 /// The audit log: its files, and the ledger beside it.
@@ -76,7 +77,8 @@ impl OpenLog {
 #[derive(Debug)]
 struct Begin(Arc<OpenLog>, u64);
 
-/// The right to write one record. A call that began and has not ended counts as running while this host lives.
+/// The right to write one record. A call that began and has not ended counts as running while this
+/// host lives.
 #[derive(Debug)]
 pub struct RecordPermit {
     log: Log,
@@ -115,7 +117,8 @@ impl Log {
         &self.path
     }
 
-    /// Opens the log if needed, and writes the records that could not be written before. An error refuses the call.
+    /// Opens the log if needed, and writes the records that could not be written before. An error
+    /// refuses the call.
     pub fn open(&self) -> Result<RecordPermit, Fault> {
         let mut state = lock(&self.state);
         let ready = self.reopen(&mut state).and_then(|_| self.flush(&mut state));
@@ -197,8 +200,8 @@ impl Log {
         }
     }
 
-    /// Removes the texts of confinements that only removed records can name. A host renews the times of the texts that
-    /// it uses with each new file of the log.
+    /// Removes the texts of confinements that only removed records can name. A host renews the
+    /// times of the texts that it uses with each new file of the log.
     fn forget(&self, beside: &Folder, last: SystemTime) -> io::Result<()> {
         let folder = beside.below(CONFINEMENTS)?;
         let Some(oldest) = last.checked_sub(MAX_CALL_TIME) else {
@@ -272,8 +275,8 @@ impl Log {
         Ok(())
     }
 
-    /// Passes each record to `last`, newest file first, until that returns true. Returns the number of files, and those
-    /// that were skipped. The id of a call is near the start of its line.
+    /// Passes each record to `last`, newest file first, until that returns true. Returns the number
+    /// of files, and those that were skipped. The id of a call is near the start of its line.
     fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<(usize, Vec<String>)> {
         let (files, skipped) = segments::open_all(&self.path)?;
         let count = files.len();
@@ -399,7 +402,8 @@ impl Log {
         Ok(found)
     }
 
-    /// The stored confinement of a digest. `None`: it is gone or damaged, or `digest` is not a digest.
+    /// The stored confinement of a digest. `None`: it is gone or damaged, or `digest` is not a
+    /// digest.
     fn confinement(&self, digest: &str) -> Option<Value> {
         if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
@@ -433,7 +437,8 @@ impl executor::Ledger for Log {
 }
 
 impl RecordPermit {
-    /// Writes the begin record, which counts if this host ends before the call. A second one is ignored.
+    /// Writes the begin record, which counts if this host ends before the call. A second one is
+    /// ignored.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let mut state = lock(&self.log.state);
         let Some(open) = state.open.clone().filter(|_| self.begin.is_none()) else {
@@ -467,7 +472,8 @@ impl RecordPermit {
         state.unwritten.push_back((record, self.begin));
         if let Err(why) = self.log.flush(&mut state) {
             let log = self.log.path.display();
-            tracing::error!(target: "toolhost::host", "audit log {log}: {why}; no call starts until it can be written");
+            tracing::error!(target: "toolhost::host", "audit log {log}: {why}; no call starts \
+                until it can be written");
         }
     }
 }

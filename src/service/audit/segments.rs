@@ -1,5 +1,6 @@
-//! The files of a log. Several processes append to the file NAME. Once it is full it is renamed to NAME.000001,
-//! NAME.000002 …, of which the newest are kept. Files are appended to, renamed and removed under their lock.
+//! The files of a log. Several processes append to the file NAME. Once it is full it is renamed to
+//! NAME.000001, NAME.000002 …, of which the newest are kept. Files are appended to, renamed and
+//! removed under their lock.
 
 use crate::base::files::Folder;
 use crate::base::lock;
@@ -18,13 +19,15 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longest wait for another writer's lock, which is held for one write, unless that process is stopped. The line is
-/// then added without the lock: one append, which the kernel keeps whole on local file systems (write(2)).
+/// Longest wait for another writer's lock, which is held for one write, unless that process is
+/// stopped. The line is then added without the lock: one append, which the kernel keeps whole on
+/// local file systems (write(2)).
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// A file of this size is closed, bytes. The records of calls that ran at that time can make it longer.
+    /// A file of this size is closed, bytes. The records of calls that ran at that time can make it
+    /// longer.
     pub segment_bytes: u64,
     /// Closed files beside the log; older ones are removed.
     pub segments: usize,
@@ -163,8 +166,9 @@ impl Segment {
         }
     }
 
-    /// Renames this file to the next number, unless another process did, and removes the oldest ones. Returns the
-    /// time at which the newest removed file was last changed. The next call retries what fails here.
+    /// Renames this file to the next number, unless another process did, and removes the oldest
+    /// ones. Returns the time at which the newest removed file was last changed. The next call
+    /// retries what fails here.
     pub fn close(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
         let _writer = lock(&self.writer);
         if self.file.try_lock().is_err() {
@@ -198,7 +202,8 @@ impl Segment {
             let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else {
                 continue;
             };
-            // A file that is being written is removed later. (Ours is locked too, but it is the newest.)
+            // A file that is being written is removed later. (Ours is locked too, but it is the
+            // newest.)
             if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
                 removed = removed.max(file.metadata()?.modified().ok());
             }
@@ -210,7 +215,8 @@ impl Segment {
 /// Closed files, by number.
 type Closed = Vec<(u64, String)>;
 
-/// The closed files of a log, oldest first; and those that are skipped because others may write them.
+/// The closed files of a log, oldest first; and those that are skipped because others may write
+/// them.
 fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for name in folder.names()? {
@@ -234,8 +240,8 @@ fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> 
     Ok((found, skipped))
 }
 
-/// Every file of a log for reading, newest first, and those that were skipped. The current one is opened before others
-/// are listed, so that one that is closed meanwhile is not missed.
+/// Every file of a log for reading, newest first, and those that were skipped. The current one is
+/// opened before others are listed, so that one that is closed meanwhile is not missed.
 pub(super) fn open_all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
     let (folder, name) = (Folder::open(self::folder(log))?, name_of(log)?);
     let there = |name: &str| match folder.trusted(name, OFlag::O_RDONLY) {

@@ -1,7 +1,8 @@
-//! Callbacks report the end of a call to the caller's receiver, at least once, signed as in Standard Webhooks.
+//! Callbacks report the end of a call to the caller's receiver, at least once, signed as in
+//! Standard Webhooks.
 //!
-//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the same id
-//! as the first. The number of attempts is bounded.
+//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and
+//! has the same id as the first. The number of attempts is bounded.
 
 use super::calls::Background;
 use super::jobs::{Callback, CallbackState, Delivery, Job};
@@ -25,7 +26,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Waits between attempts, seconds. If the attempt after the last one fails, the callback has failed.
+/// Waits between attempts, seconds. If the attempt after the last one fails, the callback has
+/// failed.
 const RETRY_DELAYS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
 /// Longest attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,7 +128,8 @@ impl Background {
             .and_then(|at| RETRY_DELAYS.get(at));
         match tried.unwrap_or_else(|_| late()) {
             Ok(()) => {
-                tracing::info!(target: "toolhost::callback", call = id, trace, event, "the callback was delivered");
+                tracing::info!(target: "toolhost::callback", call = id, trace, event, "the \
+                    callback was delivered");
                 (callback.state, callback.error) = (Delivery::Delivered, None);
             }
             Err(fault) => {
@@ -163,7 +166,8 @@ impl Background {
             .await
         {
             // After a restart it is sent again, under the same id.
-            tracing::error!(target: "toolhost::callback", call = id, trace, "not stored; may be sent again: {why}");
+            tracing::error!(target: "toolhost::callback", call = id, trace, "not stored; may be \
+                sent again: {why}");
         }
     }
 

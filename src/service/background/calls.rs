@@ -1,6 +1,7 @@
 //! Calls that outlive their clients: a receipt at once; state, result and cancelling later.
 //!
-//! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as running.
+//! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as
+//! running.
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::store::{Change, JobStore};
@@ -102,8 +103,9 @@ impl Receipt {
 }
 
 impl Background {
-    /// Opens the store beside the audit log, adds an end to the calls of a dead host, and starts sending callbacks.
-    /// `Err` says why calls in the background are refused until that is fixed. `proxy`: the proxy for callbacks.
+    /// Opens the store beside the audit log, adds an end to the calls of a dead host, and starts
+    /// sending callbacks. `Err` says why calls in the background are refused until that is fixed.
+    /// `proxy`: the proxy for callbacks.
     pub async fn open(
         service: Arc<Service>,
         proxy: Option<String>,
@@ -135,8 +137,9 @@ impl Background {
         self.service.clone()
     }
 
-    /// Starts a call that continues if its client leaves, and returns its receipt. A refusal leaves no receipt, and
-    /// nothing runs. `callback`: a URL to which the end is reported. `held` is dropped once the call is over.
+    /// Starts a call that continues if its client leaves, and returns its receipt. A refusal leaves
+    /// no receipt, and nothing runs. `callback`: a URL to which the end is reported. `held` is
+    /// dropped once the call is over.
     pub async fn submit(
         self: &Arc<Self>,
         mut request: CallRequest,
@@ -247,7 +250,8 @@ impl Background {
             })
             .await;
         if let Err(why) = &kept {
-            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "its end is not stored: {why}");
+            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "its end \
+                is not stored: {why}");
         }
         let id = job.id.clone();
         lock(&self.jobs).change(&id, |open| {
@@ -311,7 +315,8 @@ impl Background {
         lock(&self.jobs).get(id).map_or(0, |open| open.job.bytes)
     }
 
-    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: open, or unknown.
+    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: open, or
+    /// unknown.
     pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
         {
             let jobs = lock(&self.jobs);
@@ -428,7 +433,8 @@ impl Background {
             let (known, new): (Vec<Job>, Vec<Job>) = found
                 .into_iter()
                 .partition(|job| jobs.get(&job.id).is_some());
-            // A job in the store and not in memory was removed while the store could not be written.
+            // A job in the store and not in memory was removed while the store could not be
+            // written.
             let mut gone: Vec<String> = new
                 .iter()
                 .filter(|_| loaded)
@@ -580,11 +586,13 @@ fn open_store(
     Ok((store, jobs))
 }
 
-/// The fault of a call whose host ended first. `recorded`: its outcome and message in the audit log.
+/// The fault of a call whose host ended first. `recorded`: its outcome and message in the audit
+/// log.
 fn fault_of_lost(recorded: Option<&(String, Option<String>)>) -> Fault {
     match recorded {
         None => {
-            let message = "The host ended before this call began: its log has no record that anything of it ran.";
+            let message = "The host ended before this call began: its log has no record that \
+                anything of it ran.";
             Fault::new(Kind::InternalError, message).retryable()
         }
         Some((outcome, message)) if *outcome == Kind::InternalError.to_string() => {

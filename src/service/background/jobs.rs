@@ -1,5 +1,5 @@
-//! The calls in the background that are kept, within bounds. A job that runs, or whose callback is pending, is never
-//! removed; a principal with many jobs loses its own first.
+//! The calls in the background that are kept, within bounds. A job that runs, or whose callback is
+//! pending, is never removed; a principal with many jobs loses its own first.
 
 use crate::base::semaphore::{self, Claim, Permit};
 use crate::base::shares::{IN_USE, Shares};
@@ -88,7 +88,8 @@ impl Job {
     }
 }
 
-/// Bytes of all kept calls, and of those of one principal. A call counts as its result and `CALL_BYTES` more.
+/// Bytes of all kept calls, and of those of one principal. A call counts as its result and
+/// `CALL_BYTES` more.
 const MAX_STORED_BYTES: [usize; 2] = [256 << 20, 64 << 20];
 const CALL_BYTES: usize = 64 << 10;
 /// Largest result that is kept, bytes.
@@ -188,8 +189,8 @@ impl Jobs {
         if put { Ok((gone, cancel)) } else { Err(full()) }
     }
 
-    /// Makes room for a result of this size. Returns the ids of the jobs that were removed for it, and whether there
-    /// is room.
+    /// Makes room for a result of this size. Returns the ids of the jobs that were removed for it,
+    /// and whether there is room.
     pub fn room(&mut self, job: &Job, bytes: usize) -> (Vec<String>, bool) {
         if bytes > MAX_RESULT_BYTES {
             return (Vec::new(), false);

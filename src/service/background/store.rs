@@ -1,5 +1,5 @@
-//! The store of calls in the background: one redb file beside the audit log, private to this user. A file that
-//! another host has open, or of another version, is refused.
+//! The store of calls in the background: one redb file beside the audit log, private to this user.
+//! A file that another host has open, or of another version, is refused.
 
 use super::jobs::Job;
 use crate::base::files::{self, Folder};
@@ -23,7 +23,8 @@ const LARGE: u64 = 64 * 1024 * 1024;
 
 /// Wait between two attempts to open a file that another process has open.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
-const IN_USE: &str = "another toolhost serves calls in the background there: give one of the two an --audit-log of its own";
+const IN_USE: &str = "another toolhost serves calls in the background there: give one of the two \
+    an --audit-log of its own";
 
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
@@ -51,8 +52,9 @@ fn describe(e: impl Into<redb::Error>) -> String {
 }
 
 impl JobStore {
-    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log. `patience`: how long to wait
-    /// for a process that has the file open; a process of a killed host can live on for a moment.
+    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log.
+    /// `patience`: how long to wait for a process that has the file open; a process of a killed
+    /// host can live on for a moment.
     pub fn open(folder: &Path, patience: Duration) -> Result<(JobStore, Vec<Job>), String> {
         let at = |why: String| format!("{}: {why}", crate::base::text::path(&folder.join(FILE)));
         let until = Instant::now() + patience;
@@ -87,7 +89,8 @@ impl JobStore {
         folder.trusted(FILE, OFlag::O_RDWR)
     }
 
-    /// Makes an empty store under another name, then renames it, so that a killed host leaves no half store.
+    /// Makes an empty store under another name, then renames it, so that a killed host leaves no
+    /// half store.
     fn make(folder: &Folder) -> io::Result<()> {
         let half = format!(".{FILE}.");
         for name in folder
@@ -123,8 +126,8 @@ impl JobStore {
                 None => drop(about.insert("version", VERSION).map_err(describe)?),
                 Some(other) => {
                     return Err(format!(
-                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, \
-                         or move the file away, which forgets its calls"
+                        "it is of version {other}, and this toolhost knows {VERSION}: use the \
+                         toolhost that made it, or move the file away, which forgets its calls"
                     ));
                 }
             }

@@ -1,4 +1,5 @@
-//! The tool `core:task-status`, by which an agent asks for its own calls in the background and for their results.
+//! The tool `core:task-status`, by which an agent asks for its own calls in the background and for
+//! their results.
 
 use super::calls::Background;
 use crate::base::json;

@@ -1,5 +1,5 @@
-//! Builds package environments: in the sandbox, under limits of their own, one build for all calls that need the same.
-//! A build continues when its callers leave.
+//! Builds package environments: in the sandbox, under limits of their own, one build for all calls
+//! that need the same. A build continues when its callers leave.
 
 use super::installer::{Installer, LineSink, Need, Published, program, unusable};
 use crate::base::files::{self, Lock};
@@ -27,8 +27,9 @@ use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
 const FORMAT: u32 = 5;
-/// Installs at once, each for another tool; each may use all cores for a while. Installs with build steps have slots
-/// of their own. An install that takes longer than `LONG_BUILD` returns its slot and continues.
+/// Installs at once, each for another tool; each may use all cores for a while. Installs with build
+/// steps have slots of their own. An install that takes longer than `LONG_BUILD` returns its slot
+/// and continues.
 const BUILDERS: usize = 2;
 const LONG_BUILD: Duration = Duration::from_secs(20);
 /// Fetches at once: in all, and from one index, which may hang.
@@ -46,7 +47,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
 const MAX_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
-/// What a host needs to build packages. None of it is looked for or made before a tool requires packages.
+/// What a host needs to build packages. None of it is looked for or made before a tool requires
+/// packages.
 #[derive(Clone)]
 pub struct BuildSettings {
     /// The folder of the store; `Err`: why there is none, for the person.
@@ -152,8 +154,8 @@ impl Packages {
         Ok(Arc::clone(opened.insert(store?)))
     }
 
-    /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `report` gets
-    /// what the installer prints meanwhile.
+    /// The environment of a script. Waits for its build: as long as that takes, or `within` this
+    /// time. `report` gets what the installer prints meanwhile.
     pub async fn ready(
         self: &Arc<Self>,
         need: Need,
@@ -186,7 +188,8 @@ impl Packages {
         Ok(Ready { lease, built })
     }
 
-    /// Waits for the build of a key, and starts it if needed. Remembers a failure that another attempt would not fix.
+    /// Waits for the build of a key, and starts it if needed. Remembers a failure that another
+    /// attempt would not fix.
     async fn join_build(
         self: &Arc<Self>,
         need: &Need,
@@ -263,7 +266,8 @@ impl Packages {
         let (store, key) = (self.store()?, key.to_owned());
         let changed = |what: &str| {
             let what = text::printable(what);
-            tracing::warn!(target: "toolhost::packages", "an environment was changed and is built again: {what}");
+            tracing::warn!(target: "toolhost::packages", "an environment was changed and is built \
+                again: {what}");
         };
         apart(move || Ok(store.hold(&key, changed)?)).await
     }
@@ -431,7 +435,8 @@ impl Packages {
         apart(move || kept.keep(&key, about, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
         let count = need.wanted.packages.len();
-        tracing::info!(target: "toolhost::packages", "built {count} packages for {tool} in {took:.1} s");
+        tracing::info!(target: "toolhost::packages", "built {count} packages for {tool} in \
+            {took:.1} s");
         Ok(())
     }
 
@@ -478,7 +483,8 @@ async fn apart<T: Send + 'static>(
         .flatten();
     done.map_err(|wrong| match wrong {
         TreeError::Hostile(what) => {
-            let message = "this tool's packages left files that this host does not accept, so nothing was run";
+            let message = "this tool's packages left files that this host does not accept, so \
+                nothing was run";
             Fault::new(Kind::DependencyError, message).details(what)
         }
         TreeError::Io(e) => unusable(e),
@@ -501,7 +507,8 @@ pub(super) fn use_built(shape: &mut Shape, path: PathBuf, ecosystem: Ecosystem) 
             shape.runtime.program = Program::Path(path.join("bin/python"));
             None
         }
-        // The last folder in which Node and Bun look, so that what lies beside the script comes first.
+        // The last folder in which Node and Bun look, so that what lies beside the script comes
+        // first.
         Ecosystem::Node => Some(("/node_modules".into(), path.join("node_modules"))),
     };
     shape.built = Some(Built { path, link });
@@ -524,7 +531,8 @@ pub struct ResolvedLock {
     pub text: String,
 }
 
-/// Refuses packages that policy does not allow. `published`: when each was published, if that is known yet.
+/// Refuses packages that policy does not allow. `published`: when each was published, if that is
+/// known yet.
 pub(super) fn check_allowed(
     need: &Need,
     packages: &[Package],
@@ -553,7 +561,8 @@ pub(super) fn check_allowed(
     Err(Fault::new(Kind::DependencyError, message).details(details))
 }
 
-/// When the youngest file that a package was taken from was published. `None`: of one of them that is not known.
+/// When the youngest file that a package was taken from was published. `None`: of one of them that
+/// is not known.
 fn youngest(package: &Package, published: &Published) -> Option<Timestamp> {
     let copy = [format!("{} {}", package.name, package.version)];
     let keys = if package.hashes.is_empty() {
@@ -568,7 +577,8 @@ fn youngest(package: &Package, published: &Published) -> Option<Timestamp> {
     times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
-/// Refuses what was built if policy does not allow it: the packages, and the copies of others inside them.
+/// Refuses what was built if policy does not allow it: the packages, and the copies of others
+/// inside them.
 pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
     check_allowed(need, &about.packages, Some(&about.published))?;
     let package = |Vendored { name, version, .. }| Package {

@@ -27,7 +27,8 @@ impl Service {
         Need::from_decision(decided.decision.runs.first().unwrap_or(&decided.decision))
     }
 
-    /// The packages that a person names for the code of a builtin tool, and the lock file that its policy names.
+    /// The packages that a person names for the code of a builtin tool, and the lock file that its
+    /// policy names.
     pub fn need_named(
         &self,
         reference: &str,
@@ -55,8 +56,12 @@ impl Service {
         let allowed =
             allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
         let (rules, path) = allowed.ok_or_else(|| {
-            let line = "python = { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
-            let why = format!("no policy for {reference} names a lock: write [packages] {line} into it");
+            let line = "python = \
+                { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
+            let why = format!(
+                "no policy for {reference} names a lock: write [packages] {line} \
+                into it"
+            );
             bad(Kind::CapabilityError, &why)
         })?;
         let no_python = || bad(Kind::CapabilityError, "this host has no Python");
@@ -164,7 +169,8 @@ impl Packages {
         Ok(resolved)
     }
 
-    /// The packages that exist for a need. Resolves and builds nothing, and does not create the store.
+    /// The packages that exist for a need. Resolves and builds nothing, and does not create the
+    /// store.
     pub fn kept(&self, need: &Need) -> Result<PackageState, Fault> {
         if self
             .settings

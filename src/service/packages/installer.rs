@@ -1,5 +1,6 @@
-//! Runs pip or npm in the sandbox, each run recorded like a call: once with only the index in reach and no package code
-//! running, once without a network. An installer gets no file of the tool and no setting of this machine's user.
+//! Runs pip or npm in the sandbox, each run recorded like a call: once with only the index in reach
+//! and no package code running, once without a network. An installer gets no file of the tool and
+//! no setting of this machine's user.
 
 use super::build::{Packages, use_built};
 use crate::base::{lock, text};
@@ -58,8 +59,8 @@ impl Need {
 
 /// Receives each line an installer prints.
 pub(super) type LineSink<'a> = &'a (dyn Fn(&str) + Sync);
-/// When files were published, by digest, and what is a copy inside of others, by `name version`: RFC 3339, or empty where
-/// a file is used and the index does not say.
+/// When files were published, by digest, and what is a copy inside of others, by `name version`:
+/// RFC 3339, or empty where a file is used and the index does not say.
 pub(super) type Published = BTreeMap<String, String>;
 
 pub(super) struct Installer<'a> {
@@ -92,7 +93,8 @@ impl<'a> Installer<'a> {
         })
     }
 
-    /// Fetches what the lock names. Returns when each file was published, if the rules need that and the index knows.
+    /// Fetches what the lock names. Returns when each file was published, if the rules need that
+    /// and the index knows.
     pub async fn fetch(&self) -> Result<Published, Fault> {
         let ages = self.need.rules.min_age_days.is_some();
         let answer = self.run("fetch", ("ages", json!(ages))).await?;
@@ -123,14 +125,15 @@ impl<'a> Installer<'a> {
         Ok(found.into_iter().filter_map(read).collect())
     }
 
-    /// When the copies of packages that lie inside others were published, as far as the index knows.
+    /// When the copies of packages that lie inside others were published, as far as the index
+    /// knows.
     pub async fn ages(&self, copies: &[Vendored]) -> Result<Published, Fault> {
         let answer = self.run("ages", ("packages", json!(copies))).await?;
         Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
     }
 
-    /// Resolves requirements to a lock, or translates the lock of another format that lies beside them. `before`: the
-    /// latest moment at which a version may have been published.
+    /// Resolves requirements to a lock, or translates the lock of another format that lies beside
+    /// them. `before`: the latest moment at which a version may have been published.
     pub async fn resolve(&self, before: Option<String>) -> Result<String, Fault> {
         let what = if self.need.wanted.inputs.len() > 1 {
             "translate"
@@ -144,7 +147,8 @@ impl<'a> Installer<'a> {
         Ok(self.index.with_own_addresses(lock))
     }
 
-    /// Runs the installer once; it may write one folder of the work. `more`: a further member of its order.
+    /// Runs the installer once; it may write one folder of the work. `more`: a further member of
+    /// its order.
     async fn run(&self, what: &str, more: (&str, Value)) -> Result<Value, Fault> {
         let wanted = &self.need.wanted;
         let (into, from) = match what {
@@ -184,7 +188,8 @@ impl<'a> Installer<'a> {
         record.end(output).report.error.map_or(result, Err)
     }
 
-    /// What a run may touch: its interpreter, one folder to write, one to read, and the index or nothing.
+    /// What a run may touch: its interpreter, one folder to write, one to read, and the index or
+    /// nothing.
     fn shape(&self, into: &Path, from: Option<&Path>, network: bool) -> Shape {
         let mut runtime = self.runtime.clone();
         // The folder of npm, from its program in `bin`.
@@ -229,7 +234,8 @@ impl<'a> Installer<'a> {
         shape
     }
 
-    /// What an entry is made of: a virtual environment of which the host makes all but the packages, or a folder.
+    /// What an entry is made of: a virtual environment of which the host makes all but the
+    /// packages, or a folder.
     pub fn layout(&self) -> Result<Layout, Fault> {
         if self.need.wanted.ecosystem == Ecosystem::Node {
             let (from, site) = (
@@ -296,7 +302,8 @@ impl<'a> Installer<'a> {
             shape: Arc::new(shape),
             per_call,
         };
-        // What tools may write now is compared when the configuration is read: these files are the host's own.
+        // What tools may write now is compared when the configuration is read: these files are the
+        // host's own.
         let trusted: Vec<PathBuf> = self.index.files().collect();
         ledger::check_unwritten(
             trusted.iter().map(PathBuf::as_path),
@@ -323,7 +330,8 @@ impl<'a> Installer<'a> {
             service: None,
             output_bytes,
         };
-        // Without a ledger: what a build wrote is checked before anything uses it, and no other run writes there.
+        // Without a ledger: what a build wrote is checked before anything uses it, and no other run
+        // writes there.
         let context = executor::Context::new(&record.id, CALLER, record.traffic());
         let _cancels = context.cancel.clone().drop_guard();
         record.running()?;
@@ -382,7 +390,8 @@ impl<'a> Installer<'a> {
             let mut running = process.run(context, call, &events);
             loop {
                 tokio::select! {
-                    // An installer would try again for minutes: it learns that a connection was reset, and not why.
+                    // An installer would try again for minutes: it learns that a connection was
+                    // reset, and not why.
                     _ = looks.tick(), if !refused => {
                         refused = lock(&context.traffic).events.iter().any(|event| event.refused.is_some());
                         if refused {

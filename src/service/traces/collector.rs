@@ -1,4 +1,5 @@
-//! Sends spans to a collector, by OTLP over HTTP with JSON and the connections of egress. No message is sent twice.
+//! Sends spans to a collector, by OTLP over HTTP with JSON and the connections of egress. No
+//! message is sent twice.
 
 use crate::base::lock;
 use crate::egress::{self, Dialler, PostError};
@@ -33,11 +34,13 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// `address`: where messages are sent, such as `http://127.0.0.1:4318/v1/traces`. More is read from the
-    /// standard variables (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
+    /// `address`: where messages are sent, such as `http://127.0.0.1:4318/v1/traces`. More is read
+    /// from the standard variables (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`,
+    /// `OTEL_RESOURCE_ATTRIBUTES`).
     pub fn at(address: &str) -> Result<Collector, String> {
         if address.contains('@') {
-            let why = "an address must not hold a user or password, because logs show it: use OTEL_EXPORTER_OTLP_HEADERS";
+            let why = "an address must not hold a user or password, because logs show it: use \
+                OTEL_EXPORTER_OTLP_HEADERS";
             return Err(why.to_owned());
         }
         let problem: Arc<Mutex<Option<String>>> = Arc::default();
@@ -96,7 +99,8 @@ impl Collector {
             ) {
                 (false, Some(why)) => {
                     let why = crate::base::text::printable(&why);
-                    tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes no spans: {why}");
+                    tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes \
+                        no spans: {why}");
                 }
                 (true, None) => {
                     tracing::info!(target: "toolhost::traces", "the collector takes spans again")

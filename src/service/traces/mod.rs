@@ -1,6 +1,7 @@
 //! The trace that a call is part of, and the spans of it for a collector.
 //!
-//! No call waits for a collector, and no span holds arguments, answers, secrets or paths of this host.
+//! No call waits for a collector, and no span holds arguments, answers, secrets or paths of this
+//! host.
 
 mod collector;
 
@@ -35,7 +36,8 @@ const PARTS: [usize; 4] = [2, 32, 16, 2];
 pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// `None` if `parent` is not a valid `traceparent`. A `tracestate` that cannot be read is ignored.
+    /// `None` if `parent` is not a valid `traceparent`. A `tracestate` that cannot be read is
+    /// ignored.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.trim_matches([' ', '\t']);
         let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -144,7 +146,8 @@ impl Traces {
         drop(spans);
         if tokio::time::timeout(within, &mut task).await.is_err() {
             task.abort();
-            tracing::warn!(target: "toolhost::traces", "the collector took too long: some {waiting} spans are lost");
+            tracing::warn!(target: "toolhost::traces", "the collector took too long: some \
+                {waiting} spans are lost");
         }
     }
 
@@ -299,7 +302,8 @@ fn span(
 }
 
 impl Service {
-    /// Starts sending the spans of all calls to this collector. Must be called within a tokio runtime.
+    /// Starts sending the spans of all calls to this collector. Must be called within a tokio
+    /// runtime.
     pub fn trace_to(&self, collector: Collector) {
         self.traces.begin(collector);
     }

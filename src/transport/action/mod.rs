@@ -1,4 +1,5 @@
-//! `<ACTION>` and `<OBSERVATION>`: one call that a model writes into its text, and the answer that it reads.
+//! `<ACTION>` and `<OBSERVATION>`: one call that a model writes into its text, and the answer that
+//! it reads.
 //!
 //! Nothing that a tool says can be read as protocol text.
 
@@ -24,8 +25,8 @@ const UNKNOWN: &str = "unknown";
 /// Longest id that an observation gives back, characters.
 const MAX_ID_CHARS: usize = 200;
 
-/// Resolves ids that the registry does not know (nodes of a platform, tools under other names) to tools of the
-/// registry, which are called as usual.
+/// Resolves ids that the registry does not know (nodes of a platform, tools under other names) to
+/// tools of the registry, which are called as usual.
 pub trait Resolver: Send + Sync {
     /// `None`: this resolver does not know the id either.
     fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<ActionTarget>;
@@ -41,7 +42,8 @@ pub struct ActionTarget {
 /// What a text of a model led to.
 #[derive(Debug, Serialize)]
 pub struct ActionResult {
-    /// The text before the action, which is for the person; all of the text where it holds no action.
+    /// The text before the action, which is for the person; all of the text where it holds no
+    /// action.
     pub lead: String,
     pub dialect: Option<Dialect>,
     /// For the model. `None`: the text holds no action, and nothing was called.
@@ -51,8 +53,9 @@ pub struct ActionResult {
     pub outcome: Option<Report>,
 }
 
-/// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Ids that the
-/// registry does not know are asked of the resolvers, in this order. Dropping the future cancels the call.
+/// Makes the call that a text asks for, as the caller and with the label, key and approver of
+/// `from`. Ids that the registry does not know are asked of the resolvers, in this order. Dropping
+/// the future cancels the call.
 pub async fn act(
     service: &Service,
     resolvers: &[&dyn Resolver],
@@ -233,7 +236,8 @@ impl ParsedText {
     }
 }
 
-/// The observation as text. Markup of a tool or a caller is written as entities, and invisible characters as escapes.
+/// The observation as text. Markup of a tool or a caller is written as entities, and invisible
+/// characters as escapes.
 fn render(attributes: &[(&str, String)], tool: &str, sentence: &str, notes: &[String]) -> String {
     let attribute = |(name, value): &(&str, String)| {
         format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"))

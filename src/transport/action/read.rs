@@ -1,5 +1,6 @@
-//! Reads an action in either dialect: the text before it, the action or everything that is wrong with it, and warnings.
-//! An action with two possible readings is refused. No warning shows a value, since that may be a secret.
+//! Reads an action in either dialect: the text before it, the action or everything that is wrong
+//! with it, and warnings. An action with two possible readings is refused. No warning shows a
+//! value, since that may be a secret.
 
 use super::xml::{self, Element, SyntaxError};
 use crate::base::json::line_and_column;
@@ -471,7 +472,8 @@ fn lead(before: &str) -> &str {
     }
 }
 
-/// How many blocks end in what follows the first one, and whether it holds anything but the mark that closes a fence.
+/// How many blocks end in what follows the first one, and whether it holds anything but the mark
+/// that closes a fence.
 fn after_block(tail: &str) -> (usize, bool) {
     let said = tail.trim().trim_matches(['`', '~']).trim();
     (ends(tail).count(), !said.is_empty())
@@ -494,8 +496,8 @@ fn named(text: &str) -> Option<&str> {
     name.eq_ignore_ascii_case(NAME).then_some(rest)
 }
 
-/// Whether this is the first tag of a block. In another case than the protocol's it must be bare, since other languages
-/// have an `<action …>` too.
+/// Whether this is the first tag of a block. In another case than the protocol's it must be bare,
+/// since other languages have an `<action …>` too.
 fn begins(text: &str) -> bool {
     let Some(rest) = named(&text[1..]) else {
         return false;
@@ -505,7 +507,8 @@ fn begins(text: &str) -> bool {
         || text[1..].starts_with(NAME) && rest.starts_with([' ', '\t', '\n', '\r'])
 }
 
-/// Whether a code span, from the tag to its end, only speaks of a block: a span that ends amid one is a stray backtick.
+/// Whether a code span, from the tag to its end, only speaks of a block: a span that ends amid one
+/// is a stray backtick.
 fn only_named(span: &str) -> bool {
     let inside = span
         .split_once('>')
@@ -513,8 +516,8 @@ fn only_named(span: &str) -> bool {
     !inside.starts_with('<') || inside.starts_with("</") || is_closed(inside)
 }
 
-/// The code spans of one line: from a run of one or two backticks to the next run of that length. Longer runs are the
-/// marks of fences.
+/// The code spans of one line: from a run of one or two backticks to the next run of that length.
+/// Longer runs are the marks of fences.
 fn code_spans(line: &str) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, _) in line.match_indices('`') {

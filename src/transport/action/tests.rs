@@ -1,4 +1,5 @@
-//! Every rule of the protocol, as text and what it is read as; and observations that no tool can forge.
+//! Every rule of the protocol, as text and what it is read as; and observations that no tool can
+//! forge.
 
 use super::*;
 use crate::fault::Fault;
@@ -56,8 +57,8 @@ fn a_block_is_found_in_its_text() {
         ("an <action name=\"x\"> of another language, and <ACTIONS>", "plain".to_owned()),
         (
             "an <ACTION> in prose",
-            "an| ActionParseError: Malformed XML in ACTION block at line 1, column 4: no </ACTION> follows this \
-             <ACTION>."
+            "an| ActionParseError: Malformed XML in ACTION block at line 1, column 4: no </ACTION> \
+             follows this <ACTION>."
                 .to_owned(),
         ),
         (&format!("I look.\n\n{block}\nThen I see."), "I look.| a:b {}".to_owned()),
@@ -67,7 +68,8 @@ fn a_block_is_found_in_its_text() {
         (&format!("the `<ACTION>` tag: {block}"), "the `<ACTION>` tag:| a:b {}".to_owned()),
         // A stray backtick hides no action.
         (
-            "it`s <ACTION><tool_id>a:b</tool_id><inputs><input name=\"v\">a`b</input></inputs></ACTION>",
+            "it`s <ACTION><tool_id>a:b</tool_id><inputs><input \
+            name=\"v\">a`b</input></inputs></ACTION>",
             "it`s| a:b {\"v\":\"a`b\"}".to_owned(),
         ),
         ("<ACTION\n><tool_id>a:b@^1</tool_id></ACTION >", "| a:b@^1 {}".to_owned()),
@@ -322,7 +324,8 @@ fn the_legacy_form_is_read_and_told() {
         ),
         (
             "<tool>x</tool>",
-            "| ActionParseError: <tool> must hold an element for each parameter (line 1, column 9).",
+            "| ActionParseError: <tool> must hold an element for each parameter (line 1, column \
+            9).",
         ),
         (
             "<tool><a>x<b>1</b></a></tool>",
@@ -418,7 +421,8 @@ impl Numbers {
     }
 }
 
-/// Protocol text with one byte after another replaced, left out or doubled: as output, as words of a failure, as an id.
+/// Protocol text with one byte after another replaced, left out or doubled: as output, as words of
+/// a failure, as an id.
 #[test]
 fn no_byte_makes_output_protocol_text() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
@@ -474,7 +478,8 @@ fn no_byte_makes_output_protocol_text() {
     }
 }
 
-/// An action with one byte after another changed is read or refused, and never read as another tool's.
+/// An action with one byte after another changed is read or refused, and never read as another
+/// tool's.
 #[test]
 fn no_byte_of_an_argument_makes_another_call() {
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);

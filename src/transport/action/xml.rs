@@ -1,4 +1,5 @@
-//! Reads one XML element, strictly and within the bounds of `quantity`; a document's own entities are refused.
+//! Reads one XML element, strictly and within the bounds of `quantity`; a document's own entities
+//! are refused.
 
 use crate::quantity::{Limit, MAX_ACTION_DEPTH, MAX_ACTION_ELEMENTS, MAX_ACTION_TAG_BYTES};
 use quick_xml::errors::{Error, IllFormedError};

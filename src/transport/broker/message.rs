@@ -1,5 +1,6 @@
-//! Handles one message: makes a call of the request, and publishes the answer. A request that comes again runs again
-//! only where that does no harm. Every request is answered, or reported in the run log.
+//! Handles one message: makes a call of the request, and publishes the answer. A request that comes
+//! again runs again only where that does no harm. Every request is answered, or reported in the run
+//! log.
 
 use super::server::{BrokerServer, Identity, Redelivery};
 use crate::base::json::Text;
@@ -39,7 +40,8 @@ pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
             Redelivery::Running => return,
             Redelivery::Ended(delivery) => {
                 let words = shown(&delivery.id);
-                tracing::info!(target: "toolhost::broker", "request {words} comes again; it was answered");
+                tracing::info!(target: "toolhost::broker", "request {words} comes again; it was \
+                    answered");
                 return done(delivery).await;
             }
             Redelivery::No(delivery) => delivery,
@@ -91,7 +93,8 @@ async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
     Ended::Answered(Some(delivery))
 }
 
-/// A request that a host received before and did not answer. It runs again only if that does no harm.
+/// A request that a host received before and did not answer. It runs again only if that does no
+/// harm.
 async fn handle_redelivery(
     broker: &Arc<BrokerServer>,
     delivery: Delivery,
@@ -104,18 +107,20 @@ async fn handle_redelivery(
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
-        tracing::warn!(target: "toolhost::broker", "request {words} was left unanswered by a host; it is run again");
+        tracing::warn!(target: "toolhost::broker", "request {words} was left unanswered by a host; \
+            it is run again");
         if let Err(why) = delivery.again().await {
             // The request is still in the queue: the next connection brings it.
-            tracing::warn!(target: "toolhost::broker", "request {words} could not be put back: {why}");
+            tracing::warn!(target: "toolhost::broker", "request {words} could not be put back: \
+                {why}");
         }
         return Ended::PutBack;
     }
     let words = if last {
         "This request was lost twice while it ran, and is not run again."
     } else {
-        "A host that received this request before was lost, and may have run it. The tool can change something, \
-         so it is not run again: look at what was done, then ask again."
+        "A host that received this request before was lost, and may have run it. The tool can \
+         change something, so it is not run again: look at what was done, then ask again."
     };
     let mut read = with_trace(&delivery, read);
     read.call.refused = Some(Fault::new(Kind::ServiceError, words));
@@ -124,7 +129,8 @@ async fn handle_redelivery(
         return Ended::Answered(Some(delivery));
     }
     if let Err(why) = delivery.dead_letter().await {
-        tracing::error!(target: "toolhost::broker", "a request that was lost twice could not be set aside: {why}");
+        tracing::error!(target: "toolhost::broker", "a request that was lost twice could not be \
+            set aside: {why}");
     }
     Ended::Answered(None)
 }
@@ -140,8 +146,8 @@ fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     asked
 }
 
-/// True if policy leaves the tool nothing to write and no host to reach, or if the manifest and the operator's entry
-/// both call it idempotent.
+/// True if policy leaves the tool nothing to write and no host to reach, or if the manifest and the
+/// operator's entry both call it idempotent.
 fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
     let who = broker.service.who(&call.caller, call.label.as_deref());
     let Ok(tool) = broker.service.find(&who, &call.tool) else {
@@ -361,7 +367,8 @@ async fn run(
     }
 }
 
-/// Publishes the parts of an answer as they come. Returns how many. An error: a part was lost, which ends the stream.
+/// Publishes the parts of an answer as they come. Returns how many. An error: a part was lost,
+/// which ends the stream.
 async fn forward(
     broker: &BrokerServer,
     id: &[u8],
@@ -380,8 +387,9 @@ async fn forward(
     Ok(parts)
 }
 
-/// The last reply; `None`: it is larger than a message may be. `told`: parts were sent before it. Their content is not repeated. If the tool ended with a document
-/// of its own, that is the last part.
+/// The last reply; `None`: it is larger than a message may be. `told`: parts were sent before it.
+/// Their content is not repeated. If the tool ended with a document of its own, that is the last
+/// part.
 async fn reply(report: &Report, told: bool) -> Option<Vec<u8>> {
     let failed =
         |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
@@ -420,8 +428,8 @@ fn failure_text(fault: &Fault, call: &str) -> String {
     words
 }
 
-/// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second
-/// one.
+/// Publishes the last reply, again after each loss of the connection: a caller that has it already
+/// ignores a second one.
 async fn publish(broker: &BrokerServer, id: &[u8], reply: Option<Vec<u8>>) -> Result<(), String> {
     let large = || {
         ToolServiceResponse::failed(
@@ -455,8 +463,8 @@ async fn publish(broker: &BrokerServer, id: &[u8], reply: Option<Vec<u8>>) -> Re
     }
 }
 
-/// After an outage of a broker that does not report a missing listener, an answer waits until callers had time to come
-/// back.
+/// After an outage of a broker that does not report a missing listener, an answer waits until
+/// callers had time to come back.
 async fn waits_for_listeners(broker: &BrokerServer, came: &LinkState, id: &[u8]) {
     if !broker.entry.terms.keeps_nothing() || broker.link.state() == *came {
         return;

@@ -1,7 +1,8 @@
-//! Tools as a TrustGraph tool service over a broker: requests from a queue that hosts share, replies to a topic.
+//! Tools as a TrustGraph tool service over a broker: requests from a queue that hosts share,
+//! replies to a topic.
 //!
-//! Where the broker can keep a message it is acknowledged after its answer. The caller is the entry's, not the
-//! message's.
+//! Where the broker can keep a message it is acknowledged after its answer. The caller is the
+//! entry's, not the message's.
 
 mod message;
 mod server;
@@ -20,10 +21,11 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Most requests that are read, wait, run or are being answered. Further ones wait at the broker, or are dropped there.
-/// Most of so many are refused ones.
+/// Most requests that are read, wait, run or are being answered. Further ones wait at the broker,
+/// or are dropped there. Most of so many are refused ones.
 const MAX_REQUESTS: usize = 10_000;
-/// Most calls of one entry that run or wait in the host's queue. The host would refuse further ones.
+/// Most calls of one entry that run or wait in the host's queue. The host would refuse further
+/// ones.
 const ADMITTED: usize = 512;
 /// How long calls may still run once the host stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,8 +37,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Brokers(Vec<Arc<BrokerServer>>);
 
 impl Brokers {
-    /// Connects all entries. The tasks that serve them end when `stop` was cancelled and the calls that run have
-    /// ended, or `kill` was.
+    /// Connects all entries. The tasks that serve them end when `stop` was cancelled and the calls
+    /// that run have ended, or `kill` was.
     pub fn open(
         entries: &[BrokerSettings],
         service: &Arc<Service>,
@@ -111,8 +113,8 @@ fn status(broker: &BrokerServer) -> Value {
     status
 }
 
-/// Serves one entry. Messages are read at once: Pulsar drops those that are not read, and RabbitMQ sends no more than
-/// may run. Reading pauses only while `MAX_REQUESTS` requests are open.
+/// Serves one entry. Messages are read at once: Pulsar drops those that are not read, and RabbitMQ
+/// sends no more than may run. Reading pauses only while `MAX_REQUESTS` requests are open.
 async fn serve(
     broker: Arc<BrokerServer>,
     mut deliveries: mpsc::Receiver<Delivery>,
@@ -148,7 +150,8 @@ async fn serve(
     // Each request is answered with a fault: its call was ended.
     if tokio::time::timeout(SHUTDOWN_TIMEOUT, rest).await.is_err() {
         let open = broker.open.len();
-        tracing::error!(target: "toolhost::broker", "{open} requests are left unanswered: the host stops");
+        tracing::error!(target: "toolhost::broker", "{open} requests are left unanswered: the host \
+            stops");
     }
 }
 
@@ -156,6 +159,7 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(why) = ended
         && why.is_panic()
     {
-        tracing::error!(target: "toolhost::broker", "a request failed in toolhost itself; please report it: {why}");
+        tracing::error!(target: "toolhost::broker", "a request failed in toolhost itself; please \
+            report it: {why}");
     }
 }

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Memory for requests without a slot, KiB. Pulsar sends all at once, and RabbitMQ no more than may run.
+/// Memory for requests without a slot, KiB. Pulsar sends all at once, and RabbitMQ no more than may
+/// run.
 pub const MAX_QUEUED_KIB: usize = 64 << 10;
 /// How many answered requests are remembered.
 const ENDED: usize = 4096;
@@ -28,7 +29,8 @@ pub struct BrokerSettings {
     pub subscription: String,
     /// `id` or `id@range`.
     pub tools: Vec<String>,
-    /// Ids of tools that may run again for a request that a lost host had, if their manifests say `idempotent`.
+    /// Ids of tools that may run again for a request that a lost host had, if their manifests say
+    /// `idempotent`.
     pub idempotent: Vec<String>,
     /// Who all calls count as.
     pub caller: String,
@@ -68,8 +70,8 @@ impl BrokerServer {
     }
 }
 
-/// Requests that run here, and those that were answered lately. A request that is delivered again is recognized by its
-/// id and its whole body.
+/// Requests that run here, and those that were answered lately. A request that is delivered again
+/// is recognized by its id and its whole body.
 #[derive(Default)]
 pub struct OpenRequests(Mutex<Requests>);
 
@@ -168,8 +170,8 @@ impl OpenRequests {
     }
 }
 
-/// The descriptors of a service and of a tool, as TrustGraph's configuration takes them (`toolhost trustgraph export`),
-/// each under its key.
+/// The descriptors of a service and of a tool, as TrustGraph's configuration takes them (`toolhost
+/// trustgraph export`), each under its key.
 pub struct Descriptors {
     pub service_key: String,
     pub service: Value,
@@ -177,8 +179,8 @@ pub struct Descriptors {
     pub tool: Value,
 }
 
-/// `service`: the key of the service. The tool's own id goes into the fixed `config` of each message, so that a service
-/// with several tools knows which is meant.
+/// `service`: the key of the service. The tool's own id goes into the fixed `config` of each
+/// message, so that a service with several tools knows which is meant.
 pub fn descriptors(
     manifest: &Manifest,
     service: &str,

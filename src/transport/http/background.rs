@@ -1,5 +1,5 @@
-//! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read
-//! once its memory is charged. Also lists a caller's calls: `/v1/calls`.
+//! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the
+//! result later, read once its memory is charged. Also lists a caller's calls: `/v1/calls`.
 
 use super::reply::{self, Events, KEEP_ALIVE, Recipient, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
@@ -20,8 +20,8 @@ const MAX_WAIT_SECONDS: u64 = 60;
 /// How often a stream checks a call before it ends: about ten minutes in all.
 const MAX_CHECKS: u32 = 40;
 
-/// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are ignored, as
-/// the RFC says.
+/// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others
+/// are ignored, as the RFC says.
 fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
     let lines = headers
         .get_all(PREFER)
@@ -45,7 +45,8 @@ fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
     )
 }
 
-/// Whether a call runs in the background: as its body says, else its header, else its tool's manifest.
+/// Whether a call runs in the background: as its body says, else its header, else its tool's
+/// manifest.
 pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<bool>) -> bool {
     let by_tool = || {
         let who = known
@@ -101,7 +102,8 @@ pub async fn begin(
     }
 }
 
-/// `GET /v1/calls`: the caller's open and recently ended calls, and all background calls that are retained.
+/// `GET /v1/calls`: the caller's open and recently ended calls, and all background calls that are
+/// retained.
 pub async fn list(known: KnownRequest) -> Response {
     let (server, who) = (&known.server, known.acting());
     let receipts = server.background.receipts(&who);
@@ -194,7 +196,8 @@ async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Permit {
         .await
 }
 
-/// A call as a stream: `state` as it is and whenever it changes, then one `end`. The stream ends after a bounded time.
+/// A call as a stream: `state` as it is and whenever it changes, then one `end`. The stream ends
+/// after a bounded time.
 async fn follow(to: Events, known: KnownRequest, id: String) {
     let background = &known.server.background;
     let mut shown = None;

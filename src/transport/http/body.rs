@@ -1,4 +1,5 @@
-//! Bodies of requests. The principal is charged for what has arrived, before it is parsed, and both are limited in time.
+//! Bodies of requests. The principal is charged for what has arrived, before it is parsed, and both
+//! are limited in time.
 
 use super::gate::single;
 use super::reply::{Refusal, malformed};
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 /// Largest body, bytes.
 const MAX_BODY_BYTES: u64 = 8 * 1024 * 1024;
-/// A longer body is parsed on another thread. Over MCP it counts as a call, because only a call can be so long.
+/// A longer body is parsed on another thread. Over MCP it counts as a call, because only a call can
+/// be so long.
 pub const SMALL: usize = 16 * 1024;
 /// A longer body is not read if its tool does not exist for the caller.
 const LONG: usize = 64 * 1024;
@@ -28,7 +30,8 @@ pub struct Received {
     pub counted: usize,
 }
 
-/// Charges the principal for a call, if `is_call` says so of the length, then reads the body. `tool`: the tool in the path. If it does not exist for the caller, a long body is not read.
+/// Charges the principal for a call, if `is_call` says so of the length, then reads the body.
+/// `tool`: the tool in the path. If it does not exist for the caller, a long body is not read.
 pub async fn read(
     known: &KnownRequest,
     tool: &str,
@@ -108,7 +111,8 @@ pub async fn read(
     })
 }
 
-/// Reads a body, and charges for what has arrived beyond a small one. The number of connections bounds small ones.
+/// Reads a body, and charges for what has arrived beyond a small one. The number of connections
+/// bounds small ones.
 async fn collect(mut body: Body, claim: &Claim, charge: &mut Permit) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,5 @@
-//! Who calls: proved by the connection or the `Authorization` header, and by nothing else in a request.
+//! Who calls: proved by the connection or the `Authorization` header, and by nothing else in a
+//! request.
 
 use super::jwt::{Jwt, Metadata};
 use super::tokens::Tokens;

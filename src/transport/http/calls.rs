@@ -1,5 +1,5 @@
-//! Requests that lead to calls: one call, several in a batch, the call that a model wrote into its text, and MCP. A
-//! call ends with its client, unless it has a receipt.
+//! Requests that lead to calls: one call, several in a batch, the call that a model wrote into its
+//! text, and MCP. A call ends with its client, unless it has a receipt.
 
 use super::reply::{self, Begun, Events, Recipient, Refusal, Response, malformed};
 use super::request::{self, KnownRequest, Start};
@@ -123,8 +123,8 @@ async fn begin(
     reply::events(move |to| stream(to, id, (first, events), (call, report), recipient, begun))
 }
 
-/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, then exactly one `end`. `first` and
-/// `report`: what was received already.
+/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, then exactly one
+/// `end`. `first` and `report`: what was received already.
 async fn stream(
     to: Events,
     id: String,
@@ -142,7 +142,8 @@ async fn stream(
             biased;
             Some(event) = events.recv() => to.tell(&event, None).await,
             ended = call.join_next() => report = Some(ended.and_then(Result::ok).unwrap_or_else(|| {
-                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
+                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this \
+                    call.");
                 Report::of_fault(id.clone(), "", fault)
             })),
         }
@@ -227,7 +228,8 @@ impl<'de> Deserialize<'de> for Stray {
     }
 }
 
-/// Reads `{user, config, arguments, mode, callback}`, of which only `arguments` is required, or the arguments alone.
+/// Reads `{user, config, arguments, mode, callback}`, of which only `arguments` is required, or the
+/// arguments alone.
 fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
     let mut read = CallBody {
         request,
@@ -286,7 +288,8 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
         .filter(|fault| fault.kind == Kind::ParameterValidationError);
     if let (Some(fault), Some(stray)) = (fault, stray) {
         let words = format!(
-            "The whole body was taken as the arguments, since it holds '{}' beside 'arguments'; other members are {}.",
+            "The whole body was taken as the arguments, since it holds '{}' beside 'arguments'; \
+            other members are {}.",
             text::printable(&text::head(stray, 80)),
             MEMBERS.join(", ")
         );
@@ -302,8 +305,10 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 
 /// Most calls of one request.
 const MAX_CALLS: usize = 64;
-const BATCH_SHAPE: &str = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, \
-                     …], \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, are required.";
+const BATCH_SHAPE: &str = "The body is {\"calls\": \
+                     [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
+                     \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, are \
+                     required.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

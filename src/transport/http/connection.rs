@@ -1,5 +1,5 @@
-//! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
-//! after another.
+//! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate
+//! and the router, one after another.
 
 use super::gate;
 use super::head::StrictHeads;
@@ -39,13 +39,15 @@ const HEAD_BYTES: usize = 16 * 1024;
 const HEAD_LINES: usize = 64;
 /// How often we look whether the client is still there.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// How long a connection that is refused or ended may still take: to send its request, and to read the answer.
+/// How long a connection that is refused or ended may still take: to send its request, and to read
+/// the answer.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Admits or refuses a connection. `None`: it is closed unanswered, because the places for refusals are taken too.
+/// Admits or refuses a connection. `None`: it is closed unanswered, because the places for refusals
+/// are taken too.
 pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
     let (peer, ours) = match &socket {
         Socket::Tcp(stream, peer) => {
@@ -96,8 +98,8 @@ fn check_user(server: &Server, socket: &Socket) -> Result<(), Fault> {
     server
         .warnings
         .warn(&who, "refused", &format!("refused: {who}"));
-    let words = "This server is for the user who runs it: connect as that user, or present a token to a server with a \
-                 token file.";
+    let words = "This server is for the user who runs it: connect as that user, or present a token \
+                 to a server with a token file.";
     Err(Fault::new(Kind::AuthorizationError, words))
 }
 
@@ -140,7 +142,8 @@ pub async fn serve(
     }
 }
 
-/// Serves requests. Dropping the connection drops the call that it waits for: that is killed and recorded.
+/// Serves requests. Dropping the connection drops the call that it waits for: that is killed and
+/// recorded.
 async fn speak(
     server: Arc<Server>,
     router: Router,
@@ -189,7 +192,8 @@ async fn speak(
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        // A client that shut its sending half still gets a quick answer; a longer call is ended below.
+        // A client that shut its sending half still gets a quick answer; a longer call is ended
+        // below.
         .half_close(true)
         .header_read_timeout(head_time)
         .max_buf_size(HEAD_BYTES)

@@ -1,5 +1,5 @@
-//! The open connections. When all places are taken, the oldest connection without a whole request is closed for one
-//! more.
+//! The open connections. When all places are taken, the oldest connection without a whole request
+//! is closed for one more.
 
 use crate::base::lock;
 use std::collections::BTreeMap;
@@ -42,8 +42,8 @@ impl ConnectionLimiter {
         })
     }
 
-    /// `None`: all places are taken by connections with whole requests, or as many connections as there are places are
-    /// still being closed.
+    /// `None`: all places are taken by connections with whole requests, or as many connections as
+    /// there are places are still being closed.
     pub fn enter(self: &Arc<ConnectionLimiter>) -> Option<ConnectionSlot> {
         let mut open = lock(&self.open);
         let mut staying = open

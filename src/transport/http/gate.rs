@@ -1,5 +1,6 @@
-//! What is checked before any handler: Host, Origin, site, path and query, then who calls. Web pages of other origins, and
-//! requests to another name than this server's (DNS rebinding), are refused; no header of CORS is sent.
+//! What is checked before any handler: Host, Origin, site, path and query, then who calls. Web
+//! pages of other origins, and requests to another name than this server's (DNS rebinding), are
+//! refused; no header of CORS is sent.
 
 use super::callers::CallerError;
 use super::jwt;
@@ -20,9 +21,11 @@ use std::sync::Arc;
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
 const PARAMETERS: [&str; 3] = ["as", "format", "namespace"];
-const NO_TOKEN: &str = "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).";
-const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not \
-                         accepted: is it complete, and still in the server's list?";
+const NO_TOKEN: &str = "This server needs a token: Authorization: Bearer TOKEN (commands of \
+    toolhost take it from TOOLHOST_TOKEN).";
+const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of \
+                         toolhost) was not accepted: is it complete, and still in the server's \
+                         list?";
 
 /// Who sent this request. `None`: its path is open to all.
 pub fn admit<B>(
@@ -40,7 +43,8 @@ pub fn admit<B>(
     let host = host(request).map_err(Refusal::malformed)?;
     if !is_ours(&server.names, &host, connection) {
         warn("Host", &format!("Host {}", text::printable(host.as_str())));
-        let words = "The Host header names another server. The operator lists further names in [http] hosts.";
+        let words = "The Host header names another server. The operator lists further names in \
+            [http] hosts.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
     if !takes_origin(&server.names, request.headers(), &host, connection) {
@@ -80,7 +84,8 @@ pub fn admit<B>(
         })
 }
 
-/// The header `WWW-Authenticate`, with the address of the metadata if another server issues the tokens.
+/// The header `WWW-Authenticate`, with the address of the metadata if another server issues the
+/// tokens.
 pub fn challenge(server: &Server) -> HeaderValue {
     let named = server.callers.metadata().and_then(|metadata| {
         let words = format!(
@@ -145,8 +150,8 @@ pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, st
     found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
-/// Whether the Host header names this server. Anybody can make a name for this address; so only the address that was
-/// connected to, and the operator's names, count.
+/// Whether the Host header names this server. Anybody can make a name for this address; so only the
+/// address that was connected to, and the operator's names, count.
 fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bool {
     let name = host.host();
     let literal = name

@@ -1,5 +1,6 @@
-//! The bytes of a connection on their way to hyper, which reads a line feed alone as the end of a line. A program before
-//! this server may read it in another way, so such a head is made unreadable here, and hyper answers 400.
+//! The bytes of a connection on their way to hyper, which reads a line feed alone as the end of a
+//! line. A program before this server may read it in another way, so such a head is made unreadable
+//! here, and hyper answers 400.
 
 use std::io;
 use std::ops::Range;

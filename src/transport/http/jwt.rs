@@ -1,5 +1,5 @@
-//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and addresses are the
-//! operator's, never those that a token names; a shared secret is not a key.
+//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and
+//! addresses are the operator's, never those that a token names; a shared secret is not a key.
 
 use crate::base::text;
 use crate::service::{Caller, MAX_NAME_BYTES};
@@ -102,7 +102,8 @@ impl Jwt {
             return Err(format!("longer than {MAX_TOKEN_BYTES} bytes"));
         }
         let head = decode_header(token).map_err(|e| e.to_string())?;
-        // Extensions must be understood (RFC 7515, 4.1.11), and none is known here; unencoded payloads are one.
+        // Extensions must be understood (RFC 7515, 4.1.11), and none is known here; unencoded
+        // payloads are one.
         if head.crit.is_some() || head.extras.inner().contains_key("b64") {
             return Err("its header has crit or b64, and no extension is known here".to_owned());
         }

@@ -1,5 +1,5 @@
-//! Listen addresses, and the authentication that each requires. An address that others can reach needs tokens and TLS;
-//! a unix socket is for this user alone.
+//! Listen addresses, and the authentication that each requires. An address that others can reach
+//! needs tokens and TLS; a unix socket is for this user alone.
 
 use super::peer::{self, SocketDiag};
 use crate::base::{files, text};
@@ -122,8 +122,9 @@ impl Drop for Listener {
     }
 }
 
-/// Servers that start at the same moment check and bind one after another: otherwise both could replace the socket of
-/// a dead server, and one would listen without clients. The lock is on the folder, so no lock file is left.
+/// Servers that start at the same moment check and bind one after another: otherwise both could
+/// replace the socket of a dead server, and one would listen without clients. The lock is on the
+/// folder, so no lock file is left.
 fn lock_socket(path: &Path) -> io::Result<Flock<File>> {
     let until = Instant::now() + OTHERS;
     let mut folder = File::open(path.parent().unwrap_or(path))?;
@@ -201,7 +202,8 @@ fn unix(path: &Path) -> io::Result<Listener> {
     ))
 }
 
-/// Only a refused connection says that no server listens; EAGAIN means a server whose queue is full (unix(7)).
+/// Only a refused connection says that no server listens; EAGAIN means a server whose queue is full
+/// (unix(7)).
 fn listens(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -213,16 +215,16 @@ fn listens(path: &Path) -> io::Result<bool> {
 }
 
 impl Socket {
-    /// The user at the other end. `None`: it is not on this machine, or has no owner. `Err`: the lookup
-    /// failed.
+    /// The user at the other end. `None`: it is not on this machine, or has no owner. `Err`: the
+    /// lookup failed.
     pub fn uid(&self, kernel: &SocketDiag) -> io::Result<Option<u32>> {
         match self {
             Socket::Unix(stream) => peer::unix_peer(stream).map(Some),
             Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
             Socket::Tcp(stream, theirs) => {
                 let owner = kernel.owner(*theirs, stream.local_addr()?)?;
-                // A connection that was reset meanwhile has no peer. Its address may be somebody else's now, while what
-                // the old peer sent can still be read.
+                // A connection that was reset meanwhile has no peer. Its address may be somebody
+                // else's now, while what the old peer sent can still be read.
                 Ok(owner.filter(|_| stream.peer_addr().is_ok()))
             }
         }

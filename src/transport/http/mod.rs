@@ -1,7 +1,7 @@
 //! HTTP/1.1 over loopback, a unix socket or TLS, for programs and the operator.
 //!
-//! The caller is known, and memory is charged, before a body is read. A call ends with its client, unless it has a
-//! receipt.
+//! The caller is known, and memory is charged, before a body is read. A call ends with its client,
+//! unless it has a receipt.
 
 mod background;
 mod body;
@@ -80,20 +80,23 @@ pub fn check_exposure(
     }
     if callers.is_own() {
         return Err(format!(
-            "--http {address} can be reached from other machines, so callers must present a token: add --token-file \
-             FILE (`toolhost token NAME` makes one) or [http.jwt] in the configuration file"
+            "--http {address} can be reached from other machines, so callers must present a token: \
+             add --token-file FILE (`toolhost token NAME` makes one) or [http.jwt] in the \
+             configuration file"
         ));
     }
     if !tls && !insecure {
         return Err(format!(
-            "--http {address} can be reached from other machines, and tokens would cross the network in the clear: add \
-             --tls-cert FILE --tls-key FILE, or --insecure where something else encrypts"
+            "--http {address} can be reached from other machines, and tokens would cross the \
+             network in the clear: add --tls-cert FILE --tls-key FILE, or --insecure where \
+             something else encrypts"
         ));
     }
     Ok(())
 }
 
-/// Serves until `stop` is cancelled and the calls that run have ended, or `kill` is. Returns only then.
+/// Serves until `stop` is cancelled and the calls that run have ended, or `kill` is. Returns only
+/// then.
 pub async fn serve(
     listener: Listener,
     options: Options,
@@ -140,15 +143,16 @@ pub async fn serve(
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                // Each is admitted or refused, and another closed to make room, before the next is accepted, so
-                // that refused ones never pile up.
+                // Each is admitted or refused, and another closed to make room, before the next is
+                // accepted, so that refused ones never pile up.
                 Ok(socket) => if let Some(admitted) = connection::admit(&server, socket) {
                     connections.spawn(connection::serve(server.clone(), router.clone(), admitted));
                     tokio::task::yield_now().await;
                 },
                 Err(why) => {
                     // The client gave up, or this host has too many files open.
-                    server.warnings.warn("-", "not accepted", &format!("a connection was not accepted: {why}"));
+                    server.warnings.warn("-", "not accepted", &format!("a connection was not \
+                        accepted: {why}"));
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
@@ -164,8 +168,8 @@ pub async fn serve(
     Ok(())
 }
 
-/// Waits until the server stops and no call runs any more, or until it must end at once. A call that only waits for the
-/// answer to a question is not waited for.
+/// Waits until the server stops and no call runs any more, or until it must end at once. A call
+/// that only waits for the answer to a question is not waited for.
 async fn wait_until_drained(server: &Server) {
     let drained = async {
         let begun = || Arc::strong_count(&server.begun) - 1;

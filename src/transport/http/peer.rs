@@ -1,5 +1,5 @@
-//! The local user at the other end of a connection, from the kernel. `Ok(None)`: the connection has no owner. `Err`:
-//! the kernel could not be asked.
+//! The local user at the other end of a connection, from the kernel. `Ok(None)`: the connection has
+//! no owner. `Err`: the kernel could not be asked.
 
 use crate::base::lock;
 use crate::base::netlink::Netlink;
@@ -13,8 +13,8 @@ use std::sync::Mutex;
 
 /// SOCK_DIAG_BY_FAMILY (sock_diag(7)).
 const BY_FAMILY: u16 = 20;
-/// TCP_ESTABLISHED, and the states in which one end was shut: FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
-/// Other states are listening, connecting or closed.
+/// TCP_ESTABLISHED, and the states in which one end was shut: FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT,
+/// LAST_ACK, CLOSING. Other states are listening, connecting or closed.
 const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
 /// Offsets of `idiag_state`, the two ports, `idiag_uid` and `idiag_inode` in inet_diag_msg.
 const STATE: usize = 1;
@@ -32,8 +32,8 @@ pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
 pub struct SocketDiag(Mutex<Option<Netlink>>);
 
 impl SocketDiag {
-    /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it. `None`:
-    /// it has no owner. `Err`: the kernel could not be asked.
+    /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7)
+    /// knows it. `None`: it has no owner. `Err`: the kernel could not be asked.
     pub fn owner(&self, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
         let mut open = lock(&self.0);
         let mut kernel = match open.take() {
@@ -45,7 +45,8 @@ impl SocketDiag {
             theirs,
             ours,
         )?;
-        // Not kept after an error: a late answer would be taken for the answer to the next question.
+        // Not kept after an error: a late answer would be taken for the answer to the next
+        // question.
         *open = Some(kernel);
         Ok(owner)
     }
@@ -86,8 +87,9 @@ fn ports(theirs: SocketAddr, ours: SocketAddr) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// The uid in the kernel's answer, if it is about exactly this connection, and a process still holds that socket. Where
-/// the client's socket is gone the kernel may answer with a listener on its port.
+/// The uid in the kernel's answer, if it is about exactly this connection, and a process still
+/// holds that socket. Where the client's socket is gone the kernel may answer with a listener on
+/// its port.
 fn owner(
     answer: Result<Vec<u8>, Errno>,
     theirs: SocketAddr,

@@ -24,7 +24,8 @@ pub type Response = http::Response<Body>;
 /// Held until an answer is delivered.
 pub type Begun = Arc<()>;
 
-/// A document up to this size is not charged: the number of connections bounds how many wait to be read.
+/// A document up to this size is not charged: the number of connections bounds how many wait to be
+/// read.
 const SMALL_ANSWER_BYTES: usize = 64 * 1024;
 /// After this much silence a stream sends a comment, to show that it is alive.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -93,8 +94,8 @@ fn retry_after(fault: &Fault) -> HeaderValue {
     HeaderValue::from(fault.retry_after_ms.map_or(1, |wait| wait.div_ceil(1000)))
 }
 
-/// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it
-/// ran, unless the host itself (500) or a remote service (503) failed.
+/// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything
+/// else: nothing of it ran, unless the host itself (500) or a remote service (503) failed.
 pub fn status_of(fault: &Fault) -> StatusCode {
     match fault.kind {
         Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -141,8 +142,8 @@ fn typed_response(kind: &'static str, body: impl Into<Body>) -> Response {
 #[derive(Clone)]
 pub struct Recorded;
 
-/// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is counted in one.
-/// Status 404 counts as an answer, not as a refusal.
+/// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is
+/// counted in one. Status 404 counts as an answer, not as a refusal.
 pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
     let (status, recorded) = (
         answer.status(),
@@ -214,7 +215,8 @@ pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Res
     )
 }
 
-/// A report as a whole answer. `status`: replaces the status of its fault, unless the host itself failed.
+/// A report as a whole answer. `status`: replaces the status of its fault, unless the host itself
+/// failed.
 pub async fn report(
     report: Report,
     status: Option<StatusCode>,
@@ -284,7 +286,8 @@ fn pieces<K: Send + 'static>(
 /// Sends the Server-Sent Events of one response.
 pub struct Events(mpsc::Sender<Bytes>);
 
-/// A response of the events that `work` sends, with comments where it is quiet. Dropping it drops the work.
+/// A response of the events that `work` sends, with comments where it is quiet. Dropping it drops
+/// the work.
 pub fn events<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Events) -> W) -> Response {
     let (to, sent) = mpsc::channel(1);
     let work = stream::once(work(Events(to))).filter_map(|()| ready(None));

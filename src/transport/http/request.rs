@@ -55,7 +55,8 @@ impl KnownRequest {
         self.server.service.who(&self.caller, None)
     }
 
-    /// Who the request counts as now: its token or its role may have been withdrawn since it arrived.
+    /// Who the request counts as now: its token or its role may have been withdrawn since it
+    /// arrived.
     pub fn acting_now(&self) -> Result<Caller, Refusal> {
         let caller = self.server.callers.identify(&self.headers).map_err(|_| {
             let words = "The token of this request is not accepted any more.";
@@ -88,8 +89,8 @@ impl KnownRequest {
         .into()
     }
 
-    /// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be
-    /// distinguished from who answers.
+    /// Who can be asked about a call of this caller. Where everybody is one user of this machine,
+    /// who asks cannot be distinguished from who answers.
     pub fn approver(&self) -> Approver {
         Approver::Operators {
             not_own: !self.server.callers.is_own(),

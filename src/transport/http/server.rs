@@ -72,7 +72,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Charges the connection to the caller of a good request. `Err`: the caller has its share of connections.
+    /// Charges the connection to the caller of a good request. `Err`: the caller has its share of
+    /// connections.
     pub fn charge_to(&self, server: &Server, caller: &Caller) -> Result<(), Refusal> {
         let mut principal = lock(&self.principal);
         if principal

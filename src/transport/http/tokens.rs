@@ -1,5 +1,5 @@
-//! Tokens: 256 random bits each, of which a file holds the hashes (`NAME sha256:HEX [operator]`). A file that others
-//! can read, or with a line that cannot be read, admits no caller.
+//! Tokens: 256 random bits each, of which a file holds the hashes (`NAME sha256:HEX [operator]`). A
+//! file that others can read, or with a line that cannot be read, admits no caller.
 
 use crate::base::files::{self, Folder, Stamp};
 use crate::base::{lock, text};

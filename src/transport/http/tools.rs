@@ -1,5 +1,5 @@
-//! `/v1/tools`: what a caller may call, as JSON or in the shapes of model APIs. For operators: what a tool may touch,
-//! `/v1/approvals`, `/v1/status`, `/metrics`.
+//! `/v1/tools`: what a caller may call, as JSON or in the shapes of model APIs. For operators: what
+//! a tool may touch, `/v1/approvals`, `/v1/status`, `/metrics`.
 
 use super::background::no_such_call;
 use super::body;
@@ -90,7 +90,8 @@ pub async fn audit(
     Ok(reply::json(StatusCode::OK, &report))
 }
 
-/// Tools by the names that models know (`ns__name`, or what their authors chose), of all that one caller is offered.
+/// Tools by the names that models know (`ns__name`, or what their authors chose), of all that one
+/// caller is offered.
 pub struct ToolNames<'k> {
     known: &'k KnownRequest,
     caller: Caller,
@@ -127,11 +128,13 @@ fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     if other.user == name {
         return Ok(other);
     }
-    let words = "as: you may not act as this caller (act_as in callers.policy.toml says whom you may act as).";
+    let words = "as: you may not act as this caller (act_as in callers.policy.toml says whom you \
+        may act as).";
     Err(Fault::new(Kind::AuthorizationError, words).into())
 }
 
-/// The tools that callers with the same rights are offered, their names, and each text that was made of them.
+/// The tools that callers with the same rights are offered, their names, and each text that was
+/// made of them.
 pub struct OfferedTools {
     tools: Vec<Arc<Tool>>,
     names: Names,

@@ -1,5 +1,6 @@
-//! Questions to a client: a tool's questions (its call is repeated with the answers), and whether a person lets a call
-//! run. A newer client gets them as a result with a sealed state; an older one is asked while its request waits.
+//! Questions to a client: a tool's questions (its call is repeated with the answers), and whether a
+//! person lets a call run. A newer client gets them as a result with a sealed state; an older one
+//! is asked while its request waits.
 
 use crate::base::semaphore::Permit;
 use crate::base::{lock, sha256_hex, text};
@@ -31,7 +32,8 @@ pub const ROUNDS: usize = 8;
 /// The key of the question whether a call may run, which no tool's question has.
 pub const PERSON: &str = "toolhost.confirm";
 
-/// The key with which this server seals states. `None`: no key could be made, and nothing can be asked.
+/// The key with which this server seals states. `None`: no key could be made, and nothing can be
+/// asked.
 pub struct Seal(Option<RequestStateCodec>);
 
 /// What is sealed into a state, and what comes back with it.
@@ -73,7 +75,8 @@ impl Seal {
             .ok_or_else(|| ErrorData::internal_error("This host gives no random bytes.", None))
     }
 
-    /// Opens the state that a client sends back. Its answers count only with a state of this server.
+    /// Opens the state that a client sends back. Its answers count only with a state of this
+    /// server.
     pub fn open(
         &self,
         bound: &[u8],
@@ -147,8 +150,9 @@ pub fn missing_capability(questions: &Questions, client: &AskableClient) -> Erro
 }
 
 /// The keywords of a form's schema (MCP, "Elicitation"), beside `properties`.
-const FORM_MEMBERS: &str = "type title description required enum enumNames oneOf anyOf const items minItems maxItems \
-                            minLength maxLength minimum maximum format pattern default";
+const FORM_MEMBERS: &str = "type title description required enum enumNames oneOf anyOf const items \
+                            minItems maxItems minLength maxLength minimum maximum format pattern \
+                            default";
 
 /// A form made of the members that are known, with printable texts.
 fn form(asked: &Value) -> Value {
@@ -238,7 +242,8 @@ pub async fn elicit(
     })
 }
 
-/// Asks an older client, with one request for each question. Returns the answers by the tool's keys.
+/// Asks an older client, with one request for each question. Returns the answers by the tool's
+/// keys.
 pub async fn ask_all(
     context: &RequestContext<RoleServer>,
     tool: &str,
@@ -295,8 +300,8 @@ impl OpenQuestions {
     }
 }
 
-/// The person at the client of this request, who says whether its call may run (docs/POLICY.md, "Confirm"). An answer
-/// counts once, for one caller, tool and set of arguments.
+/// The person at the client of this request, who says whether its call may run (docs/POLICY.md,
+/// "Confirm"). An answer counts once, for one caller, tool and set of arguments.
 pub struct Person {
     /// Whether the caller is an operator.
     pub operator: bool,
@@ -339,7 +344,8 @@ impl Person {
             return service::Answer::InputRequired;
         };
         if !self.open.end(&call) {
-            let message = "A person's answer counts once, and until its deadline: make the call again without it.";
+            let message = "A person's answer counts once, and until its deadline: make the call \
+                again without it.";
             return refuse(Kind::AuthorizationError, message);
         }
         if digest != question.digest {

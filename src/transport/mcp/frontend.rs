@@ -78,7 +78,8 @@ impl Mcp {
         })
     }
 
-    /// Whether calls of a tool become tasks. They do not if a person must agree: then the client waits.
+    /// Whether calls of a tool become tasks. They do not if a person must agree: then the client
+    /// waits.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
         let tool = self.service.registry().snapshot().find(id).ok()?;
         tool.manifest
@@ -188,7 +189,8 @@ impl Frontend {
         ErrorData::invalid_params(words, None)
     }
 
-    /// Runs a call, again with each round of answers if an older client is asked meanwhile. Ends with its client.
+    /// Runs a call, again with each round of answers if an older client is asked meanwhile. Ends
+    /// with its client.
     async fn answer(
         &self,
         context: &RequestContext<RoleServer>,
@@ -393,10 +395,13 @@ impl ServerHandler for Frontend {
             .enable_tool_list_changed()
             .build();
         ServerConfig::new(capabilities)
-            .with_server_info(Implementation::new("toolhost", env!("CARGO_PKG_VERSION")).with_title("toolhost"))
+            .with_server_info(
+                Implementation::new("toolhost", env!("CARGO_PKG_VERSION")).with_title("toolhost"),
+            )
             .with_instructions(
-                "Tools run in a sandbox: each reads and writes only what its manifest asks for and the operator's \
-                 policy allows. A failed call says what kind of error it was and what to do about it.",
+                "Tools run in a sandbox: each reads and writes only what its manifest asks for and \
+                 the operator's policy allows. A failed call says what kind of error it was and \
+                 what to do about it.",
             )
     }
 

@@ -1,5 +1,6 @@
-//! MCP over HTTP: each request gets one answer or a stream of events. Older clients also have sessions. The crate rmcp
-//! answers; this file determines the caller of each request, and limits how many are open.
+//! MCP over HTTP: each request gets one answer or a stream of events. Older clients also have
+//! sessions. The crate rmcp answers; this file determines the caller of each request, and limits
+//! how many are open.
 
 use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
@@ -32,7 +33,8 @@ const LISTENS: &str = "subscriptions/listen";
 /// Body limit of rmcp, bytes. A message without its arguments is always shorter.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// The body of an answer. Dropping it ends the call: at once, or when its client may no longer reconnect.
+/// The body of an answer. Dropping it ends the call: at once, or when its client may no longer
+/// reconnect.
 pub type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
@@ -194,8 +196,8 @@ impl StreamableHttp {
             .await
     }
 
-    /// Opens the session that a request names, if the caller began it. Otherwise the header is changed to a session
-    /// that rmcp does not know. Newer clients have no sessions.
+    /// Opens the session that a request names, if the caller began it. Otherwise the header is
+    /// changed to a session that rmcp does not know. Newer clients have no sessions.
     fn lease(
         &self,
         parts: &mut Parts,
@@ -288,7 +290,8 @@ fn handle(
     CALLER.scope(caller, async move { rmcp.handle(request).await })
 }
 
-/// The body that rmcp sends, with the content of the result put in. `guard` is dropped with the body.
+/// The body that rmcp sends, with the content of the result put in. `guard` is dropped with the
+/// body.
 fn direct(
     request: Arc<McpRequest>,
     body: BoxBody<Bytes, Infallible>,

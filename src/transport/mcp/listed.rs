@@ -1,4 +1,5 @@
-//! Tools, prompts and resources that a caller is offered. Prompts and resources are read by a call like any other.
+//! Tools, prompts and resources that a caller is offered. Prompts and resources are read by a call
+//! like any other.
 
 use crate::base::json::Text;
 use crate::base::text;
@@ -42,7 +43,8 @@ impl ToolList {
             .tools(caller)
             .unwrap_or_default()
             .into_iter()
-            // If no version is chosen (all are pre-releases), the id keeps its name, and a call says why.
+            // If no version is chosen (all are pre-releases), the id keeps its name, and a call
+            // says why.
             .filter(|tool| {
                 snapshot
                     .find(&tool.manifest.id)
@@ -57,11 +59,13 @@ impl ToolList {
             .map(|tool| &*tool.manifest)
             .filter(|tool| names.name(&tool.id).is_none())
         {
-            tracing::warn!(target: "toolhost::mcp", id, "another tool has the same name; neither is offered");
+            tracing::warn!(target: "toolhost::mcp", id, "another tool has the same name; neither \
+                is offered");
         }
         let mut tools: Vec<Tool> = listed
             .iter()
-            // Tools that are left out keep their names: a call says why it is refused, and a hidden tool runs.
+            // Tools that are left out keep their names: a call says why it is refused, and a hidden
+            // tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| service.can_call(caller, tool) && tool.manifest.document().is_none())
             .filter_map(|tool| {
@@ -131,7 +135,8 @@ impl ToolList {
     }
 }
 
-/// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats nothing.
+/// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats
+/// nothing.
 fn cursor_for(name: &str) -> String {
     let check: String = crate::base::sha256_hex(format!("cursor {name}").as_bytes())
         .chars()
@@ -145,8 +150,8 @@ fn cursor_name(cursor: &str) -> Option<String> {
     (cursor_for(name) == cursor).then(|| name.to_owned())
 }
 
-/// A manifest as a tool that the strictest client and model API takes. The service also checks what is left out here.
-/// `effects`: what it may touch here, where that is known.
+/// A manifest as a tool that the strictest client and model API takes. The service also checks what
+/// is left out here. `effects`: what it may touch here, where that is known.
 fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
     let mut tool = Tool::new(
         name.to_owned(),
@@ -223,7 +228,8 @@ impl Documents {
             }
         }
         for uri in &shared {
-            tracing::warn!(target: "toolhost::mcp", uri, "two resources share this address; neither is offered");
+            tracing::warn!(target: "toolhost::mcp", uri, "two resources share this address; \
+                neither is offered");
         }
         documents.resources.retain(|uri, _| !shared.contains(uri));
         documents

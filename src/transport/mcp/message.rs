@@ -1,5 +1,5 @@
-//! Reads messages. The arguments of a call are cut out as text, for the service to parse; all else is read strictly
-//! and bounded before rmcp sees it.
+//! Reads messages. The arguments of a call are cut out as text, for the service to parse; all else
+//! is read strictly and bounded before rmcp sees it.
 
 use crate::base::json::{self, Text};
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
@@ -7,7 +7,8 @@ use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use serde_json::{Map, Value};
 use std::io;
 
-/// Most memory that a message may take as a tree, without the arguments of a call, bytes: many messages may be open.
+/// Most memory that a message may take as a tree, without the arguments of a call, bytes: many
+/// messages may be open.
 const MAX_TREE_BYTES: usize = 64 * 1024;
 const CALL: &str = "tools/call";
 /// Why a second request under the id of one that is open is refused.
@@ -29,7 +30,8 @@ pub fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String,
 pub struct Received {
     pub message: RxJsonRpcMessage<RoleServer>,
     pub arguments: Option<String>,
-    /// The text for rmcp, which makes a tree of it. It has the arguments only if that tree stays small.
+    /// The text for rmcp, which makes a tree of it. It has the arguments only if that tree stays
+    /// small.
     pub small: Text,
 }
 
@@ -97,7 +99,8 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
         ));
     }
     let has_method = value.get("method").is_some();
-    // rmcp compares headers with arguments, so its text has the arguments if their tree stays small.
+    // rmcp compares headers with arguments, so its text has the arguments if their tree stays
+    // small.
     let is_small = |whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES;
     let whole = arguments
         .as_ref()
@@ -150,11 +153,12 @@ pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> ErrorRepl
 
 /// Methods that we know, and those that only the older era has.
 const METHODS: &str = "completion/complete prompts/get prompts/list resources/list resources/read \
-                       resources/templates/list server/discover subscriptions/listen tasks/cancel tasks/get \
-                       tasks/update tools/call tools/list";
+                       resources/templates/list server/discover subscriptions/listen tasks/cancel \
+                       tasks/get tasks/update tools/call tools/list";
 const OLDER: &str = "initialize logging/setLevel ping resources/subscribe resources/unsubscribe";
 
-/// What is wrong with a request whose parameters rmcp could not read. `None`: the method is unknown.
+/// What is wrong with a request whose parameters rmcp could not read. `None`: the method is
+/// unknown.
 pub fn fault_of(method: &str, params: Option<&Value>, modern: bool) -> Option<String> {
     let knows = |methods: &str| methods.split(' ').any(|known| known == method);
     if !knows(METHODS) && (modern || !knows(OLDER)) {
@@ -163,9 +167,14 @@ pub fn fault_of(method: &str, params: Option<&Value>, modern: bool) -> Option<St
     let arguments = params.and_then(|params| params.get("arguments"));
     Some(match method {
         CALL if arguments.is_some_and(Value::is_string) => {
-            "params.arguments must be an object, not its JSON text: send the object itself.".to_owned()
+            "params.arguments must be an object, not its JSON text: send the object itself."
+                .to_owned()
         }
-        CALL => "params.name must be a string, the name of a tool, and params.arguments must be an object.".to_owned(),
+        CALL => {
+            "params.name must be a string, the name of a tool, and params.arguments must be an \
+            object."
+                .to_owned()
+        }
         _ => format!("The parameters of {method} are wrong."),
     })
 }

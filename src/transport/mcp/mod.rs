@@ -1,5 +1,5 @@
-//! MCP over standard input and output and over HTTP, with or without an `initialize` handshake. Only this folder names
-//! `rmcp`.
+//! MCP over standard input and output and over HTTP, with or without an `initialize` handshake.
+//! Only this folder names `rmcp`.
 
 mod asking;
 mod frontend;

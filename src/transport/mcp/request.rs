@@ -23,7 +23,8 @@ pub struct McpRequest {
     /// Who else than its client can be asked about its call.
     pub approver: Approver,
     pub limiter: Arc<Limiter>,
-    /// The arguments of a call, where they were cut out of the message, and the quota of the body that brought them.
+    /// The arguments of a call, where they were cut out of the message, and the quota of the body
+    /// that brought them.
     pub arguments: Mutex<Option<(String, Option<Permit>)>>,
     /// `CallRequest::counted`.
     pub counted: usize,
@@ -84,15 +85,16 @@ impl McpRequest {
         lock(&self.answer).clone()
     }
 
-    /// An event or document as it is sent: invisible characters are escaped, and if it is the result, its content is
-    /// put into it.
+    /// An event or document as it is sent: invisible characters are escaped, and if it is the
+    /// result, its content is put into it.
     pub fn parts_of(&self, event: &[u8]) -> answers::Parts {
         let event = text::escaped_json(&String::from_utf8_lossy(event)).into_bytes();
         let with_content = self.answer().and_then(|content| content.put_into(&event));
         with_content.unwrap_or_else(|| vec![event.into()])
     }
 
-    /// The answer was sent, or is kept for a client that comes back: the call and its memory count no more.
+    /// The answer was sent, or is kept for a client that comes back: the call and its memory count
+    /// no more.
     pub fn release(&self) {
         drop((lock(&self.arguments).take(), lock(&self.room).take()));
         drop(self.answer().and_then(|content| lock(&content.slot).take()));

@@ -1,7 +1,7 @@
 //! Reports as MCP results: structured content with its text twin, or an error a model can act on.
 //!
-//! rmcp's own result holds what is short. The content of a success stays text, because as a tree it could take thirty
-//! times as much memory: it is put into the message while that is sent.
+//! rmcp's own result holds what is short. The content of a success stays text, because as a tree it
+//! could take thirty times as much memory: it is put into the message while that is sent.
 
 use crate::base::json::{self, Indented};
 use crate::base::text;
@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex};
 const MAX_INDENTED_BYTES: usize = 256 * 1024;
 /// Most memory of a result that a task keeps as a tree, bytes.
 const MAX_TASK_RESULT_BYTES: usize = 8 * 1024 * 1024;
-/// Where the content of a result is inserted. No text in a message can hold this: in texts, quotes are escaped.
+/// Where the content of a result is inserted. No text in a message can hold this: in texts, quotes
+/// are escaped.
 const PLACE: &[u8] = br#""content":[]"#;
 
 /// The content of a success as it is sent: `"content": [...], "structuredContent": {...}`.
@@ -106,8 +107,8 @@ pub async fn whole(report: Report) -> CallToolResult {
                 (filled.content, filled.structured_content)
         }
         None => {
-            let words = "Error: ResourceLimitError. Message: This tool ran, but its answer is too large for a \
-                         task. Ask it for less, or call it without a task.";
+            let words = "Error: ResourceLimitError. Message: This tool ran, but its answer is too \
+                         large for a task. Ask it for less, or call it without a task.";
             (result.content, result.is_error) = (vec![ContentBlock::text(words)], Some(true));
         }
     }

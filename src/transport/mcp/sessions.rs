@@ -1,6 +1,6 @@
-//! Sessions: the state of an older client between its requests over HTTP, from `initialize` on. rmcp's manager runs
-//! them. This file keeps the user of each, its open requests, and the events of their responses, for clients whose
-//! connection broke.
+//! Sessions: the state of an older client between its requests over HTTP, from `initialize` on.
+//! rmcp's manager runs them. This file keeps the user of each, its open requests, and the events of
+//! their responses, for clients whose connection broke.
 
 use super::request::McpRequest;
 use crate::base::lock;
@@ -122,7 +122,8 @@ impl Sessions {
         lock(&self.known).insert(id.to_owned(), session);
     }
 
-    /// Closes at most `most` unused sessions that `which` accepts, the longest unused first. Returns how many.
+    /// Closes at most `most` unused sessions that `which` accepts, the longest unused first.
+    /// Returns how many.
     async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) -> usize {
         let gone: Vec<(String, Session)> = {
             let mut known = lock(&self.known);
@@ -192,7 +193,8 @@ impl Sessions {
         })
     }
 
-    /// Keeps a response that is complete and unread. Older ones of the same user are removed for it.
+    /// Keeps a response that is complete and unread. Older ones of the same user are removed for
+    /// it.
     fn settle(self: &Arc<Self>, response: &Arc<Recording>) {
         let (bytes, lasts) = {
             let mut state = lock(&response.state);
@@ -289,7 +291,8 @@ struct RecordingState {
     over: Option<Instant>,
     /// Held until the response is complete and sent.
     lasts: Option<(SessionLease, Option<Arc<()>>)>,
-    /// The latest reader and its next event. Others get none: their connection may have broken unnoticed.
+    /// The latest reader and its next event. Others get none: their connection may have broken
+    /// unnoticed.
     reader: Option<(u64, u64)>,
     readers: u64,
     kept: Option<Permit>,
@@ -303,8 +306,9 @@ struct RecordedEvent {
 }
 
 impl SessionLease {
-    /// Records the response to a request of this session, and returns what its client reads. `first`: its first event,
-    /// which has nothing but an id; only a client that `knows` such events gets it.
+    /// Records the response to a request of this session, and returns what its client reads.
+    /// `first`: its first event, which has nothing but an id; only a client that `knows` such
+    /// events gets it.
     pub fn record(
         self,
         (request, first, body): (Arc<McpRequest>, Bytes, BoxBody<Bytes, Infallible>),
@@ -342,8 +346,8 @@ impl SessionLease {
         Some(reading.into_stream())
     }
 
-    /// The events after this one. `None`: it is not an event of a response. The stream is empty if the response is not
-    /// kept any more.
+    /// The events after this one. `None`: it is not an event of a response. The stream is empty if
+    /// the response is not kept any more.
     pub fn resume(&self, event: &str) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let (place, number) = parse_event_id(event).or(event.contains('/').then_some((0, "")))?;
         let response = lock(&self.sessions.known)

@@ -1,7 +1,8 @@
-//! MCP over standard input and output, until the client leaves: one message a line, read strictly and written visibly.
+//! MCP over standard input and output, until the client leaves: one message a line, read strictly
+//! and written visibly.
 //!
-//! rmcp's own transport parses messages less strictly, with the arguments as a tree, and does not track which requests
-//! are open.
+//! rmcp's own transport parses messages less strictly, with the arguments as a tree, and does not
+//! track which requests are open.
 
 use super::frontend::{Frontend, Mcp};
 use super::message::{self, ErrorReply, Received, id_of, message_of, refusal};
@@ -34,10 +35,11 @@ const PIECE: usize = 16 * 1024;
 const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// Messages that wait to be handled.
 const MESSAGE_QUEUE: usize = 4;
-/// Most open requests: calls that run or wait, and some others. Further ones are refused, because a reader that waited
-/// would not see a cancellation.
+/// Most open requests: calls that run or wait, and some others. Further ones are refused, because a
+/// reader that waited would not see a cancellation.
 const MAX_OPEN_REQUESTS: usize = service::MAX_RUNNING + service::MAX_QUEUED + 16;
-/// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
+/// How long calls may still finish after the client closed its end: enough for `printf … | toolhost
+/// serve`.
 const END_OF_INPUT_GRACE: Duration = Duration::from_millis(500);
 /// How long the protocol may take to end after a signal.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,8 +54,8 @@ pub struct Client {
     pub label: Option<String>,
 }
 
-/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` is polled,
-/// and says whether the client can no longer be answered.
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed.
+/// `is_gone` is polled, and says whether the client can no longer be answered.
 pub async fn serve<R, W>(
     mcp: Arc<Mcp>,
     client: Client,
@@ -100,7 +102,8 @@ where
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         },
-        // `stop` cancels this too. A client that leaves during the handshake has asked for nothing yet.
+        // `stop` cancels this too. A client that leaves during the handshake has asked for nothing
+        // yet.
         () = closing.cancelled() => return Ok(()),
     };
     tokio::select! {
@@ -132,8 +135,8 @@ struct StdioConnection {
     client: Client,
 }
 
-/// A request that has no answer yet. Its id stays taken until the answer is written or, if the request was cancelled,
-/// its call has ended.
+/// A request that has no answer yet. Its id stays taken until the answer is written or, if the
+/// request was cancelled, its call has ended.
 struct OpenRequest {
     request: Arc<McpRequest>,
     _place: OwnedSemaphorePermit,
@@ -180,7 +183,8 @@ impl StdioConnection {
                 Err(refusal) => Err(refusal),
             };
             let goes_on = match message {
-                // A notification or response before the first request is dropped: rmcp would end the connection.
+                // A notification or response before the first request is dropped: rmcp would end
+                // the connection.
                 Ok(Some(message)) if begun || matches!(message, JsonRpcMessage::Request(_)) => {
                     begun = true;
                     messages.send(message).await.is_ok()
@@ -197,8 +201,8 @@ impl StdioConnection {
         }
     }
 
-    /// The message for rmcp. Cancellations are not passed on: rmcp would forget the id while the call is still ending,
-    /// and send the answer of one request to the next one with that id.
+    /// The message for rmcp. Cancellations are not passed on: rmcp would forget the id while the
+    /// call is still ending, and send the answer of one request to the next one with that id.
     async fn open(
         &self,
         received: Received,
@@ -347,7 +351,8 @@ impl Transport<RoleServer> for Lines {
     }
 }
 
-/// Reads one line into `line`. `Some(false)`: it was too long, and only its start is kept. `None`: the end.
+/// Reads one line into `line`. `Some(false)`: it was too long, and only its start is kept. `None`:
+/// the end.
 async fn next_line<R: AsyncRead + Unpin>(
     input: &mut BufReader<R>,
     line: &mut Vec<u8>,

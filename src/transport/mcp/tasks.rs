@@ -1,5 +1,5 @@
-//! Calls that a client of the newer era does not wait for, but polls. A task is its caller's, and ends with the
-//! server.
+//! Calls that a client of the newer era does not wait for, but polls. A task is its caller's, and
+//! ends with the server.
 
 use super::asking::{self, requests};
 use super::listed::ToolList;
@@ -25,7 +25,8 @@ const TASK_TTL: Duration = Duration::from_secs(600);
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Mutex<HashMap<String, OwnedTask>>>);
 
-/// A task in a manager of its own. Both are removed together, which frees the principal's slot for a task.
+/// A task in a manager of its own. Both are removed together, which frees the principal's slot for
+/// a task.
 struct OwnedTask {
     user: String,
     manager: TaskManager,
@@ -35,7 +36,8 @@ struct OwnedTask {
 impl Tasks {
     /// The manager of a task, where that is this caller's.
     pub fn find(&self, user: &str, id: &str) -> Result<TaskManager, ErrorData> {
-        let words = "You have no such task. Tasks end with the server, and are forgotten a while after their end.";
+        let words = "You have no such task. Tasks end with the server, and are forgotten a while \
+            after their end.";
         let known = lock(&self.0);
         let own = known
             .get(id)
@@ -44,7 +46,8 @@ impl Tasks {
         own.ok_or_else(|| ErrorData::invalid_params(words, None))
     }
 
-    /// Begins a task. It ends with the server. `user`: who it counts as; `kept`: the slot of its principal.
+    /// Begins a task. It ends with the server. `user`: who it counts as; `kept`: the slot of its
+    /// principal.
     pub fn begin(
         &self,
         host: (Arc<Service>, Arc<Lists<ToolList>>),
@@ -52,7 +55,8 @@ impl Tasks {
         call: CallRequest,
         closing: CancellationToken,
     ) -> Task {
-        // It ends with its call, or with a question that is not answered in time; `Tasks` forgets it.
+        // It ends with its call, or with a question that is not answered in time; `Tasks` forgets
+        // it.
         let options = TaskOptions::new().with_ttl_ms(None);
         let (ends, ended) = oneshot::channel::<()>();
         let manager = TaskManager::new();

@@ -15,7 +15,8 @@ pub enum Rule {
     Errno(u32),
     /// The listener decides, whatever the arguments (`recorded`).
     Notify,
-    /// The first group with a test that the argument's low word (`| HIGH`: high word) passes decides, else the last.
+    /// The first group with a test that the argument's low word (`| HIGH`: high word) passes
+    /// decides, else the last.
     Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
 }
 
@@ -31,7 +32,8 @@ pub enum Test {
 pub enum DenyAction {
     /// Fails with the error of the rule.
     Errno,
-    /// Notifies the listener, which answers with that error. Without a listener the kernel answers ENOSYS.
+    /// Notifies the listener, which answers with that error. Without a listener the kernel answers
+    /// ENOSYS.
     Notify,
 }
 
@@ -103,7 +105,8 @@ fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
             AnyOf(_) => 1,
         };
         let mut left: usize = tests.iter().map(compared).sum();
-        // A value that passes jumps over the remaining comparisons; one that fails goes to the next, or over `then`.
+        // A value that passes jumps over the remaining comparisons; one that fails goes to the
+        // next, or over `then`.
         let mut compare = |code: u16, value: u32| {
             left -= 1;
             insn(
@@ -139,9 +142,10 @@ enum To {
     Block(usize),
 }
 
-/// A search tree over `runs`: comparisons, each before those it leads to, and the blocks of different rules, in the
-/// order in which they are needed. The kernel checks and translates every instruction when the filter is loaded, and
-/// runs it for every number, which is once a call; so blocks are shared.
+/// A search tree over `runs`: comparisons, each before those it leads to, and the blocks of
+/// different rules, in the order in which they are needed. The kernel checks and translates every
+/// instruction when the filter is loaded, and runs it for every number, which is once a call; so
+/// blocks are shared.
 fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut Vec<Rule>) -> To {
     if let [(_, rule)] = runs {
         let known = blocks.iter().position(|other| other == rule);
@@ -173,9 +177,9 @@ pub fn compile(runs: &[(u32, Rule)], refusal: DenyAction) -> Vec<Insn> {
     let (mut comparisons, mut blocks) = (Vec::new(), Vec::new());
     tree(runs, &mut comparisons, &mut blocks);
     let mut places = Vec::with_capacity(blocks.len());
-    // Comparisons jump over at most 255 instructions, so the first one that leads to a block says how far off it
-    // begins. A block that would push the beginning of another too far is put behind all, and a jump of any length in
-    // its place.
+    // Comparisons jump over at most 255 instructions, so the first one that leads to a block says
+    // how far off it begins. A block that would push the beginning of another too far is put behind
+    // all, and a jump of any length in its place.
     let leads = |to: &To, number: usize| matches!(to, To::Block(at) if *at == number);
     let first = |number: usize| {
         comparisons

@@ -1,8 +1,8 @@
 //! Networked: what the filter also lets through if hosts are granted (part of the wall `seccomp`).
 //!
-//! Sockets for TCP and UDP that connect. None may bind, listen, or send data with its first packet, before Landlock
-//! sees the destination. Only the options that clients set are allowed. The walls `network` and `landlock` decide what
-//! a socket reaches.
+//! Sockets for TCP and UDP that connect. None may bind, listen, or send data with its first packet,
+//! before Landlock sees the destination. Only the options that clients set are allowed. The walls
+//! `network` and `landlock` decide what a socket reaches.
 
 use super::bpf::{Rule, Test};
 use super::{EPERM, NO_OPTION};
@@ -59,17 +59,19 @@ macro_rules! later {
 }
 
 const SOCKET_LEVEL: &[Test] = &[In(&[libc::SOL_SOCKET as u32])];
-/// Buffers keep their size, so that the memory of a socket is known; setting it answers success and changes nothing.
+/// Buffers keep their size, so that the memory of a socket is known; setting it answers success and
+/// changes nothing.
 const BUFFERS: (&[Test], Rule) = (
     &[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])],
     Errno(0),
 );
 const SOCKET: &[Test] = super::SOCKET_OPTIONS;
-/// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in the list: other
-/// code of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data with the first packet.
+/// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in
+/// the list: other code of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data
+/// with the first packet.
 const TCP: &[Test] = &[Between(3, 6), In(&[1, 12, 18, 25])];
-/// IP_TOS; IP_MTU_DISCOVER and IP_RECVERR, which the C library's resolver needs. Not in the list: options in packets,
-/// multicast, interfaces, ranges of own ports.
+/// IP_TOS; IP_MTU_DISCOVER and IP_RECVERR, which the C library's resolver needs. Not in the list:
+/// options in packets, multicast, interfaces, ranges of own ports.
 const IP: &[Test] = &[In(&[1, 10, 11])];
 /// IPV6_MTU_DISCOVER, IPV6_RECVERR and IPV6_V6ONLY, IPV6_TCLASS.
 const IPV6: &[Test] = &[In(&[23, 25, 26, 67])];

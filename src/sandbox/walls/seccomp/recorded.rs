@@ -1,14 +1,16 @@
 //! Recorded: the filter of a call whose refusals are recorded (part of the wall `seccomp`).
 //!
-//! The same rules, but the kernel notifies a listener of each call that they refuse and each call that names a file.
-//! The listener always answers the first with the rule's error, and lets the second go on to the other walls. Without
-//! a listener the kernel refuses both with ENOSYS (seccomp_unotify(2)).
+//! The same rules, but the kernel notifies a listener of each call that they refuse and each call
+//! that names a file. The listener always answers the first with the rule's error, and lets the
+//! second go on to the other walls. Without a listener the kernel refuses both with ENOSYS
+//! (seccomp_unotify(2)).
 
 use super::bpf::{self, DenyAction, Insn, Rule};
 use nix::libc;
 use std::collections::BTreeMap;
 
-/// What a system call would do with a file that it names. `…Itself`: with a link itself, not with its target.
+/// What a system call would do with a file that it names. `…Itself`: with a link itself, not with
+/// its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
     Read,
@@ -22,7 +24,8 @@ pub enum FileUse {
     Flags(usize),
 }
 
-/// One path of a system call: the argument with the folder that it starts in, if there is one, and its own.
+/// One path of a system call: the argument with the folder that it starts in, if there is one, and
+/// its own.
 #[derive(Clone, Copy, Debug)]
 pub struct PathArgument {
     pub folder: Option<usize>,
@@ -46,8 +49,8 @@ const fn below(folder: usize, usage: FileUse) -> PathArgument {
     }
 }
 
-/// System calls that name files. Not in the list: those that only ask about a file (stat(2), access(2)), which are most
-/// of all and change and read nothing.
+/// System calls that name files. Not in the list: those that only ask about a file (stat(2),
+/// access(2)), which are most of all and change and read nothing.
 const FILES: &[(i64, &[PathArgument])] = &[
     (libc::SYS_open, &[at(0, FileUse::Flags(1))]),
     (libc::SYS_openat, &[below(0, FileUse::Flags(2))]),
